@@ -10,7 +10,8 @@ Parts, in this order, each in processes of its own so that a failure ends that p
 
 It needs Python 3.12, JAX with CUDA, NumPy, pytest and pytest-timeout; PyTorch, pytest-xdist, h5py and typer where they are
 there. Small wheels that an image may lack: google-crc32c. Results are written after each part: gpu.json, and gpu.md with
-tables. `--smoke` runs the smallest sizes on a CPU in about a minute, which the tests do.
+tables; the former also has the seconds of compilation and the slowest kernels. `--smoke` runs the smallest sizes on a CPU
+in about a minute, which the tests do.
 """
 
 import argparse
@@ -43,24 +44,29 @@ ALTERNATING = ("gpt2", "resnet50", "dlrm", "lstm")
 # Seconds that a part may take, of which those of the last ones are cut when the minutes run out.
 LIMITS = {"doctor": 45, "ceilings": 45, "tests": 150, "cnn": 170}
 TF32 = "float32 with TF32"
-ITEMS = (TF32, "mixed_float16", "mixed_bfloat16", "graph rewrite", "float32")
+ITEMS = (TF32, "mixed_float16", "float32", "mixed_bfloat16", "graph rewrite")
 SETTINGS = {
     "ceilings": {"size": 8192, "repeats": 10, "bytes": 1 << 31, "host_bytes": 1 << 28},
     "cnn": {
-        "images": 50_000,
-        "tests": 10_000,
+        # Full batches only, 156 of an epoch's 157, so that each precision compiles one training program.
+        "images": 156 * 320,
+        "tests": 30 * 320,
         "batch": 320,
         "epochs": 10,
-        "rate": 1e-3,
+        # At 1e-3 the activations before the only normalization grow beyond float16 within 15 steps, in float32 as well.
+        "rate": 1e-4,
         "items": ITEMS,
         # Training stops before an epoch that would not fit into these.
         "seconds": {
-            TF32: 10,
-            "mixed_float16": 24,
-            "mixed_bfloat16": 8,
-            "graph rewrite": 8,
-            "float32": 1,
+            TF32: 8,
+            "mixed_float16": 26,
+            "float32": 5,
+            "mixed_bfloat16": 4,
+            "graph rewrite": 4,
         },
+        "steps": {"float32": 15},
+        "tested": (TF32, "mixed_float16"),
+        "profiled": (TF32, "mixed_float16"),
     },
     "gpt2": {
         **{"vocabulary": 50304, "width": 768, "heads": 12, "depth": 12, "length": 1024},
@@ -82,9 +88,10 @@ SETTINGS = {
 SMOKE = {
     "ceilings": {"size": 64, "repeats": 2, "bytes": 1 << 16, "host_bytes": 1 << 16},
     "cnn": {
-        **{"images": 8, "tests": 4, "batch": 4, "epochs": 1, "rate": 1e-3, "narrow": 32},
+        **{"images": 8, "tests": 4, "batch": 4, "epochs": 1, "rate": 1e-4, "narrow": 32},
         "items": ("mixed_bfloat16",),
         "seconds": {"mixed_bfloat16": 1},
+        **{"steps": {}, "tested": ("mixed_bfloat16",), "profiled": ("mixed_bfloat16",)},
     },
     "gpt2": {
         **{"vocabulary": 97, "width": 16, "heads": 2, "depth": 1, "length": 16},
@@ -314,6 +321,8 @@ def run_tests(run, name, result):
         command += ["-n", str(run.options.workers), "--dist", "worksteal"]
     if has("pytest_timeout"):
         command += ["--timeout=100"]
+    if run.options.tests:
+        command += ["-k", run.options.tests]
     platform = {"MESHFLOW_TEST_PLATFORM": "cpu" if run.smoke else "cuda"}
     report = run.out / "tests.txt"
     with open(report, "w") as file:
@@ -354,9 +363,10 @@ def run_tests(run, name, result):
 
 def run_cnn(run, name, result):
     settings = dict(run.settings[name])
-    share = 1.0 if run.smoke else min(1.0, max(0.2, run.left(LIMITS[name]) / LIMITS[name]))
+    limit = run.left(LIMITS[name] if run.options.cnn is None else run.options.cnn)
+    share = 1.0 if run.smoke else min(1.0, max(0.3, limit / 110))
     settings["seconds"] = {k: v * share for k, v in settings["seconds"].items()}
-    items, until = list(settings["items"]), time.time() + run.left(LIMITS[name])
+    items, until = list(settings["items"]), time.time() + limit
     found = result["items"] = {}
     while items and time.time() < until:
         worker = run.worker("gpu_models.py", name, {**settings, "items": items})
@@ -369,58 +379,84 @@ def run_cnn(run, name, result):
                 if "begins" in answer:
                     current = answer["begins"]
                     continue
-                current = answer.pop("item")
-                found[current] = answer
+                current = answer.pop("item", current)
+                if "progress" in answer:
+                    found.setdefault(current, {}).update(answer["progress"])
+                    run.write()
+                    continue
+                found.setdefault(current, {}).update(answer)
                 if current in items:
                     items.remove(current)
                 else:
                     items.clear()
-                told = answer.get("error") or f"{answer['ms_per_step']:.2f} ms/step"
-                run.tell(f"cnn, {current}: {told}")
+                run.tell(f"cnn, {current}: {in_short(found[current])}")
                 run.write()
         except Failed as failed:
-            found[current] = failed.about
-            run.tell(f"cnn, {current}: {failed.about.get('error')}")
+            found.setdefault(current, {}).update(failed.about)
+            run.tell(f"cnn, {current}: {failed.about.get('error')}, {in_short(found[current])}")
             if current in items:
                 items.remove(current)
         finally:
             worker.stop()
     failures = [k for k, v in found.items() if "error" in v] + items
     if failures:
-        result["error"] = f"no result for {', '.join(failures)}"
+        result["error"] = f"no complete result for {', '.join(failures)}"
+
+
+def in_short(item):
+    """Return an item of the CNN as a line of the log."""
+    parts = [item["error"]] if "error" in item else []
+    if "ms_per_step" in item:
+        parts.append(f"{item['ms_per_step']:.2f} ms/step in {item['epochs_run']} epochs")
+    elif "warm_ms_per_step" in item:
+        parts.append(f"about {item['warm_ms_per_step']:.1f} ms/step")
+    if "first_step_s" in item:
+        parts.append(f"first step {item['first_step_s']:.1f} s, {item['compile_s']}")
+    if "busy_ms" in item.get("profile", {}):
+        parts.append(f"kernels {item['profile']['busy_ms']:.2f} ms/step")
+    if "test_accuracy" in item:
+        parts.append(f"accuracy {item['test_accuracy']:.3f}, {item['state']}")
+    return "; ".join(parts)
 
 
 def alternate(run, name, result):
-    """Time steps of Meshflow and of PyTorch's variants in turn, each in its own process on the same device."""
+    """Time steps of Meshflow and of PyTorch's variants in turn, in two processes on the same device.
+
+    They compile one after the other, because both choose kernels by timing them. After each comes a round of
+    measurements, so that a slow compilation does not take the results of the others along.
+    """
     settings = run.settings[name]
     variants = ["eager", "compile"] if not run.smoke or run.options.compile else ["eager"]
-    workers, ways = {}, {}
-    until = time.time() + run.left(1e9 if run.smoke else run.options.each)
+    until = time.time() + run.left(1e9 if run.smoke else run.options.each[name])
+    rounds = Rounds(run, name, result, until)
+    workers = {"meshflow": run.worker("gpu_models.py", name, settings)}
     try:
-        workers["meshflow"] = run.worker("gpu_models.py", name, settings)
         if importlib.util.find_spec("torch") is not None:
-            workers["torch"] = run.worker("gpu_torch.py", name, {**settings, "variants": variants})
+            workers["torch"] = run.worker("gpu_torch.py", name, settings)
         else:
             result["torch"] = {"not run": "PyTorch is not installed"}
-        # Both compile at the same time, most of which is the processors' work.
         for side, worker in workers.items():
             try:
-                # The last seconds are for the measurements.
-                ready = worker.result(until - time.time() - (0 if run.smoke else 8))
+                ready = worker.result(until - time.time())
                 if ready is None or "error" in ready:
                     raise Failed(ready or {"error": worker.end(), "output": worker.tail})
                 result[side] = ready
                 if side == "meshflow":
-                    ways["meshflow"] = (worker, "")
-                else:
-                    done = [v for v in variants if v not in ready["errors"]]
-                    ways.update({v: (worker, v + " ") for v in done})
-                run.tell(f"{name}, {side}: ready, first step after {ready['first_step_s']} s")
+                    told = f"first step after {ready['first_step_s']:.1f} s"
+                    run.tell(f"{name}, {side}: {told}, {ready['compile_s']}")
+                    rounds.begin("meshflow", worker, "")
+                    # Kept even if PyTorch takes all of the time.
+                    result["profile"] = worker.order("profile", until - time.time())["profile"]
+                    run.write()
             except Failed as failed:
-                result[side] = failed.about
+                result.setdefault(side, {}).update(failed.about)
                 run.tell(f"{name}, {side}: {failed.about.get('error')}")
-        measure(run, name, result, ways, until)
+        if "torch" in workers and "error" not in result["torch"]:
+            prepare(run, name, result["torch"], variants, workers["torch"], rounds, until)
+        for _ in range(1 if run.smoke else 3):
+            rounds.one()
     finally:
+        rounds.report()
         for worker in workers.values():
             worker.stop()
     failures = [w for w in ("meshflow", "torch") if "error" in result.get(w, {})]
@@ -429,56 +465,90 @@ def alternate(run, name, result):
         result["error"] = f"failed: {', '.join(failures)}"
 
 
-def measure(run, name, result, ways, until):
-    """Time rounds in which every way has its turn, and take the median of each."""
-    examples = run.settings[name]["batch"]
-    if name in ("gpt2", "lstm"):
-        examples *= run.settings[name]["length"]
-    steps, times, answers = {}, {}, {}
-    # One round to see how many steps fill a second.
-    for way, (worker, order) in list(ways.items()):
+def prepare(run, name, result, variants, worker, rounds, until):
+    """Compile PyTorch's variants, with a round of measurements after each."""
+    result.update(first_step_s={}, errors={})
+    for variant in variants:
         try:
-            count = 2 if run.smoke else 5
-            answer = worker.order(f"{order}{count}", until - time.time())
-            steps[way] = (
-                2 if run.smoke else max(4, min(200, round(1.2 * count / answer["seconds"])))
-            )
-            times[way] = []
+            # The last seconds are for measurements of what is ready.
+            answer = worker.order(f"prepare {variant}", until - time.time() - 4)
         except Failed as failed:
-            result.setdefault(way, {}).update(failed.about)
-            del ways[way]
-    rounds = 1 if run.smoke else 4
-    for _ in range(rounds):
-        if time.time() > until and all(times.values()):
-            break
-        for way, (worker, order) in list(ways.items()):
-            try:
-                # A started round ends even when the part's time is over, within reason.
-                answer = worker.order(f"{order}{steps[way]}", max(15, until - time.time()))
-                times[way].append(answer["seconds"] / steps[way])
-                answers[way] = answer
-            except Failed as failed:
-                result.setdefault(way, {}).update(failed.about)
-                del ways[way]
-    result["measured"] = {
-        way: {
-            "ms_per_step": [1e3 * t for t in found],
-            "median_ms": 1e3 * statistics.median(found),
-            "rate": examples / statistics.median(found),
-            "unit": UNITS[name],
-            "steps": steps[way],
-            "loss": answers[way]["loss"],
-            "peak_memory_mb": answers[way]["peak_memory_mb"],
-        }
-        for way, found in times.items()
-        if found
-    }
-    flops = flops_of(name, run.settings[name])
-    for found in result["measured"].values():
-        if flops:
-            found["tflops"] = flops * found["rate"] / 1e12
-    told = ", ".join(f"{w} {m['rate']:,.0f}" for w, m in result["measured"].items())
-    run.tell(f"{name}: {told} {UNITS[name]}")
+            result["errors"][variant] = failed.about
+            run.tell(f"{name}, {variant}: {failed.about.get('error')}")
+            if failed.about.get("error", "").startswith(("no result", "the process")):
+                # A process that is still at work would be in the way of the others.
+                worker.stop()
+                rounds.end(worker)
+                return
+            continue
+        result["first_step_s"][variant] = answer["first_step_s"]
+        run.tell(f"{name}, {variant}: first step after {answer['first_step_s']:.1f} s")
+        rounds.begin(variant, worker, variant + " ")
+        rounds.one()
+
+
+class Rounds:
+    """Rounds in which every way has its turn, of which each one's median counts."""
+
+    def __init__(self, run, name, result, until):
+        self.run, self.name, self.result, self.until = run, name, result, until
+        self.ways, self.steps, self.times, self.answers = {}, {}, {}, {}
+
+    def begin(self, way, worker, order):
+        """Add a way: a few steps show how many fill a second, and count as its first result."""
+        self.ways[way] = (worker, order)
+        self.times[way], self.steps[way] = [], 2 if self.run.smoke else 5
+        self.turn(way)
+        if self.times[way] and not self.run.smoke:
+            self.steps[way] = max(4, min(200, round(1.0 / self.times[way].pop())))
+            self.turn(way)
+
+    def end(self, worker):
+        """Remove the ways of a process."""
+        self.ways = {way: found for way, found in self.ways.items() if found[0] is not worker}
+
+    def turn(self, way):
+        worker, order = self.ways[way]
+        try:
+            # A started turn ends even when the part's time is over, within reason.
+            answer = worker.order(f"{order}{self.steps[way]}", max(8, self.until - time.time()))
+            self.times[way].append(answer["seconds"] / self.steps[way])
+            self.answers[way] = answer
+        except Failed as failed:
+            self.result.setdefault(way, {}).update(failed.about)
+            del self.ways[way]
+
+    def one(self):
+        """Give every way a turn unless the time is over and all have results."""
+        for way in list(self.ways):
+            if time.time() < self.until or not self.times[way]:
+                self.turn(way)
+
+    def report(self):
+        """Put what was measured into the result."""
+        settings = self.run.settings[self.name]
+        examples = settings["batch"]
+        if self.name in ("gpt2", "lstm"):
+            examples *= settings["length"]
+        flops = flops_of(self.name, settings)
+        measured = self.result["measured"] = {}
+        for way, found in self.times.items():
+            if not found:
+                continue
+            median = statistics.median(found)
+            measured[way] = {
+                "ms_per_step": [1e3 * t for t in found],
+                "median_ms": 1e3 * median,
+                "rate": examples / median,
+                "unit": UNITS[self.name],
+                "steps": self.steps[way],
+                "loss": self.answers[way]["loss"],
+                "peak_memory_mb": self.answers[way]["peak_memory_mb"],
+            }
+            if flops:
+                measured[way]["tflops"] = flops * examples / median / 1e12
+        told = ", ".join(f"{w} {m['rate']:,.0f}" for w, m in measured.items())
+        self.run.tell(f"{self.name}: {told} {UNITS[self.name]}")
 
 
 def flops_of(name, s):
@@ -513,6 +583,13 @@ def share(tflops, device, kind):
     return f"{tflops:.0f}" + (f" ({100 * tflops / peak:.0f} %)" if peak else "")
 
 
+def accuracy_of(item):
+    """Return the accuracy of an item on the test images, or of its last epoch."""
+    if "test_accuracy" in item:
+        return f"{item['test_accuracy']:.3f}"
+    return f"{item['train_accuracy'][-1]:.3f} in training"
+
+
 def number(value, digits=1):
     if isinstance(value, dict):
         return ", ".join(f"{k} {number(v, digits)}" for k, v in value.items())
@@ -544,7 +621,7 @@ def table(found):
     items = parts.get("cnn", {}).get("items", {})
     if any("ms_per_step" in item for item in items.values()):
         lines += [
-            "| CIFAR-10 network, batch 320 | ms/step | ten epochs, s | epochs run | first step, s | accuracy | TFLOP/s (of the peak) | peak memory, MB |",
+            "| CIFAR-10 network, batch 320 | ms/step | ten epochs (1570 steps), s | epochs run (measured) | first step, s | accuracy | TFLOP/s (of the peak) | peak memory, MB |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for name, item in items.items():
@@ -553,8 +630,9 @@ def table(found):
                 continue
             kind = {TF32: "tf32", "float32": "float32"}.get(name, "low")
             lines.append(
-                f"| {name} | {number(item['ms_per_step'], 2)} | {number(item['ten_epochs_s'])} | {item['epochs_run']} | "
-                f"{number(item['first_step_s'])} | {item['test_accuracy']:.3f} ({item['data']}) | "
+                f"| {name} | {number(item['ms_per_step'], 2)} | {number(item['ten_epochs_s'])} | "
+                f"{item['epochs_run']} of {item['steps_of_an_epoch']} steps ({number(item['measured_s'])} s) | "
+                f"{number(item['first_step_s'])} | {accuracy_of(item)} ({item['data']}) | "
                 f"{share(item['tflops'], device, kind)} | {number(item['peak_memory_mb'], 0)} |"
             )
         lines.append("")
@@ -590,6 +668,20 @@ def table(found):
     return "\n".join(line.replace("\n", " ") for line in lines)
 
 
+def seconds_of_models(text):
+    """Return the seconds of each model of a text such as `40` or `resnet50=90,40`."""
+    found, rest = {}, 110.0
+    for part in text.split(","):
+        model, equals, number = part.partition("=")
+        if equals and model not in ALTERNATING:
+            raise argparse.ArgumentTypeError(f"unknown model {model!r}")
+        if equals:
+            found[model] = float(number)
+        else:
+            rest = float(part)
+    return {model: found.get(model, rest) for model in ALTERNATING}
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no part begins")
@@ -599,7 +691,18 @@ def main(arguments=None):
     )
     parser.add_argument("--smoke", action="store_true", help="the smallest sizes, on a CPU")
     parser.add_argument("--compile", action="store_true", help="torch.compile with --smoke, too")
-    parser.add_argument("--each", type=float, default=110.0, help="seconds for each compared model")
+    parser.add_argument(
+        "--each",
+        type=seconds_of_models,
+        default="110",
+        help="seconds for each compared model: a number, or MODEL=NUMBER,... and a number for the others",
+    )
+    parser.add_argument(
+        "--cnn", type=float, help=f"seconds for the CNN, by default {LIMITS['cnn']}"
+    )
+    parser.add_argument(
+        "--tests", default="", help="pytest's -k: run only the tests of these names"
+    )
     parser.add_argument("--workers", type=int, default=4, help="processes of the tests")
     options = parser.parse_args(arguments)
     parts = [part.strip() for part in options.parts.split(",") if part.strip()]

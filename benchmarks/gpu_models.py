@@ -4,10 +4,12 @@ Lines that begin with `@@` are results. A part that is compared with PyTorch ann
 orders on its input, so that gpu.py can alternate the two on one device.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import sys
+import tempfile
 import time
 import traceback
 
@@ -34,13 +36,80 @@ def failure(error):
     return {"error": f"{type(error).__name__}: {str(error)[:600]}", "traceback": lines[-16:]}
 
 
-def memory():
-    """The peak of the device's memory so far in MB, None where it does not tell."""
+def memory(kind="peak_bytes_in_use"):
+    """The peak of the device's memory so far in MB, or what is in use; None where the device does not report it."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats() or {}
-    peak = stats.get("peak_bytes_in_use")
-    return None if peak is None else round(peak / 2**20)
+    found = stats.get(kind)
+    return None if found is None else round(found / 2**20)
+
+
+class CompileSeconds:
+    """The seconds that JAX spends on tracing, lowering and compiling, which includes XLA's trials of kernels."""
+
+    def __init__(self):
+        from jax import monitoring
+
+        self.seconds = {}
+        monitoring.register_event_duration_secs_listener(self._add)
+
+    def _add(self, name, seconds, **_):
+        if "/compile/" in name:
+            short = name.rsplit("/", 1)[1].removesuffix("_duration")
+            self.seconds[short] = self.seconds.get(short, 0.0) + seconds
+
+    def take(self):
+        """Return the seconds since the last call."""
+        found, self.seconds = self.seconds, {}
+        return {name: round(seconds, 2) for name, seconds in found.items() if seconds > 0.05}
+
+
+def kernels(run, steps, count=32):
+    """Profile a function of some steps: milliseconds of a step by kernel, busy ones, and those from the first to the last.
+
+    Without a GPU there are no kernels.
+    """
+    import jax
+
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            run()
+        (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        data = jax.profiler.ProfileData.from_file(str(file))
+    total, calls, spans = {}, {}, []
+    for plane in data.planes:
+        if not plane.name.startswith("/device:GPU"):
+            continue
+        for line in plane.lines:
+            if not line.name.startswith("Stream"):
+                continue
+            for event in line.events:
+                operation = ""
+                with contextlib.suppress(Exception):
+                    operation = dict(event.stats).get("hlo_op", "")
+                key = f"{operation}: {event.name[:90]}"
+                total[key] = total.get(key, 0.0) + event.duration_ns / 1e6 / steps
+                calls[key] = calls.get(key, 0) + 1
+                spans.append((event.start_ns, event.start_ns + event.duration_ns))
+    busy, end = 0.0, 0.0
+    for first, last in sorted(spans):
+        busy += max(0.0, last - max(first, end))
+        end = max(end, last)
+    largest = sorted(total, key=total.get, reverse=True)[:count]
+    return {
+        "busy_ms": busy / 1e6 / steps,
+        "span_ms": (end - min((s[0] for s in spans), default=0.0)) / 1e6 / steps,
+        "kernels": {key: [round(total[key], 4), calls[key] / steps] for key in largest},
+    }
+
+
+def guarded(function, *arguments):
+    """Return the result of a diagnosis, or its failure, which must not end the measurements."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return failure(error)
 
 
 def ceilings(settings):
@@ -131,10 +200,28 @@ class Epochs(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+def state(model):
+    """Return what shows whether training overflowed: finite weights, activations before normalization, the loss scale."""
+    (normalization,) = (n for n in model.layers if isinstance(n, layers.BatchNormalization))
+    scale = getattr(model.optimizer, "dynamic_scale", None)
+    scale = getattr(model.optimizer, "loss_scale", None) if scale is None else scale
+    return {
+        "finite_weights": bool(all(np.isfinite(w).all() for w in model.get_weights())),
+        "largest_moving_mean": float(np.abs(np.asarray(normalization.moving_mean)).max()),
+        "largest_moving_variance": float(np.asarray(normalization.moving_variance).max()),
+        "loss_scale": None if scale is None else str(getattr(scale, "numpy", lambda: scale)()),
+    }
+
+
 def cnn(settings):
-    """The five ways to compute with, one after the other; each is reported when it is done."""
-    data, (x, y), (x_test, y_test) = cifar(settings["images"], settings["tests"])
+    """The five ways to compute with, one after the other; each is reported when it is done.
+
+    All batches are full, so that an item has one training program, which the first step compiles.
+    """
     batch, wanted = settings["batch"], settings["epochs"]
+    data, (x, y), (x_test, y_test) = cifar(settings["images"], settings["tests"])
+    compiling = CompileSeconds()
+    say(progress={"import_and_data_s": time.time() - STARTED}, item=settings["items"][0])
     for item in settings["items"]:
         say(begins=item)
         began = time.time()
@@ -149,33 +236,62 @@ def cnn(settings):
                 rewrite = tf.train.experimental.enable_mixed_precision_graph_rewrite
                 optimizer = rewrite(optimizer)
             model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+            compiling.take()
             model.fit(x[:batch], y[:batch], batch_size=batch, verbose=0)
-            first = time.time() - began
-            # The first epochs: caches fill, and clocks rise.
-            model.fit(x[: 8 * batch], y[: 8 * batch], batch_size=batch, verbose=0)
+            first = {"first_step_s": time.time() - began, "compile_s": compiling.take()}
+            first["peak_after_first_step_mb"] = memory()
+            # Clocks rise, and the step's time is known roughly even if the epochs take too long.
+            start = time.perf_counter()
+            warm = min(8, len(x) // batch) * batch
+            model.fit(x[:warm], y[:warm], batch_size=batch, verbose=0)
+            first["warm_ms_per_step"] = 1e3 * (time.perf_counter() - start) * batch / warm
+            first["compile_s_of_second_fit"] = compiling.take()
+            say(progress=first, item=item)
             keras.utils.set_random_seed(0)
             epochs = Epochs(settings["seconds"][item])
+            steps = min(settings["steps"].get(item, len(x) // batch), len(x) // batch)
+            start = time.perf_counter()
             history = model.fit(
-                x, y, batch_size=batch, epochs=wanted, verbose=0, callbacks=[epochs]
+                x[: steps * batch],
+                y[: steps * batch],
+                batch_size=batch,
+                epochs=wanted,
+                verbose=0,
+                callbacks=[epochs],
             ).history
-            steps = -(-len(x) // batch)
-            middle = sorted(epochs.seconds)[len(epochs.seconds) // 2]
-            loss, accuracy = model.evaluate(x_test, y_test, batch_size=1000, verbose=0)
-            say(
-                item=item,
-                data=data,
-                first_step_s=first,
-                ms_per_step=1e3 * middle / steps,
-                fastest_ms_per_step=1e3 * min(epochs.seconds) / steps,
-                epochs_run=len(epochs.seconds),
-                epoch_s=epochs.seconds,
-                ten_epochs_s=10 * sum(epochs.seconds) / len(epochs.seconds),
-                train_loss=history["loss"],
-                test_loss=loss,
-                test_accuracy=accuracy,
-                tflops=batch * cnn_flops() / (middle / steps) / 1e12,
-                peak_memory_mb=memory(),
-            )
+            took = time.perf_counter() - start
+            # The first epoch starts the pipeline's threads.
+            steady = epochs.seconds[1:] or epochs.seconds
+            middle = sorted(steady)[len(steady) // 2] / steps
+            found = {
+                **first,
+                "data": data,
+                "ms_per_step": 1e3 * middle,
+                "fastest_ms_per_step": 1e3 * min(epochs.seconds) / steps,
+                "steps_of_an_epoch": steps,
+                "epochs_run": len(epochs.seconds),
+                "epoch_s": epochs.seconds,
+                "measured_s": took,
+                "compile_s_of_epochs": compiling.take(),
+                # The article's epochs have 50,000 images, which are 157 batches.
+                "ten_epochs_s": 10 * 157 * middle,
+                "train_loss": history["loss"],
+                "train_accuracy": history["accuracy"],
+                "tflops": batch * cnn_flops() / middle / 1e12,
+                "memory_in_use_mb": memory("bytes_in_use"),
+                "peak_memory_mb": memory(),
+                "state": guarded(state, model),
+            }
+            say(progress=found, item=item)
+            if item in settings["tested"]:
+                loss, accuracy = model.evaluate(x_test, y_test, batch_size=batch, verbose=0)
+                found.update(test_loss=loss, test_accuracy=accuracy)
+                found["compile_s_of_evaluate"] = compiling.take()
+            if item in settings["profiled"]:
+                part = x[: 4 * batch], y[: 4 * batch]
+                run = lambda: model.fit(*part, batch_size=batch, verbose=0)  # noqa: B023
+                found["profile"] = guarded(kernels, run, len(part[0]) // batch)
+            say(item=item, **found)
         except Exception as error:
             say(item=item, **failure(error))
         finally:
@@ -338,7 +454,8 @@ def dlrm(s):
 
 
 def alternating(make, settings):
-    """Trains as it is told: a line with a number of steps is answered by their seconds."""
+    """Train by orders: a line with a number of steps is answered by their seconds, `profile` by the time of kernels."""
+    compiling = CompileSeconds()
     model, x, y = make(settings)
     batch = settings["batch"]
 
@@ -355,12 +472,17 @@ def alternating(make, settings):
     say(
         ready="meshflow",
         first_step_s=first,
+        compile_s=compiling.take(),
+        peak_after_first_step_mb=memory(),
         parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
         attention="xla" if not flash_attention.is_wanted() else "auto",
         loss=loss,
     )
     for line in sys.stdin:
         if not line.strip():
+            continue
+        if line.startswith("profile"):
+            say(profile=guarded(kernels, lambda: run(4), 4))
             continue
         seconds, loss = run(int(line.split()[-1]))
         say(seconds=seconds, loss=loss, peak_memory_mb=memory())

@@ -208,28 +208,33 @@ class Training:
 
 
 def main(part, settings):
+    """Answer orders: `prepare eager` compiles and warms up, `eager 20` runs as many steps, and the same for `compile`."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     parts = {"gpt2": gpt2, "resnet50": resnet50, "lstm": lstm, "dlrm": dlrm}[part](settings)
-    trainings, first, errors, peaks = {}, {}, {}, {}
-    for variant in settings["variants"]:
-        began = STARTED if not trainings else time.time()
+    imported = time.time() - STARTED
+    say(ready="torch", torch=torch.__version__, import_s=round(imported, 1))
+    trainings, peaks = {}, {}
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        variant, steps = line.split()
+        if variant != "prepare":
+            seconds, loss = trainings[variant].run(int(steps))
+            say(seconds=seconds, loss=loss, peak_memory_mb=peaks.get(variant))
+            continue
+        variant, began = steps, time.time()
         try:
             training = Training(parts, settings["batch"], variant == "compile")
             training.run(1)
-            first[variant] = time.time() - began
+            first = imported + time.time() - began
             training.run(3)
             trainings[variant] = training
             if DEVICE == "cuda":
                 peaks[variant] = round(torch.cuda.max_memory_allocated() / 2**20)
+            say(first_step_s=first)
         except Exception as error:
-            errors[variant] = failure(error)
-    say(ready="torch", first_step_s=first, errors=errors, torch=torch.__version__, peaks=peaks)
-    for line in sys.stdin:
-        if line.strip():
-            variant, steps = line.split()
-            seconds, loss = trainings[variant].run(int(steps))
-            say(seconds=seconds, loss=loss, peak_memory_mb=peaks.get(variant))
+            say(**failure(error))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,11 @@ def on_both(function, *arrays):
     return here, there
 
 
-def distance(found, reference):
-    """Return the norm of the difference relative to the reference; infinite for other shapes, dtypes and NaNs."""
+def distance(found, reference, scale=None):
+    """Return the norm of the difference relative to a scale, by default the norm of the reference.
+
+    It is infinite for other shapes, dtypes and NaNs.
+    """
     if found.shape != reference.shape or found.dtype != reference.dtype:
         return np.inf
     if found.dtype.kind in "iub":
@@ -43,12 +46,21 @@ def distance(found, reference):
     ):
         return np.inf
     wide, ref = np.where(odd, 0, wide), np.where(odd, 0, ref)
-    return float(np.linalg.norm(wide - ref) / max(np.linalg.norm(ref), 1e-6))
+    scale = np.linalg.norm(ref) if scale is None else scale
+    return float(np.linalg.norm(wide - ref) / max(scale, 1e-6))
 
 
-def assert_alike(names, here, there, tolerance):
-    """Check that every result is within the tolerance of its reference, and name all that are not."""
+def assert_alike(names, here, there, tolerance, scales=None):
+    """Check that every result is within the tolerance of its reference, and name all that are not.
+
+    `scales` names for some results another one, whose norm their distances are relative to.
+    """
     assert len(here) == len(there) == len(names)
-    found = {n: distance(a, b) for n, a, b in zip(names, here, there, strict=True)}
+    norms = {
+        name: np.linalg.norm(there[names.index(other)])
+        for name, other in (scales or {}).items()
+        if name in names
+    }
+    found = {n: distance(a, b, norms.get(n)) for n, a, b in zip(names, here, there, strict=True)}
     wrong = {name: far for name, far in found.items() if not far <= tolerance}
     assert not wrong, f"beyond {tolerance}: {wrong}"

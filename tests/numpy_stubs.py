@@ -22,6 +22,8 @@ MODULES = {
 }
 # What `jax.numpy` does not annotate, or has not under this name.
 _UNSAID = {"cond", "cross", "fix", "flatten", "isneginf", "isposinf"}
+# The annotations differ between versions of JAX.
+_TAKEN = {"ord": "int | str | float | None"}
 _PLAIN = re.compile(r"(int|bool|str|float|complex|None)( \| (int|bool|str|float|complex|None))*")
 
 
@@ -58,10 +60,14 @@ def _function(name, value, module):
     if result is signature.empty:
         result = _result_of_jax(name, module)
     given = [
-        p.replace(annotation=_Text(_taken(p.annotation)), default=_default(p))
+        p.replace(annotation=_Text(_TAKEN.get(p.name) or _taken(p.annotation)), default=_default(p))
         for p in signature.parameters.values()
     ]
-    shown = signature.replace(parameters=given, return_annotation=_Text(_given(result)))
+    text = _given(result)
+    if any(p.kind is p.VAR_POSITIONAL for p in given):
+        # Lists in all versions of JAX.
+        text = text.replace("tuple[Tensor, ...]", "list[Tensor]")
+    shown = signature.replace(parameters=given, return_annotation=_Text(text))
     return f"def {name}{shown}: ..."
 
 

@@ -1,6 +1,7 @@
 """The examples in the documentation that show what they print are true, and recipes list every file."""
 
 import doctest
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -78,3 +79,25 @@ def test_links_lead_somewhere(name):
     folder = ROOT if name in ("README.md", "CONTRIBUTING.md") else (DOCS / name).parent
     links = re.findall(r"\]\((?!https?:|#|mailto:)([\w./-]+)[)#]", NAMING[name])
     assert not [link for link in links if not (folder / link).exists()]
+
+
+def test_readme_example_trains_and_saves(monkeypatch, tmp_path, capsys):
+    text = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["model"].history.history["accuracy"][-1] > 0.95
+    assert (tmp_path / "model.keras").exists()
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_chart_shows_the_newest_results():
+    spec = importlib.util.spec_from_file_location("chart", DOCS / "step_times_chart.py")
+    chart = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(chart)
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    assert chart.draw(text) == (DOCS / "step_times.svg").read_text()

@@ -110,7 +110,7 @@ def test_sizes_and_running_sums_are_what_they_were():
     ("function", "why"),
     [
         (lambda x: jnp.linalg.cholesky(x.T @ x), r"custom_call of a saved program.*native code, lapack_\w+"),
-        (lambda x: lax.reduce(x, np.float32(0), lambda a, b: a * 2 + b, (0,)), "reduce of a saved.*what it does"),
+        (lambda x: lax.reduce(x, np.float32(0), lambda a, b: a * 2 + b, (0,)), "reduce of a saved.*reduction computes"),
         (lambda x: lax.sort([x, x], num_keys=1)[1] + lax.reduce_precision(x, 5, 10), "reduce_precision .*not among"),
     ],
 )  # fmt: skip

@@ -114,7 +114,7 @@ def test_operators_stay_in_floats_by_kind_and_by_name(convolved):
     # The converter is as it was.
     debugger.options = lite.QuantizationDebugOptions()
     assert debugger.get_nondebug_quantized_model() == converter.convert()
-    with pytest.warns(UserWarning, match="no operator of the model gives nothing"):
+    with pytest.warns(UserWarning, match="no operator of the model produces nothing"):
         debugger.options = lite.QuantizationDebugOptions(denylisted_nodes=["nothing"])
 
 

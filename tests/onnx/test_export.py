@@ -243,7 +243,7 @@ def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
         converter.save(tmp_path / "out")
     with caplog.at_level(logging.WARNING, "meshflow"):
         run = converter.convert()
-    assert "TensorRT is not there" in caplog.text and run.providers == ["CPUExecutionProvider"]
+    assert "TensorRT is not available" in caplog.text and run.providers == ["CPUExecutionProvider"]
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     (name,) = run.structured_input_signature[1]
     np.testing.assert_allclose(next(iter(run(x).values())), model(x), atol=1e-6)
@@ -258,7 +258,7 @@ def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
     # The folder is a saved model still, whose signature is run in the same way.
     caplog.clear()
     signature = tf.saved_model.load(tmp_path / "out").signatures["serving_default"]
-    assert "TensorRT is not there" in caplog.text and signature.providers == again.providers
+    assert "TensorRT is not available" in caplog.text and signature.providers == again.providers
     np.testing.assert_allclose(next(iter(signature(tf.constant(x)).values())), model(x), atol=1e-6)
     assert "MatMul" in str(tf.profiler.profile_model(tmp_path / "out", runs=1))
     second = trt.Converter(str(tmp_path / "out"), precision_mode="fp16")

@@ -1,1 +1,1 @@
-"""What other runtimes are given of a model: its program as a flat list of equations, with what they know by name."""
+"""Conversion of traced models for other runtimes: flat programs, pattern fusion and lowering."""

@@ -1,14 +1,18 @@
-"""A jaxpr as one flat list of equations: calls inlined, constants folded, broadcasts left to who reads them.
+"""Flat lists of equations, the form of a jaxpr that the converters for LiteRT and ONNX lower.
 
-What other runtimes compute is written from this list, by tables of one function for each primitive.
+Calls are inlined and constants are folded. A broadcast is only recorded: its result refers to the
+value before broadcasting, which elementwise equations read because they broadcast implicitly.
+Other equations read the result of an explicit "broadcast" equation. Programs of loops and
+branches are nested in the parameters.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -17,135 +21,80 @@ from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table
 from meshflow.deployment.newer_primitives import find_expansion
 from meshflow.deployment.stablehlo import jaxpr_of
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
 
-__all__ = ["ELEMENTWISE", "Equation", "Program", "Value", "flattened", "without_unused"]
+__all__ = [
+    "ELEMENTWISE", "DimSize", "Equation", "Program", "Shape", "Value", "broadcast_shapes",
+    "flattened", "without_unused",
+]  # fmt: skip
 
-# Primitives of which an element depends on the same element of each operand only.
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "convert_element_type",
-        "cos",
-        "cosh",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "pow",
-        "rem",
-        "round",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+# The size of a dimension: an int, or a symbolic size of `jax.export`.
+DimSize: TypeAlias = Any
+Shape: TypeAlias = tuple[DimSize, ...]
+
+# Primitives of which an output element depends only on the operand elements at the same index.
+ELEMENTWISE = frozenset({
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
+    "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "div", "eq", "erf",
+    "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite",
+    "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter",
+    "not", "or", "pow", "rem", "round", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
+    "sub", "tan", "tanh", "xor",
+})  # fmt: skip
 _SAME = frozenset(
     {"stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint"}
 )
-_CALLS = frozenset(
-    [
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "call",
-        "checkpoint",
-        "remat2",
-        "custom_jvp_call",
-        "custom_vjp_call",
-    ]
-)
-# Of the primitives that stand for several equations, those that other runtimes have.
+_CALLS = frozenset({
+    "jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2",
+    "custom_jvp_call", "custom_vjp_call",
+})  # fmt: skip
+# Composite primitives that other runtimes have as one operator, so they are not expanded.
 _WHOLE = frozenset({"max_windows"})
-# Functions whose calls are kept: random numbers, which other runtimes draw themselves.
+# Functions that are not inlined, because other runtimes generate random numbers themselves.
 _DRAWN = frozenset({"philox_uniform", "philox_normal"})
-# Folding may not make constants larger than the program.
+# Limit on the elements of folded results: folding must not make the constants larger than the
+# program.
 _MOST_FOLDED = 1 << 26
 
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """What an equation reads or makes.
+    """Operand or result of an equation.
 
     Attributes:
-      shape: sizes; symbols of JAX where they are not known.
-      dtype: the element type.
-      known: the elements of a constant.
-      narrow: the value that this one is when broadcast: of size 1 where this one repeats itself.
+      shape: sizes, symbolic where they are unknown.
+      dtype: element type.
+      data: elements of a constant.
+      broadcast_source: for a broadcast value, the value before broadcasting.
     """
 
-    shape: tuple[Any, ...]
+    shape: Shape
     dtype: np.dtype
     known: np.ndarray | None = None
     narrow: Value | None = None
 
     @property
     def least(self) -> Value:
-        """The value without what broadcasting repeats."""
+        """Return the value before broadcasting, which is the value itself if it is not a broadcast."""
         return self if self.narrow is None else self.narrow
 
     @property
     def constant(self) -> np.ndarray | None:
-        """The elements of a constant, without what broadcasting repeats."""
+        """Return the elements of a constant before broadcasting, or None for other values."""
         return self.least.known
 
 
 @dataclasses.dataclass(eq=False)
 class Equation:
-    """One computation.
+    """Application of a primitive.
 
     Attributes:
-      name: the primitive's.
-      inputs, outputs: values.
-      params: the primitive's parameters; programs inside are `Program`s.
-      scope: where in the model it was traced, as "model/layer".
+      name: name of the primitive or of a fused pattern.
+      inputs, outputs: operands and results.
+      params: parameters of the primitive; nested programs are `Program` objects.
+      scope: layer in which the equation was traced, as "model/layer".
     """
 
     name: str
@@ -157,107 +106,112 @@ class Equation:
 
 @dataclasses.dataclass(eq=False)
 class Program:
-    """Equations between inputs and outputs."""
+    """Equations in topological order, with inputs and outputs."""
 
     inputs: list[Value]
     outputs: list[Value]
     equations: list[Equation]
 
 
-def flattened(closed: Any, constants: Sequence[Any] = ()) -> Program:
-    """A closed jaxpr as a program.
+def flattened(closed: ClosedJaxpr, constants: Sequence[Any] = ()) -> Program:
+    """Flatten a closed jaxpr.
 
     Args:
       closed: the jaxpr.
-      constants: arrays that its last inputs are, such as weights; None for those that stay inputs.
+      constants: arrays for the last inputs, such as weights; None for those that remain inputs.
     """
     jaxpr = closed.jaxpr
-    known = [*[None] * (len(jaxpr.invars) - len(constants)), *constants]
-    given = [
-        Value(tuple(v.aval.shape), v.aval.dtype) if c is None else _constant(np.asarray(c))
-        for v, c in zip(jaxpr.invars, known, strict=True)
+    arrays = [*[None] * (len(jaxpr.invars) - len(constants)), *constants]
+    values = [
+        _make_value(v) if a is None else _constant(np.asarray(a))
+        for v, a in zip(jaxpr.invars, arrays, strict=True)
     ]
-    inputs = [v for v, c in zip(given, known, strict=True) if c is None]
-    return _program(jaxpr, closed.consts, given, inputs)
+    inputs = [v for v, a in zip(values, arrays, strict=True) if a is None]
+    return _program(jaxpr, closed.consts, values, inputs)
 
 
 def without_unused(program: Program) -> Program:
-    """The program without equations that no output depends on."""
+    """Remove the equations on which no output depends (dead-code elimination)."""
     needed = set()
     for value in program.outputs:
         needed |= {value, value.least}
-    kept = []
+    used = []
     for equation in reversed(program.equations):
         if needed.intersection(equation.outputs):
-            kept.append(equation)
+            used.append(equation)
             for value in equation.inputs:
                 needed |= {value, value.least}
-    return Program(program.inputs, program.outputs, kept[::-1])
+    return Program(program.inputs, program.outputs, used[::-1])
 
 
 def _program(
-    jaxpr: Any, consts: Iterable[Any], given: list[Value], inputs: list[Value], scope: str = ""
+    jaxpr: Jaxpr, consts: Iterable[Any], values: list[Value], inputs: list[Value], scope: str = ""
 ) -> Program:
-    flat = _Flat()
-    outputs = flat.run(jaxpr, consts, given, scope)
-    return without_unused(Program(inputs, [flat.full(v) for v in outputs], flat.equations))
+    flattener = _Flat()
+    outputs = flattener.run(jaxpr, consts, values, scope)
+    results = [flattener.full(v) for v in outputs]
+    return without_unused(Program(inputs, results, flattener.equations))
+
+
+def _make_value(atom: Atom) -> Value:
+    aval = cast(jax.core.ShapedArray, atom.aval)
+    return Value(tuple(aval.shape), aval.dtype)
 
 
 def _constant(array: np.ndarray) -> Value:
     return Value(array.shape, array.dtype, array)
 
 
-def _fixed(shape: Iterable[Any]) -> bool:
+def _fixed(shape: Iterable[DimSize]) -> bool:
     return all(isinstance(d, (int, np.integer)) for d in shape)
 
 
 class _Flat:
-    """Gathers equations."""
+    """Interpreter that records the equations of a jaxpr."""
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self._made: dict[Value, Value] = {}
 
     def run(
-        self, jaxpr: Any, consts: Iterable[Any], given: Sequence[Value], scope: str
+        self, jaxpr: Jaxpr, consts: Iterable[Any], inputs: Sequence[Value], scope: str
     ) -> list[Value]:
-        values: dict[Any, Value] = dict(zip(jaxpr.invars, given, strict=True))
+        """Record the equations of a jaxpr and return its outputs."""
+        values: dict[Atom, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
         for variable, const in zip(jaxpr.constvars, consts, strict=True):
             values[variable] = const if isinstance(const, Value) else _constant(np.asarray(const))
 
-        def read(atom: Any) -> Value:
+        def read(atom: Atom) -> Value:
             if isinstance(atom, jex_core.Literal):
-                aval: Any = atom.aval
-                return _constant(np.asarray(atom.val, aval.dtype))
+                return _constant(np.asarray(atom.val, _make_value(atom).dtype))
             return values[atom]
 
         for eqn in jaxpr.eqns:
-            inside = str(eqn.source_info.name_stack)
-            place = "/".join(part for part in (scope, inside) if part)
-            results = self._equation(eqn, [read(a) for a in eqn.invars], place)
+            path = "/".join(p for p in (scope, str(eqn.source_info.name_stack)) if p)
+            results = self._equation(eqn, [read(a) for a in eqn.invars], path)
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
     def full(self, value: Value) -> Value:
-        """The value itself, where others than elementwise equations read it."""
+        """Return a value with its broadcast as an explicit equation."""
         if value.narrow is None or value.narrow.known is not None:
             return value
         if value not in self._made:
-            made = Value(value.shape, value.dtype)
-            self.equations.append(Equation("broadcast", [value.narrow], [made], {}))
-            self._made[value] = made
+            result = Value(value.shape, value.dtype)
+            self.equations.append(Equation("broadcast", [value.narrow], [result], {}))
+            self._made[value] = result
         return self._made[value]
 
-    def _equation(self, eqn: Any, inputs: list[Value], scope: str) -> list[Value]:
+    def _equation(self, eqn: JaxprEqn, inputs: list[Value], scope: str) -> list[Value]:
         name = eqn.primitive.name
         if name in _SAME:
             return inputs
         if name in _CALLS:
             if eqn.params.get("name") in _DRAWN and inputs[0].constant is None:
-                drawn = [Value(tuple(v.aval.shape), v.aval.dtype) for v in eqn.outvars]
-                place = [self.full(inputs[0])]
-                self.equations.append(Equation(eqn.params["name"], place, drawn, {}, scope))
-                return drawn
+                results = [_make_value(v) for v in eqn.outvars]
+                operands = [self.full(inputs[0])]
+                self.equations.append(Equation(eqn.params["name"], operands, results, {}, scope))
+                return results
             body = next(
                 eqn.params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in eqn.params
             )
@@ -284,68 +238,69 @@ class _Flat:
         folded = self._folded(eqn, inputs)
         if folded is not None:
             return folded
-        outputs = [Value(tuple(v.aval.shape), v.aval.dtype) for v in eqn.outvars]
+        outputs = [_make_value(v) for v in eqn.outvars]
         inputs = [self.full(v) for v in inputs]
         params = self._with_programs(eqn, inputs, scope)
         self.equations.append(Equation(name, inputs, outputs, params, scope))
         return outputs
 
-    def _folded(self, eqn: Any, inputs: list[Value]) -> list[Value] | None:
-        avals = [v.aval for v in eqn.outvars]
-        shapes = [*(v.shape for v in inputs), *(a.shape for a in avals)]
+    def _folded(self, eqn: JaxprEqn, inputs: list[Value]) -> list[Value] | None:
+        """Evaluate an equation of constants; None for other equations and for large results."""
+        shapes = [v.shape for v in [*inputs, *map(_make_value, eqn.outvars)]]
         if any(v.constant is None for v in inputs) or not all(map(_fixed, shapes)):
             return None
-        if not inputs or eqn.effects or sum(int(a.size) for a in avals) > _MOST_FOLDED:
+        sizes = [math.prod(shape) for shape in shapes[len(inputs) :]]
+        if not inputs or eqn.effects or sum(sizes) > _MOST_FOLDED:
             return None
         return [_constant(a) for a in _evaluated(eqn, [expanded(v) for v in inputs])]
 
-    def _elementwise(self, eqn: Any, inputs: list[Value], scope: str) -> Value:
-        aval = eqn.outvars[0].aval
-        least = [v.least for v in inputs]
-        same = _simplified(eqn, least)
-        if same is None:
-            shape = _joined([v.shape for v in least])
-            if all(v.known is not None for v in least):
-                arrays = [np.broadcast_to(v.known, shape) for v in least]  # type: ignore[arg-type]
-                same = _constant(_evaluated(eqn, arrays)[0])
+    def _elementwise(self, eqn: JaxprEqn, inputs: list[Value], scope: str) -> Value:
+        result = _make_value(eqn.outvars[0])
+        bases = [v.least for v in inputs]
+        base = _simplified(eqn, bases)
+        if base is None:
+            shape = broadcast_shapes(*(v.shape for v in bases))
+            if all(v.known is not None for v in bases):
+                arrays = [np.broadcast_to(v.known, shape) for v in bases]  # type: ignore[arg-type]
+                base = _constant(_evaluated(eqn, arrays)[0])
             else:
-                same = Value(shape, aval.dtype)
+                base = Value(shape, result.dtype)
                 self.equations.append(
-                    Equation(eqn.primitive.name, least, [same], dict(eqn.params), scope)
+                    Equation(eqn.primitive.name, bases, [base], dict(eqn.params), scope)
                 )
-        return _widened(same, tuple(aval.shape))
+        return _widened(base, result.shape)
 
-    def _broadcast(self, eqn: Any, inputs: list[Value], scope: str) -> Value:
-        shape = tuple(eqn.outvars[0].aval.shape)
+    def _broadcast(self, eqn: JaxprEqn, inputs: list[Value], scope: str) -> Value:
+        shape = _make_value(eqn.outvars[0]).shape
         source = inputs[0].least
-        sizes: list[Any] = [1] * len(shape)
-        for size, place in zip(source.shape, eqn.params["broadcast_dimensions"], strict=True):
-            sizes[place] = size
+        sizes: list[DimSize] = [1] * len(shape)
+        for size, axis in zip(source.shape, eqn.params["broadcast_dimensions"], strict=True):
+            sizes[axis] = size
         return _widened(self._reshaped(source, tuple(sizes), scope), shape)
 
-    def _reshaped(self, value: Value, shape: tuple[Any, ...], scope: str) -> Value:
+    def _reshaped(self, value: Value, shape: Shape, scope: str) -> Value:
         if value.shape == shape:
             return value
         if value.known is not None:
             return _constant(value.known.reshape(shape))
-        made = Value(shape, value.dtype)
-        self.equations.append(Equation("reshape", [value], [made], {"new_sizes": shape}, scope))
-        return made
+        result = Value(shape, value.dtype)
+        self.equations.append(Equation("reshape", [value], [result], {"new_sizes": shape}, scope))
+        return result
 
-    def _iota(self, eqn: Any, inputs: list[Value], scope: str) -> Value:
-        aval, place = eqn.outvars[0].aval, eqn.params["dimension"]
-        shape, size = tuple(aval.shape), aval.shape[eqn.params["dimension"]]
-        line = [size if i == place else 1 for i in range(len(shape))]
+    def _iota(self, eqn: JaxprEqn, inputs: list[Value], scope: str) -> Value:
+        result, axis = _make_value(eqn.outvars[0]), eqn.params["dimension"]
+        size = result.shape[axis]
+        shape = [size if i == axis else 1 for i in range(len(result.shape))]
         if _fixed([size]):
-            numbers = _constant(np.arange(size).astype(aval.dtype).reshape(line))
+            indices = _constant(np.arange(size).astype(result.dtype).reshape(shape))
         else:
-            numbers = Value((size,), aval.dtype)
-            self.equations.append(Equation("iota", [], [numbers], {"size": size}, scope))
-            numbers = self._reshaped(numbers, tuple(line), scope)
-        return _widened(numbers, shape)
+            indices = Value((size,), result.dtype)
+            self.equations.append(Equation("iota", [], [indices], {"size": size}, scope))
+            indices = self._reshaped(indices, tuple(shape), scope)
+        return _widened(indices, result.shape)
 
-    def _with_programs(self, eqn: Any, inputs: list[Value], scope: str) -> dict[str, Any]:
-        """The parameters, with constants folded into the programs of loops and branches."""
+    def _with_programs(self, eqn: JaxprEqn, inputs: list[Value], scope: str) -> dict[str, Any]:
+        """Return the parameters, with flat programs for the bodies of loops and branches."""
         name, params = eqn.primitive.name, dict(eqn.params)
         if name == "scan":
             consts, carry = count_scan_operands(params)
@@ -360,34 +315,33 @@ class _Flat:
         return params
 
 
-def _inner(closed: Any, leading: Sequence[Value], scope: str) -> Program:
-    """A program inside an equation; of its first operands those that are constants are folded into it."""
-    variables = closed.jaxpr.invars
-    inputs = [Value(tuple(v.aval.shape), v.aval.dtype) for v in variables]
-    given = [
+def _inner(closed: ClosedJaxpr, operands: Sequence[Value], scope: str) -> Program:
+    """Flatten a nested jaxpr; its leading operands that are constants are folded into it."""
+    inputs = [_make_value(v) for v in closed.jaxpr.invars]
+    values = [
         Value(i.shape, i.dtype, v.known, v.narrow) if v.constant is not None else i
-        for v, i in zip(leading, inputs, strict=False)
+        for v, i in zip(operands, inputs, strict=False)
     ]
-    return _program(closed.jaxpr, closed.consts, [*given, *inputs[len(given) :]], inputs, scope)
+    return _program(closed.jaxpr, closed.consts, [*values, *inputs[len(values) :]], inputs, scope)
 
 
-def _evaluated(eqn: Any, arrays: Sequence[Any]) -> list[np.ndarray]:
-    found = eqn.primitive.bind(*map(np.asarray, arrays), **eqn.params)
-    return [np.asarray(a) for a in (found if eqn.primitive.multiple_results else [found])]
+def _evaluated(eqn: JaxprEqn, arrays: Sequence[Array]) -> list[np.ndarray]:
+    results = eqn.primitive.bind(*map(np.asarray, arrays), **eqn.params)
+    return [np.asarray(a) for a in (results if eqn.primitive.multiple_results else [results])]
 
 
-def _joined(shapes: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The shape that shapes broadcast to."""
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """Return the shape that shapes broadcast to; sizes may be symbolic."""
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(next((d for d in sizes if d != 1), 1) for sizes in zip(*padded, strict=True))
 
 
-def _widened(value: Value, shape: tuple[Any, ...]) -> Value:
+def _widened(value: Value, shape: Shape) -> Value:
     if value.shape == shape:
         return value
     if len(value.shape) < len(shape):
-        # Of one element: the operands of an elementwise equation have the same rank or none.
+        # Operands of an elementwise equation have the same rank or are scalars.
         assert value.shape == (), (value.shape, shape)
     if value.known is not None and _fixed(shape) and int(np.prod(shape)) <= 1:
         return _constant(np.broadcast_to(value.known, shape))
@@ -395,53 +349,57 @@ def _widened(value: Value, shape: tuple[Any, ...]) -> Value:
 
 
 def expanded(value: Value) -> np.ndarray:
-    """The elements of a constant of known shape."""
+    """Return the elements of a constant of static shape after broadcasting."""
     assert value.constant is not None
     return np.broadcast_to(value.constant, value.shape)
 
 
-# ---- equations that say nothing ------------------------------------------------------------
+# ---- simplification of elementwise equations -----------------------------------------------
 
 
-def _all(value: Value, number: Any) -> bool:
+def _all(value: Value, number: float) -> bool:
     return value.known is not None and value.known.size > 0 and bool((value.known == number).all())
 
 
-def _simplified(eqn: Any, inputs: list[Value]) -> Value | None:
-    """What an elementwise equation gives without computing it, or None.
+def _simplified(eqn: JaxprEqn, inputs: list[Value]) -> Value | None:
+    """Return the result of an elementwise equation if it is an operand or a constant, else None.
 
-    No runtime but XLA keeps NaNs in maxima and comparisons apart, so tests for them are false.
+    JAX tests for NaN by `x != x`. The test is false here, because only XLA propagates NaNs through
+    maxima and comparisons as JAX defines.
     """
     rule = _RULES.get(eqn.primitive.name)
-    same = rule(eqn, inputs) if rule else None
-    return same if same is None or same.dtype == eqn.outvars[0].aval.dtype else None
+    result = rule(eqn, inputs) if rule else None
+    return None if result is None or result.dtype != _make_value(eqn.outvars[0]).dtype else result
 
 
-def _first_unless(number: Any, commutes: bool = True) -> Callable[[Any, list[Value]], Value | None]:
-    def rule(eqn: Any, inputs: list[Value]) -> Value | None:
-        one, other = inputs
-        if _all(other, number) and _joined([one.shape, other.shape]) == one.shape:
-            return one
-        if commutes and _all(one, number) and _joined([one.shape, other.shape]) == other.shape:
-            return other
+def _first_unless(neutral: float, commutes: bool = True) -> _Rule:
+    def rule(eqn: JaxprEqn, inputs: list[Value]) -> Value | None:
+        x, y = inputs
+        if _all(y, neutral) and broadcast_shapes(x.shape, y.shape) == x.shape:
+            return x
+        if commutes and _all(x, neutral) and broadcast_shapes(x.shape, y.shape) == y.shape:
+            return y
         return None
 
     return rule
 
 
-def _differs(eqn: Any, inputs: list[Value]) -> Value | None:
+def _differs(eqn: JaxprEqn, inputs: list[Value]) -> Value | None:
     return _constant(np.zeros((), bool)) if inputs[0] is inputs[1] else None
 
 
-def _chosen(eqn: Any, inputs: list[Value]) -> Value | None:
-    which, *cases = inputs
-    if which.known is None or not which.known.size or len(cases) != 2:
+def _chosen(eqn: JaxprEqn, inputs: list[Value]) -> Value | None:
+    condition, *cases = inputs
+    if condition.known is None or not condition.known.size or len(cases) != 2:
         return None
-    same = bool((which.known == which.known.flat[0]).all())
-    return cases[int(which.known.flat[0])] if same else None
+    first = condition.known.flat[0]
+    return cases[int(first)] if _all(condition, first) else None
 
 
-_RULES: dict[str, Callable[[Any, list[Value]], Value | None]] = {
+_Rule: TypeAlias = Callable[[JaxprEqn, list[Value]], Value | None]
+
+
+_RULES: dict[str, _Rule] = {
     "ne": _differs,
     "select_n": _chosen,
     "max": _first_unless(-np.inf),

@@ -1,57 +1,57 @@
-"""What several equations compute together, found again: pooling, softmax, means, clipping, activations.
+"""Pattern matching and fusion on flat programs: pooling, softmax, means, clipping and activations.
 
-Each finder looks at one equation as the last of an idiom, and gives the equation that stands for all of
-them; what nothing reads any more goes afterwards.
+A pattern is a function that takes an equation as the last one of a match and returns the fused
+equation, or None. The matched equations are removed afterwards if they have no other consumers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.values.symbolic_sizes import as_size
-from meshflow.deployment.equations import Equation, Program, Value, without_unused
+from meshflow.deployment.equations import DimSize, Equation, Program, Value, without_unused
 from meshflow.deployment.gathering import as_slice
 
-__all__ = ["Makers", "is_near", "number_of", "same_value", "with_constant", "with_idioms"]
+__all__ = [
+    "Makers", "Pattern", "is_near", "number_of", "same_value", "with_constant", "with_idioms",
+]  # fmt: skip
 
 
-def with_idioms(
-    program: Program, finders: Sequence[Callable[[Makers, Equation], Equation | None]] = ()
-) -> Program:
-    """The program with idioms as one equation each; a program that has none is as before.
+def with_idioms(program: Program, patterns: Sequence[Pattern] = ()) -> Program:
+    """Fuse patterns in a program and its nested programs.
 
     Args:
-      program: the program.
-      finders: of idioms; default those that every runtime has.
+      program: the program; its nested programs are replaced in place.
+      patterns: the patterns; default those of operators that every runtime has.
     """
-    for finder in finders or _FINDERS:
-        program = _found(program, finder)
+    for pattern in patterns or _FINDERS:
+        program = _found(program, pattern)
     for equation in program.equations:
         for name, inner in equation.params.items():
             if isinstance(inner, Program):
-                equation.params[name] = with_idioms(inner, finders)
+                equation.params[name] = with_idioms(inner, patterns)
             elif name == "programs":
-                equation.params[name] = [with_idioms(p, finders) for p in inner]
+                equation.params[name] = [with_idioms(p, patterns) for p in inner]
     return program
 
 
-def _found(program: Program, finder: Callable[[Makers, Equation], Equation | None]) -> Program:
-    makers, equations = Makers(program), []
+def _found(program: Program, pattern: Pattern) -> Program:
+    g, equations = Makers(program), []
     for equation in program.equations:
-        better = finder(makers, equation)
-        if better is not None:
-            better.outputs, better.scope = equation.outputs, equation.scope
-        equations.append(better or equation)
+        fused = pattern(g, equation)
+        if fused is not None:
+            fused.outputs, fused.scope = equation.outputs, equation.scope
+        equations.append(fused or equation)
     return without_unused(Program(program.inputs, program.outputs, equations))
 
 
 class Makers:
-    """Which equation makes each value of a program, and which read it."""
+    """Producers and consumers of the values of a program."""
 
     def __init__(self, program: Program) -> None:
         self.made = {v: e for e in program.equations for v in e.outputs}
@@ -62,45 +62,49 @@ class Makers:
                 self._readers.setdefault(value, []).append(equation)
 
     def readers(self, value: Value) -> list[Equation]:
-        """The equations that read a value."""
+        """Return the equations that read a value."""
         return self._readers.get(value.least, [])
 
     def by(self, value: Value, *names: str) -> Equation | None:
-        """The equation that makes a value, if it is one of these."""
+        """Return the equation that computes a value if its primitive is one of `names`, else None."""
         equation = self.made.get(value.least)
         return equation if equation is not None and equation.name in names else None
 
 
-def _sliced(makers: Makers, equation: Equation) -> Equation | None:
-    """Elements that are picked one behind the other."""
+# A function that matches an equation as the last one of a pattern and returns the fused equation.
+Pattern: TypeAlias = Callable[[Makers, Equation], Equation | None]
+
+
+def _sliced(g: Makers, equation: Equation) -> Equation | None:
+    """Match a gather at evenly spaced indices."""
     return as_slice(equation)
 
 
 def same_value(value: Value) -> Equation:
-    """An equation that gives a value as it is."""
+    """Return an equation that forwards a value."""
     return Equation("reshape", [value], [], {"new_sizes": value.shape})
 
 
 def number_of(value: Value) -> float | None:
-    """The number that a constant repeats."""
-    known = value.constant
-    if known is None or not known.size or not (known == known.flat[0]).all():
+    """Return the number that all elements of a constant equal, or None."""
+    data = value.constant
+    if data is None or not data.size or not (data == data.flat[0]).all():
         return None
-    return float(known.flat[0]) if known.dtype.kind in "fiu" else None
+    return float(data.flat[0]) if data.dtype.kind in "fiu" else None
 
 
 def is_near(value: Value, number: float) -> bool:
-    """Whether a constant repeats a number, to rounding."""
-    found = number_of(value)
-    return found is not None and math.isclose(found, number, rel_tol=1e-5)
+    """Check whether all elements of a constant equal a number up to rounding."""
+    uniform = number_of(value)
+    return uniform is not None and math.isclose(uniform, number, rel_tol=1e-5)
 
 
 def with_constant(equation: Equation) -> tuple[Value, Value] | None:
-    """The operand and the constant of an equation of two."""
-    one, other = equation.inputs
-    if other.constant is not None:
-        return one, other
-    return (other, one) if one.constant is not None else None
+    """Return the operand and the constant of a binary equation, or None if it has no constant."""
+    x, y = equation.inputs
+    if y.constant is not None:
+        return x, y
+    return (y, x) if x.constant is not None else None
 
 
 # ---- reductions ----------------------------------------------------------------------------
@@ -108,61 +112,58 @@ def with_constant(equation: Equation) -> tuple[Value, Value] | None:
 _REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_mean")
 
 
-def _kept(makers: Makers, equation: Equation) -> Equation | None:
-    """A reduction that keeps the dimensions."""
+def _kept(g: Makers, equation: Equation) -> Equation | None:
+    """Match a reduction and a reshape that restores the reduced dimensions."""
     if equation.name != "reshape":
         return None
-    reduction = makers.by(equation.inputs[0], *_REDUCTIONS)
+    reduction = g.by(equation.inputs[0], *_REDUCTIONS)
     if reduction is None or reduction.params.get("keepdims"):
         return None
     source, axes = reduction.inputs[0], reduction.params["axes"]
-    kept = tuple(1 if i in axes else d for i, d in enumerate(source.shape))
-    if equation.outputs[0].shape != kept:
+    shape = tuple(1 if i in axes else d for i, d in enumerate(source.shape))
+    if equation.outputs[0].shape != shape:
         return None
     return Equation(reduction.name, [source], [], {"axes": axes, "keepdims": True})
 
 
-def _mean(makers: Makers, equation: Equation) -> Equation | None:
-    """A sum over as many elements as it is divided by."""
+def _mean(g: Makers, equation: Equation) -> Equation | None:
+    """Match a sum that is divided by the number of its elements."""
     if equation.name not in ("div", "mul"):
         return None
-    total = makers.by(equation.inputs[0], "reduce_sum")
-    number = number_of(equation.inputs[1])
+    total = g.by(equation.inputs[0], "reduce_sum")
+    divisor = number_of(equation.inputs[1])
     if total is None or total.outputs[0].dtype.kind != "f":
         return None
     sizes = [total.inputs[0].shape[a] for a in total.params["axes"]]
-    if equation.name == "div" and _is_size(makers, equation.inputs[1], math.prod(sizes)):
+    if equation.name == "div" and _is_size(g, equation.inputs[1], math.prod(sizes)):
         return Equation("reduce_mean", total.inputs, [], dict(total.params))
-    if not number or not all(isinstance(d, int) for d in sizes):
+    if not divisor or not all(isinstance(d, int) for d in sizes):
         return None
     count = float(math.prod(sizes))
-    if not math.isclose(number if equation.name == "div" else 1 / number, count, rel_tol=1e-6):
+    if not math.isclose(divisor if equation.name == "div" else 1 / divisor, count, rel_tol=1e-6):
         return None
     if equation.outputs[0].shape != total.outputs[0].shape:
         return None
     return Equation("reduce_mean", total.inputs, [], dict(total.params))
 
 
-def _is_size(makers: Makers, value: Value, size: Any) -> bool:
-    """Whether a value is a size that varies."""
-    number = makers.by(value, "convert_element_type")
-    known = makers.by(number.inputs[0], "dim_as_value") if number else None
+def _is_size(g: Makers, value: Value, size: DimSize) -> bool:
+    """Check whether a value is a symbolic size, converted to another dtype."""
+    cast = g.by(value, "convert_element_type")
+    known = g.by(cast.inputs[0], "dim_as_value") if cast else None
     return known is not None and not isinstance(size, int) and known.params["dim"] == size
 
 
-def _softmax(makers: Makers, equation: Equation) -> Equation | None:
+def _softmax(g: Makers, equation: Equation) -> Equation | None:
     if equation.name != "div":
         return None
-    powers, total = (
-        makers.by(equation.inputs[0], "exp"),
-        makers.by(equation.inputs[1], "reduce_sum"),
-    )
+    powers, total = (g.by(equation.inputs[0], "exp"), g.by(equation.inputs[1], "reduce_sum"))
     if powers is None or total is None or total.inputs[0].least is not powers.outputs[0]:
         return None
-    difference = makers.by(powers.inputs[0], "sub")
+    difference = g.by(powers.inputs[0], "sub")
     if difference is None or len(total.params["axes"]) != 1:
         return None
-    source, greatest = difference.inputs[0], makers.by(difference.inputs[1], "reduce_max")
+    source, greatest = difference.inputs[0], g.by(difference.inputs[1], "reduce_max")
     if greatest is None or greatest.inputs[0].least is not source:
         return None
     if greatest.params["axes"] != total.params["axes"]:
@@ -170,19 +171,19 @@ def _softmax(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("softmax", [source], [], {"axis": total.params["axes"][0]})
 
 
-def _log_softmax(makers: Makers, equation: Equation) -> Equation | None:
+def _log_softmax(g: Makers, equation: Equation) -> Equation | None:
     if equation.name != "sub":
         return None
-    logarithm = makers.by(equation.inputs[1], "log")
-    total = makers.by(logarithm.inputs[0], "reduce_sum") if logarithm else None
-    powers = makers.by(total.inputs[0], "exp") if total else None
+    logarithm = g.by(equation.inputs[1], "log")
+    total = g.by(logarithm.inputs[0], "reduce_sum") if logarithm else None
+    powers = g.by(total.inputs[0], "exp") if total else None
     if total is None or powers is None or len(total.params["axes"]) != 1:
         return None
     shifted = powers.inputs[0]
-    difference = makers.by(shifted, "sub")
+    difference = g.by(shifted, "sub")
     if difference is None or equation.inputs[0].least is not shifted.least:
         return None
-    source, greatest = difference.inputs[0], makers.by(difference.inputs[1], "reduce_max")
+    source, greatest = difference.inputs[0], g.by(difference.inputs[1], "reduce_max")
     if greatest is None or greatest.inputs[0].least is not source.least:
         return None
     if greatest.params["axes"] != total.params["axes"]:
@@ -193,12 +194,12 @@ def _log_softmax(makers: Makers, equation: Equation) -> Equation | None:
 # ---- elementwise ---------------------------------------------------------------------------
 
 
-def _clipped(makers: Makers, equation: Equation) -> Equation | None:
-    """A choice between a number and a bound, by comparing the two."""
+def _clipped(g: Makers, equation: Equation) -> Equation | None:
+    """Match a selection between a value and a bound by a comparison of the two."""
     if equation.name != "select_n" or len(equation.inputs) != 3:
         return None
-    which, otherwise, chosen = equation.inputs
-    test = makers.by(which, "le", "lt", "ge", "gt")
+    condition, otherwise, chosen = equation.inputs
+    test = g.by(condition, "le", "lt", "ge", "gt")
     bound = None if test is None else number_of(test.inputs[1])
     if test is None or bound is None:
         return None
@@ -208,33 +209,33 @@ def _clipped(makers: Makers, equation: Equation) -> Equation | None:
     return None
 
 
-def _positive_or(makers: Makers, equation: Equation) -> tuple[Value, Value] | None:
-    """A value, and what is chosen in its place where it is not positive."""
+def _positive_or(g: Makers, equation: Equation) -> tuple[Value, Value] | None:
+    """Return a value and its replacement where it is not positive."""
     if equation.name != "select_n" or len(equation.inputs) != 3:
         return None
-    which, otherwise, chosen = equation.inputs
-    test = makers.by(which, "ge", "gt")
+    condition, otherwise, chosen = equation.inputs
+    test = g.by(condition, "ge", "gt")
     if test is None or test.inputs[0].least is not chosen.least or not is_near(test.inputs[1], 0):
         return None
     return chosen, otherwise
 
 
-def _elu(makers: Makers, equation: Equation) -> Equation | None:
-    parts = _positive_or(makers, equation)
-    power = makers.by(parts[1], "expm1") if parts else None
+def _elu(g: Makers, equation: Equation) -> Equation | None:
+    parts = _positive_or(g, equation)
+    power = g.by(parts[1], "expm1") if parts else None
     if parts is None or power is None:
         return None
     source, exponent = parts[0].least, power.inputs[0]
-    negative = makers.by(exponent, "min")
+    negative = g.by(exponent, "min")
     bound = with_constant(negative) if negative else None
     if bound is not None and is_near(bound[1], 0):
         exponent = bound[0]
     return Equation("elu", [parts[0]], [], {}) if exponent.least is source else None
 
 
-def _leaky(makers: Makers, equation: Equation) -> Equation | None:
-    parts = _positive_or(makers, equation)
-    product = makers.by(parts[1], "mul") if parts else None
+def _leaky(g: Makers, equation: Equation) -> Equation | None:
+    parts = _positive_or(g, equation)
+    product = g.by(parts[1], "mul") if parts else None
     scaled = with_constant(product) if product else None
     if parts is None or scaled is None or scaled[0].least is not parts[0].least:
         return None
@@ -244,226 +245,221 @@ def _leaky(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("leaky_relu", [parts[0]], [], {"alpha": slope})
 
 
-def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
-    """x * min(max(x + 3, 0), 6) / 6, however it is multiplied."""
+def _hard_swish(g: Makers, equation: Equation) -> Equation | None:
+    """Match x * min(max(x + 3, 0), 6) / 6 in any order of the factors."""
     if equation.name not in ("mul", "div"):
         return None
     factors: list[Value] = []
     scale = 1.0
-    waiting = [equation]
-    while waiting:
-        product = waiting.pop()
+    pending = [equation]
+    while pending:
+        product = pending.pop()
         scaled = any(number_of(v) for v in product.inputs)
-        for place, value in enumerate(product.inputs):
-            number, inner = number_of(value), makers.by(value, "mul", "div")
-            # A product of no numbers may be the operand itself.
-            inside = inner is not None and (scaled or any(number_of(v) for v in inner.inputs))
+        for position, value in enumerate(product.inputs):
+            number, inner = number_of(value), g.by(value, "mul", "div")
+            # A product without constants may be the operand itself.
+            is_factor = inner is not None and (scaled or any(number_of(v) for v in inner.inputs))
             if number:
-                scale *= 1 / number if product.name == "div" and place else number
-            elif product.name == "div" and place:
+                scale *= 1 / number if product.name == "div" and position else number
+            elif product.name == "div" and position:
                 return None
-            elif inner is not None and inside and len(factors) + len(waiting) < 2:
-                waiting.append(inner)
+            elif inner is not None and is_factor and len(factors) + len(pending) < 2:
+                pending.append(inner)
             else:
                 factors.append(value)
     if len(factors) != 2 or not math.isclose(scale, 1 / 6, rel_tol=1e-5):
         return None
     for source, gate in (factors, factors[::-1]):
-        if _is_hard_gate(makers, gate, source):
+        if _is_hard_gate(g, gate, source):
             return Equation("hard_swish", [source], [], {})
     return None
 
 
-def _is_hard_gate(makers: Makers, gate: Value, source: Value) -> bool:
-    """Whether a value is min(max(x + 3, 0), 6)."""
+def _is_hard_gate(g: Makers, gate: Value, source: Value) -> bool:
+    """Check whether a value is min(max(x + 3, 0), 6)."""
     for name, number in (("min", 6), ("max", 0), ("add", 3)):
-        made = makers.by(gate, name)
-        parts = with_constant(made) if made else None
+        producer = g.by(gate, name)
+        parts = with_constant(producer) if producer else None
         if parts is None or not is_near(parts[1], number):
             return False
         gate = parts[0]
     return gate.least is source.least
 
 
-def _magnitude(makers: Makers, equation: Equation) -> Equation | None:
-    """A number times its sign."""
+def _magnitude(g: Makers, equation: Equation) -> Equation | None:
+    """Match the product of a value and its sign."""
     if equation.name != "mul" or equation.outputs[0].dtype.kind != "f":
         return None
     for value, factor in (equation.inputs, equation.inputs[::-1]):
-        sign = makers.by(factor, "sign")
+        sign = g.by(factor, "sign")
         if sign is not None and sign.inputs[0].least is value.least:
             return Equation("abs", [value], [], {})
     return None
 
 
-def _squared(makers: Makers, equation: Equation) -> Equation | None:
-    """A square for which the sign was taken away."""
+def _squared(g: Makers, equation: Equation) -> Equation | None:
+    """Match the square of an absolute value."""
     is_square = equation.name == "square" or (
         equation.name == "integer_pow" and equation.params["y"] == 2
     )
-    size = makers.by(equation.inputs[0], "abs") if is_square else None
+    size = g.by(equation.inputs[0], "abs") if is_square else None
     if size is None or size.inputs[0].dtype.kind != "f":
         return None
     return Equation("square", [size.inputs[0]], [], {})
 
 
-def _gelu(makers: Makers, equation: Equation) -> Equation | None:
+def _gelu(g: Makers, equation: Equation) -> Equation | None:
     if equation.name != "mul" or equation.outputs[0].dtype.kind != "f":
         return None
     for half, gate in (equation.inputs, equation.inputs[::-1]):
-        product = makers.by(half, "mul")
+        product = g.by(half, "mul")
         scaled = with_constant(product) if product else None
         if scaled is not None and is_near(scaled[1], 0.5):
             source = scaled[0]
-            if _is_exact_gate(makers, gate, source):
+            if _is_exact_gate(g, gate, source):
                 return Equation("gelu", [source], [], {"approximate": False})
         # x * (0.5 * (1 + tanh(...)))
-        product = makers.by(gate, "mul")
+        product = g.by(gate, "mul")
         scaled = with_constant(product) if product else None
-        if (
-            scaled is not None
-            and is_near(scaled[1], 0.5)
-            and _is_tanh_gate(makers, scaled[0], half)
-        ):
+        if scaled is not None and is_near(scaled[1], 0.5) and _is_tanh_gate(g, scaled[0], half):
             return Equation("gelu", [half], [], {"approximate": True})
     return None
 
 
-def _is_exact_gate(makers: Makers, gate: Value, source: Value) -> bool:
-    """Whether a value is erfc(-x / sqrt(2))."""
-    error = makers.by(gate, "erfc")
-    product = makers.by(error.inputs[0], "mul") if error else None
+def _is_exact_gate(g: Makers, gate: Value, source: Value) -> bool:
+    """Check whether a value is erfc(-x / sqrt(2))."""
+    error = g.by(gate, "erfc")
+    product = g.by(error.inputs[0], "mul") if error else None
     scaled = with_constant(product) if product else None
     if scaled is None or not is_near(scaled[1], math.sqrt(0.5)):
         return False
-    negated = makers.by(scaled[0], "neg")
+    negated = g.by(scaled[0], "neg")
     return negated is not None and negated.inputs[0].least is source.least
 
 
-def _is_tanh_gate(makers: Makers, gate: Value, source: Value) -> bool:
-    """Whether a value is 1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
-    total = makers.by(gate, "add")
+def _is_tanh_gate(g: Makers, gate: Value, source: Value) -> bool:
+    """Check whether a value is 1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
+    total = g.by(gate, "add")
     one = with_constant(total) if total else None
-    bent = makers.by(one[0], "tanh") if one and is_near(one[1], 1) else None
-    product = makers.by(bent.inputs[0], "mul") if bent else None
+    activation = g.by(one[0], "tanh") if one and is_near(one[1], 1) else None
+    product = g.by(activation.inputs[0], "mul") if activation else None
     scaled = with_constant(product) if product else None
     if scaled is None or not is_near(scaled[1], math.sqrt(2 / math.pi)):
         return False
-    total = makers.by(scaled[0], "add")
+    total = g.by(scaled[0], "add")
     if total is None or total.inputs[0].least is not source.least:
         return False
-    product = makers.by(total.inputs[1], "mul")
+    product = g.by(total.inputs[1], "mul")
     scaled = with_constant(product) if product else None
-    cube = makers.by(scaled[0], "integer_pow") if scaled and is_near(scaled[1], 0.044715) else None
+    cube = g.by(scaled[0], "integer_pow") if scaled and is_near(scaled[1], 0.044715) else None
     return cube is not None and cube.params["y"] == 3 and cube.inputs[0].least is source.least
 
 
 # ---- pooling -------------------------------------------------------------------------------
 
 
-def _windows(makers: Makers, equation: Equation) -> Equation | None:
-    """Maxima or sums of the elements of windows, written as strided slices of one array."""
+def _windows(g: Makers, equation: Equation) -> Equation | None:
+    """Match the maximum or sum of strided slices that are the elements of a window."""
     if equation.name not in ("max", "add"):
         return None
-    parts = _chain(makers, equation)
-    slices = [makers.by(p, "slice") for p in parts]
+    parts = _chain(g, equation)
+    slices = [g.by(p, "slice") for p in parts]
     if len(parts) < 2 or any(s is None for s in slices):
         return None
-    taken = [s for s in slices if s is not None]
-    source = taken[0].inputs[0]
-    strides = taken[0].params["strides"] or (1,) * len(source.shape)
+    matches = [s for s in slices if s is not None]
+    source = matches[0].inputs[0]
+    strides = matches[0].params["strides"] or (1,) * len(source.shape)
     shape = equation.outputs[0].shape
     if any(
         s.inputs[0] is not source
         or (s.params["strides"] or (1,) * len(strides)) != strides
         or s.outputs[0].shape != shape
-        for s in taken
+        for s in matches
     ):
         return None
-    starts = {tuple(s.params["start_indices"]) for s in taken}
+    starts = {tuple(s.params["start_indices"]) for s in matches}
     size = tuple(max(places) + 1 for places in zip(*starts, strict=True))
-    if starts != set(np.ndindex(*size)) or len(starts) != len(taken):
+    if starts != set(np.ndindex(*size)) or len(starts) != len(matches):
         return None
-    fits = tuple(
+    window_counts = tuple(
         n if k == 1 and s == 1 else (n - k) // s + 1
         for n, k, s in zip(source.shape, size, strides, strict=True)
     )
-    if fits != tuple(shape):
+    if window_counts != tuple(shape):
         return None
-    return _pooled(makers, "max" if equation.name == "max" else "sum", source, size, strides)
+    return _pooled(g, "max" if equation.name == "max" else "sum", source, size, strides)
 
 
-def _chain(makers: Makers, equation: Equation) -> list[Value]:
-    """The operands of a left-leaning chain of one operation."""
+def _chain(g: Makers, equation: Equation) -> list[Value]:
+    """Return the operands of a left-leaning chain of one operation."""
     parts: list[Value] = []
     last: Equation | None = equation
     while last is not None and last.name == equation.name:
         parts.append(last.inputs[1])
         first = last.inputs[0]
-        last = makers.by(first, equation.name)
+        last = g.by(first, equation.name)
         if last is None:
             parts.append(first)
     return parts[::-1]
 
 
-def _reduced(makers: Makers, equation: Equation) -> Equation | None:
-    """Windows that are a primitive."""
+def _reduced(g: Makers, equation: Equation) -> Equation | None:
+    """Match the primitives that reduce windows."""
     params = equation.params
     if equation.name == "max_windows":
         size, strides, pads, dilations = params["windows"]
-        kind = "max"
+        reduction = "max"
     elif equation.name in ("reduce_window_max", "reduce_window_sum"):
         size, strides = params["window_dimensions"], params["window_strides"]
         pads, dilations = params["padding"], params["window_dilation"]
-        kind = "max" if equation.name.endswith("max") else "sum"
+        reduction = "max" if equation.name.endswith("max") else "sum"
         if set(params["base_dilation"]) - {1}:
             return None
     else:
         return None
     source = equation.inputs[0]
     if not any(is_symbolic_dim(n) or n for pair in pads for n in pair):
-        source, pads = _unpadded(makers, kind, source)
-    about = {"kind": kind, "size": size, "strides": strides, "dilations": dilations}
-    return Equation("pool", [source], [], {**about, "pads": tuple(pads)})
+        source, pads = _unpadded(g, reduction, source)
+    window = {"kind": reduction, "size": size, "strides": strides, "dilations": dilations}
+    return Equation("pool", [source], [], {**window, "pads": tuple(pads)})
 
 
-def _pooled(makers: Makers, kind: str, source: Value, size: Any, strides: Any) -> Equation:
-    """A pooling, with the padding of its operand as its own."""
-    source, pads = _unpadded(makers, kind, source)
+def _pooled(
+    g: Makers, kind: str, source: Value, size: Sequence[int], strides: Sequence[int]
+) -> Equation:
+    """Return a pooling that includes the padding of its operand."""
+    source, pads = _unpadded(g, kind, source)
     ones = (1,) * len(size)
-    about = {"kind": kind, "size": tuple(size), "strides": tuple(strides), "dilations": ones}
-    return Equation("pool", [source], [], {**about, "pads": pads})
+    window = {"kind": kind, "size": tuple(size), "strides": tuple(strides), "dilations": ones}
+    return Equation("pool", [source], [], {**window, "pads": pads})
 
 
-def _unpadded(makers: Makers, kind: str, source: Value) -> tuple[Value, Any]:
-    """What is pooled, and the padding that an operand of a pooling has, if it does not change the result."""
-    pad = makers.by(source, "pad")
+def _unpadded(g: Makers, kind: str, source: Value) -> tuple[Value, Sequence[tuple[DimSize, ...]]]:
+    """Split an operand into an unpadded value and padding that does not change the pooling."""
+    pad = g.by(source, "pad")
     if pad is not None:
         config = [tuple(map(as_size, p)) for p in pad.params["padding_config"]]
         value = number_of(pad.inputs[1])
         neutral = 0.0 if kind == "sum" else -math.inf
-        wider = all(is_symbolic_dim(n) or n >= 0 for p in config for n in p[:2])
-        if value == neutral and wider and not any(p[2] for p in config):
+        is_growing = all(is_symbolic_dim(n) or n >= 0 for p in config for n in p[:2])
+        if value == neutral and is_growing and not any(p[2] for p in config):
             return pad.inputs[0], tuple(p[:2] for p in config)
     return source, ((0, 0),) * len(source.shape)
 
 
-def _average(makers: Makers, equation: Equation) -> Equation | None:
-    """Sums of windows divided by the number of elements that are no padding."""
+def _average(g: Makers, equation: Equation) -> Equation | None:
+    """Match a sum of windows that is divided by the number of their elements outside the padding."""
     if equation.name not in ("div", "mul"):
         return None
-    total = makers.by(equation.inputs[0], "pool")
+    total = g.by(equation.inputs[0], "pool")
     if total is None or total.params["kind"] != "sum":
         return None
-    ones = makers.by(equation.inputs[1], "pool")
+    ones = g.by(equation.inputs[1], "pool")
     if equation.name == "div" and ones is not None:
-        # Of sizes that vary the elements are counted by summing ones.
-        counted = ones.params == total.params and is_near(ones.inputs[0], 1.0)
-        return (
-            Equation("pool", total.inputs, [], {**total.params, "kind": "average"})
-            if counted
-            else None
-        )
+        # For symbolic sizes, the elements are counted by summing ones.
+        is_count = ones.params == total.params and is_near(ones.inputs[0], 1.0)
+        params = {**total.params, "kind": "average"}
+        return Equation("pool", total.inputs, [], params) if is_count else None
     if equation.inputs[1].constant is None:
         return None
     divisor = equation.inputs[1].constant
@@ -478,7 +474,7 @@ def _average(makers: Makers, equation: Equation) -> Equation | None:
 
 
 def _counts(pool: Equation) -> np.ndarray | None:
-    """How many elements of each window are inside the array; 1 in dimensions without windows."""
+    """Count the elements of each window outside the padding; other dimensions have size 1."""
     counts = np.ones((1,) * len(pool.params["size"]))
     keys = ("size", "strides", "pads", "dilations")
     for i, (k, s, (low, _), d) in enumerate(zip(*(pool.params[x] for x in keys), strict=True)):
@@ -490,12 +486,12 @@ def _counts(pool: Equation) -> np.ndarray | None:
                 return None
             counts = counts * k
             continue
-        places = np.arange(m)[:, None] * s - low + np.arange(k) * d
-        line = ((places >= 0) & (places < n)).sum(1)
-        counts = counts * line.reshape([m if j == i else 1 for j in range(counts.ndim)])
+        indices = np.arange(m)[:, None] * s - low + np.arange(k) * d
+        axis_counts = ((indices >= 0) & (indices < n)).sum(1)
+        counts = counts * axis_counts.reshape([m if j == i else 1 for j in range(counts.ndim)])
     return counts
 
 
-_FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
+_FINDERS: tuple[Pattern, ...] = (
     _sliced, _magnitude, _squared, _clipped, _kept, _mean, _softmax, _log_softmax, _gelu, _elu, _leaky, _hard_swish, _reduced, _windows, _average,
 )  # fmt: skip

@@ -1,140 +1,155 @@
-"""Programs written for another runtime by a table of one function for each primitive: what all such tables share."""
+"""Shared parts of the converters that lower flat programs by one rule per primitive.
+
+A rule is a function of the lowering `l` and an equation `e`. It emits operators of the runtime and
+returns the tensors of the results.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from jax import lax
+from numpy.typing import DTypeLike
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.deployment.equations import Equation, Program, Value
+from meshflow.deployment.equations import DimSize, Equation, Program, Value
+from meshflow.environment.types import ArrayLike
 
-__all__ = ["Lowering", "Refused", "holder", "is_number", "joined", "same_pads"]
+__all__ = ["Lowering", "Pads", "Refused", "Rule", "holder", "is_number", "same_pads"]
+
+# Padding before and after each dimension; symbolic where it depends on symbolic sizes.
+Pads: TypeAlias = Sequence[tuple[DimSize, ...]]
+
+
+class LoweredTensor(Protocol):
+    """Tensor of a runtime's graph."""
+
+    shape: tuple[DimSize, ...]
+    dtype: np.dtype
+    data: np.ndarray | None
+
+
+TensorT = TypeVar("TensorT", bound=LoweredTensor)
+RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 
 class Refused(Exception):
-    """A primitive cannot be converted; the message says why."""
+    """Error of an equation that cannot be converted; the message states the reason."""
 
 
-def is_number(size: Any) -> bool:
-    """Whether a size is known."""
+def is_number(size: DimSize) -> bool:
+    """Check whether a size is an integer, not symbolic."""
     return isinstance(size, (int, np.integer))
 
 
-def holder(tensors: Iterable[Any], name: str) -> tuple[Any, int, int]:
-    """The tensor that has a symbol's size, or a multiple of it, its dimension, and which multiple.
+def holder(tensors: Iterable[TensorT], name: str) -> tuple[TensorT, int, int]:
+    """Find a tensor with a dimension that is a symbolic size or a multiple of it.
+
+    Returns:
+      The tensor, the dimension, and the multiple.
 
     Raises:
-      Refused: when none has.
+      LoweringError: if no tensor has such a dimension.
     """
     for tensor in tensors:
-        for place, size in enumerate(tensor.shape):
-            times, _, symbol = str(size).rpartition("*")
-            if symbol == name and (not times or times.isdigit()):
-                return tensor, place, int(times or 1)
-    raise Refused(f"the size {name} is not that of an input")
+        for axis, size in enumerate(tensor.shape):
+            multiple, _, symbol = str(size).rpartition("*")
+            if symbol == name and (not multiple or multiple.isdigit()):
+                return tensor, axis, int(multiple or 1)
+    raise Refused(f"no input has the symbolic size {name}")
 
 
-def same_pads(shape: Sequence[Any], windows: Sequence[int], strides: Sequence[int]) -> Any:
-    """What 'SAME' puts before and after each dimension, also of sizes that vary.
+def same_pads(shape: Sequence[DimSize], windows: Sequence[int], strides: Sequence[int]) -> Pads:
+    """Compute the padding of each dimension by XLA's rule 'SAME'.
 
     Args:
-      shape: sizes.
-      windows: how far each window reaches.
-      strides: steps.
+      shape: sizes of the spatial dimensions; may be symbolic.
+      windows: sizes of the dilated windows.
+      strides: strides of the windows.
     """
-    found = lax.padtype_to_pads(shape, windows, strides, "SAME")
-    return [tuple(int(n) if is_number(n) else n for n in pair) for pair in found]
+    pads = lax.padtype_to_pads(shape, windows, strides, "SAME")
+    return [tuple(int(n) if is_number(n) else n for n in pair) for pair in pads]
 
 
-def joined(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape that two shapes broadcast to."""
-    rank = max(len(one), len(other))
-    pairs = zip([1] * (rank - len(one)) + [*one], [1] * (rank - len(other)) + [*other], strict=True)
-    return tuple(b if is_number(a) and a == 1 else a for a, b in pairs)
-
-
-class Lowering:
-    """Writes a program for a runtime.
-
-    Its tensors are objects with `shape`, `dtype` and, of constants, `data`.
+class Lowering(Generic[TensorT]):
+    """Base of the classes that lower a program for a runtime.
 
     Attributes:
-      runtime: its name in errors.
-      caller: whose name errors begin with.
-      handlers: a function for each primitive, of a lowering and an equation.
+      runtime: name of the runtime in errors.
+      caller: public function or module that errors name.
+      rules: rule of each primitive.
     """
 
     runtime: ClassVar[str]
     caller: ClassVar[str]
-    handlers: ClassVar[dict[str, Callable[[Any, Equation], Any]]]
+    handlers: ClassVar[dict[str, Rule]]
 
     def __init__(self) -> None:
-        self._tensors: dict[Value, Any] = {}
-        self._computed: dict[Any, Any] = {}
-        self._constants: dict[Any, tuple[np.ndarray, Any]] = {}
+        self._tensors: dict[Value, TensorT] = {}
+        self._computed: dict[DimSize, TensorT] = {}
+        self._constants: dict[Any, tuple[np.ndarray, TensorT]] = {}
         self._scope = ""
 
     @classmethod
-    def lowers(cls, *names: str) -> Callable[[Any], Any]:
-        """Says which primitives a function converts."""
+    def lowers(cls, *names: str) -> Callable[[RuleT], RuleT]:
+        """Return a decorator that registers a rule for primitives."""
 
-        def remember(handler: Any) -> Any:
-            cls.handlers.update(dict.fromkeys(names, handler))
-            return handler
+        def register(rule: RuleT) -> RuleT:
+            cls.handlers.update(dict.fromkeys(names, rule))
+            return rule
 
-        return remember
+        return register
 
-    # ---- what a runtime is asked for ---------------------------------------------------------
+    # ---- operations that each runtime implements ---------------------------------------------
 
-    def make_constant(self, array: np.ndarray) -> Any:
-        """A tensor of known elements."""
+    def make_constant(self, array: np.ndarray) -> TensorT:
+        """Create a tensor of constant elements."""
         raise NotImplementedError
 
-    def broadcast(self, tensor: Any, shape: Sequence[Any]) -> Any:
-        """A tensor repeated where it has size 1."""
+    def broadcast(self, tensor: TensorT, shape: Sequence[DimSize]) -> TensorT:
+        """Repeat a tensor along its dimensions of size 1."""
         raise NotImplementedError
 
-    def reshape(self, tensor: Any, shape: Sequence[Any]) -> Any:
-        """A tensor's elements in another shape."""
+    def reshape(self, tensor: TensorT, shape: Sequence[DimSize]) -> TensorT:
+        """Reshape a tensor."""
         raise NotImplementedError
 
-    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
-        """A tensor with its dimensions in another order."""
+    def transpose(self, tensor: TensorT, order: Sequence[int]) -> TensorT:
+        """Permute the dimensions of a tensor."""
         raise NotImplementedError
 
-    def slice(self, tensor: Any, starts: Any, limits: Any, strides: Any = None) -> Any:
-        """Elements between bounds; the limit of a size that varies is the size itself."""
+    def slice(self, tensor: TensorT, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> TensorT:  # fmt: skip
+        """Slice a tensor; a limit that is the symbolic size itself means all elements."""
         raise NotImplementedError
 
-    def cast(self, tensor: Any, dtype: Any) -> Any:
-        """A tensor in another dtype."""
+    def cast(self, tensor: TensorT, dtype: DTypeLike) -> TensorT:
+        """Convert a tensor to another dtype."""
         raise NotImplementedError
 
-    def arithmetic(self, name: str, one: Any, other: Any) -> Any:
-        """'add', 'sub', 'mul', 'floordiv', 'mod', 'max' or 'min' of two tensors."""
+    def arithmetic(self, name: str, x: TensorT, y: TensorT) -> TensorT:
+        """Compute 'add', 'sub', 'mul', 'floordiv', 'mod', 'max' or 'min' of two sizes."""
         raise NotImplementedError
 
-    def variable_size(self, name: str) -> Any:
-        """The size that a symbol stands for, a scalar."""
+    def variable_size(self, name: str) -> TensorT:
+        """Return the scalar value of a symbolic size."""
         raise NotImplementedError
 
-    size_dtype: ClassVar[Any] = np.int32
+    size_dtype: ClassVar[DTypeLike] = np.int32
 
     # ---- programs --------------------------------------------------------------------------
 
-    def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
-        """The results of a program.
+    def run(self, program: Program, inputs: Sequence[TensorT]) -> list[TensorT]:
+        """Lower a program and return its results.
 
         Args:
           program: the program.
-          inputs: tensors for its inputs.
+          inputs: tensors of its inputs.
 
         Raises:
-          UnimplementedError: for a primitive that cannot be converted, naming it, its layer and why.
+          UnimplementedError: if a primitive cannot be converted; names the primitive and its layer.
         """
         self._tensors.update(zip(program.inputs, inputs, strict=True))
         for equation in program.equations:
@@ -143,18 +158,16 @@ class Lowering:
 
     def _convert(self, equation: Equation) -> None:
         self._scope = equation.scope
-        handler = self.handlers.get(equation.name, _COMMON.get(equation.name))
+        rule = self.handlers.get(equation.name, _COMMON.get(equation.name))
         try:
-            if handler is None:
-                raise Refused(
-                    f"{self.runtime} has no operator for it, nor is it made of others here"
-                )
-            results = handler(self, equation)
+            if rule is None:
+                raise Refused(f"{self.runtime} has no operator for it, and Meshflow no composition")
+            results = rule(self, equation)
         except Refused as error:
-            where = f"of layer {equation.scope!r}" if equation.scope else "outside of layers"
+            location = f"of layer {equation.scope!r}" if equation.scope else "outside of layers"
             shapes = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in equation.inputs)
             raise UnimplementedError(
-                f"{self.caller}: the primitive {equation.name!r} {where} with operands {shapes} cannot be converted: "
+                f"{self.caller}: the primitive {equation.name!r} {location} with operands {shapes} cannot be converted: "
                 f"{error}."
             ) from None
         results = results if isinstance(results, list) else [results]
@@ -162,15 +175,15 @@ class Lowering:
 
     # ---- tensors and sizes -------------------------------------------------------------------
 
-    def least(self, value: Value) -> Any:
-        """A value's tensor, without what broadcasting repeats."""
+    def least(self, value: Value) -> TensorT:
+        """Return the tensor of a value before broadcasting."""
         value = value.least
         if value.known is not None:
             return self.constant(value.known)
         return self._tensors[value]
 
-    def full(self, value: Value) -> Any:
-        """A value's tensor in its whole shape."""
+    def full(self, value: Value) -> TensorT:
+        """Return the tensor of a value after broadcasting."""
         if value not in self._tensors:
             tensor = self.least(value)
             if tensor.shape == value.shape:
@@ -178,18 +191,18 @@ class Lowering:
             self._tensors[value] = self.broadcast(tensor, value.shape)
         return self._tensors[value]
 
-    def constant(self, array: Any) -> Any:
-        """A tensor of known elements, the same for the same ones."""
-        given = np.asarray(array)
-        small = given.size < 64
-        key = (given.dtype.str, given.shape, given.tobytes()) if small else id(given)
+    def constant(self, array: ArrayLike) -> TensorT:
+        """Return a constant tensor; small constants with equal elements are shared."""
+        data = np.asarray(array)
+        small = data.size < 64
+        key = (data.dtype.str, data.shape, data.tobytes()) if small else id(data)
         if key not in self._constants:
-            # With what it was made of, whose identity nothing else may get meanwhile.
-            self._constants[key] = given, self.make_constant(given)
+            # The entry holds the array, so that no other array can have its id.
+            self._constants[key] = data, self.make_constant(data)
         return self._constants[key][1]
 
-    def size(self, size: Any) -> Any:
-        """A size as a scalar."""
+    def size(self, size: DimSize) -> TensorT:
+        """Return a size as a scalar tensor."""
         if is_number(size):
             return self.constant(np.asarray(size, self.size_dtype))
         if size not in self._computed:
@@ -199,58 +212,59 @@ class Lowering:
             )
         return self._computed[size]
 
-    def _term(self, term: Any, count: int) -> Any:
-        """A product of symbols and what is computed of them; the empty one is 1."""
+    def _term(self, term: Any, count: int) -> TensorT:
+        """Multiply the factors of a term of a symbolic size; the empty product is 1."""
         factors = [self._factor(f) for f, power in term._factors for _ in range(power)]
         if count != 1 or not factors:
             factors.append(self.size(count))
         return functools.reduce(functools.partial(self.arithmetic, "mul"), factors)
 
-    def _factor(self, factor: Any) -> Any:
+    def _factor(self, factor: Any) -> TensorT:
         if factor.var is not None:
             return self.variable_size(factor.var)
         return self.arithmetic(factor.operation, *map(self.size, factor.operands))
 
 
-# ---- primitives that are one method of every runtime's --------------------------------------
+# ---- rules that all runtimes share -----------------------------------------------------------
 
 
-def _reshape(l: Lowering, e: Equation) -> Any:
+Rule: TypeAlias = Callable[[Any, Equation], Any]
+
+
+def _reshape(l: Lowering[TensorT], e: Equation) -> TensorT:
     value, order = l.full(e.inputs[0]), e.params.get("dimensions")
     if e.name == "reshape" and order is not None:
         value = l.transpose(value, order)
     return l.reshape(value, e.outputs[0].shape)
 
 
-def _transpose(l: Lowering, e: Equation) -> Any:
+def _transpose(l: Lowering[TensorT], e: Equation) -> TensorT:
     return l.transpose(l.full(e.inputs[0]), e.params["permutation"])
 
 
-def _slice(l: Lowering, e: Equation) -> Any:
+def _slice(l: Lowering[TensorT], e: Equation) -> TensorT:
     p = e.params
     return l.slice(l.full(e.inputs[0]), p["start_indices"], p["limit_indices"], p["strides"])
 
 
-def _broadcast(l: Lowering, e: Equation) -> Any:
+def _broadcast(l: Lowering[TensorT], e: Equation) -> TensorT:
     return l.broadcast(l.least(e.inputs[0]), e.outputs[0].shape)
 
 
-def _tile(l: Lowering, e: Equation) -> Any:
-    value, times = l.full(e.inputs[0]), e.params["reps"]
-    # Repeated dimensions get one of size 1 before them, which broadcasting makes larger.
-    apart, wide = [], []
-    for size, number in zip(value.shape, times, strict=True):
-        more = number != 1
-        apart += [1, size] if more else [size]
-        wide += [number, size] if more else [size]
-    return l.reshape(l.broadcast(l.reshape(value, apart), wide), e.outputs[0].shape)
+def _tile(l: Lowering[TensorT], e: Equation) -> TensorT:
+    # A repeated dimension gets a dimension of size 1 before it, which is broadcast.
+    value, split, repeated = l.full(e.inputs[0]), [], []
+    for size, count in zip(value.shape, e.params["reps"], strict=True):
+        split += [size] if count == 1 else [1, size]
+        repeated += [size] if count == 1 else [count, size]
+    return l.reshape(l.broadcast(l.reshape(value, split), repeated), e.outputs[0].shape)
 
 
-def _size(l: Lowering, e: Equation) -> Any:
+def _size(l: Lowering[TensorT], e: Equation) -> TensorT:
     return l.cast(l.size(e.params["dim"]), e.outputs[0].dtype)
 
 
-_COMMON: dict[str, Callable[[Any, Equation], Any]] = {
+_COMMON: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
     "transpose": _transpose,
     "slice": _slice,

@@ -1,4 +1,4 @@
-"""The programs of models, concrete functions and saved models, with the names of what they take and return."""
+"""Flat programs of models, concrete functions and saved models, with named inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,30 +22,30 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.equations import Program, flattened
 from meshflow.deployment.idioms import with_idioms
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.saved_model.loading import load_as_saved
 from meshflow.saved_model.programs import traced_for_export
 
+if TYPE_CHECKING:
+    from meshflow.core.variables.variable import Variable
+
 __all__ = [
-    "Deployable",
-    "of_anything",
-    "of_concrete_function",
-    "of_jax_function",
-    "of_model",
-    "of_saved_model",
-    "of_saved_signatures",
-]
+    "Deployable", "of_anything", "of_concrete_function", "of_jax_function", "of_model",
+    "of_saved_model", "of_saved_signatures",
+]  # fmt: skip
 
 
 @dataclasses.dataclass
 class Deployable:
-    """A function to be written for another runtime.
+    """Function that can be converted for another runtime.
 
     Attributes:
-      name: of its signature.
-      traced: the function.
-      inputs, outputs: names, in the order of the program's.
-      specs: of the inputs, None for sizes that vary.
-      order: of a model's outputs, which are sorted by name, the places in the order in which it gives them.
+      name: name of the signature.
+      traced: the traced function.
+      inputs, outputs: names, in the order of the program.
+      specs: specs of the inputs, with None for unknown sizes.
+      order: indices of a model's outputs in the order in which the model returns them; the outputs
+        of the program are sorted by name.
     """
 
     name: str
@@ -57,64 +57,66 @@ class Deployable:
 
     @functools.cached_property
     def program(self) -> Program:
-        """What it computes of its inputs alone.
+        """Return the program as a function of its inputs only; variables are constants.
 
         Raises:
-          UnimplementedError: when it writes variables.
+          UnimplementedError: if the function writes variables.
         """
         if self.traced.writes:
             names = ", ".join(sorted(v.name for v in self.traced.writes))
             raise UnimplementedError(
-                f"{self.traced.name} writes the variables {names}: only functions of their inputs can be converted."
+                f"{self.traced.name} writes the variables {names}: only functions without side effects can be converted."
             )
         return self.with_variables(())[0]
 
-    def with_variables(self, variables: Sequence[Any]) -> tuple[Program, list[Any], list[Any]]:
-        """What it computes of its inputs and of some variables; the others are constants.
+    def with_variables(
+        self, variables: Sequence[Variable]
+    ) -> tuple[Program, list[Variable], list[Variable]]:
+        """Return the program as a function of its inputs and of variables.
 
         Args:
-          variables: among them those that it writes.
+          variables: must include those that the function writes; other variables are constants.
 
         Returns:
-          (a program, the variables that are its inputs after the arguments, those whose new values are its results
-          after the others).
+          The program; the variables that are its inputs after the arguments; and those of which
+          the new values are its outputs after the results.
         """
-        kept = {id(v) for v in variables}
+        inputs = {id(v) for v in variables}
         captures = self.traced.captures
         values = zip(captures, self.traced.captured_tensors(), strict=True)
-        known = [None if id(c) in kept else np.asarray(t._value) for c, t in values]
-        program = with_idioms(flattened(self.traced.closed, known))
-        return program, [c for c in captures if id(c) in kept], self.traced.writes
+        arrays = [None if id(c) in inputs else np.asarray(t._value) for c, t in values]
+        program = with_idioms(flattened(self.traced.closed, arrays))
+        return program, [c for c in captures if id(c) in inputs], self.traced.writes
 
 
 def of_model(model: Any, name: str = "serving_default") -> Deployable:
-    """What a Keras model predicts.
+    """Trace the prediction of a Keras model.
 
     Args:
       model: a built model.
-      name: the signature's.
+      name: name of the signature.
 
     Raises:
-      ValueError: when the model has not been built.
+      ValueError: if the model is not built.
     """
-    found = model._saved_signatures()
-    if not found:
+    signatures = model._saved_signatures()
+    if not signatures:
         raise ValueError(
             f"Model {model.name} must be built or called before it is converted: its inputs are not known."
         )
-    function, args, kwargs = next(iter(found.values()))
+    function, args, kwargs = next(iter(signatures.values()))
     _refuse_text(model, _specs(args, kwargs))
     traced = traced_for_export(function, args, kwargs)
-    made = _deployable(name, traced, _specs(args, kwargs))
-    given = list(model.output_names or ())
-    if sorted(given) == sorted(made.outputs):
-        made.order = [made.outputs.index(n) for n in given]
-    return made
+    deployable = _deployable(name, traced, _specs(args, kwargs))
+    names = list(model.output_names or ())
+    if sorted(names) == sorted(deployable.outputs):
+        deployable.order = [deployable.outputs.index(n) for n in names]
+    return deployable
 
 
 def _refuse_text(model: Any, specs: list[TensorSpec]) -> None:
-    text = [spec.name for spec in specs if spec.dtype is string]
-    if not text:
+    strings = [spec.name for spec in specs if spec.dtype is string]
+    if not strings:
         return
     hosts = [
         layer
@@ -123,39 +125,39 @@ def _refuse_text(model: Any, specs: list[TensorSpec]) -> None:
     ]
     if not hosts:
         raise UnimplementedError(
-            f"{model.name} takes strings ({', '.join(map(str, text))}), which LiteRT and ONNX do not compute with: "
-            "convert a function of what it makes of them."
+            f"{model.name} has string inputs ({', '.join(map(str, strings))}), which LiteRT and ONNX do not support: "
+            "convert a function of the tensors that the model computes from them."
         )
     *_, last = hosts
     names = ", ".join(f"{layer.name!r} ({type(layer).__name__})" for layer in hosts)
     raise UnimplementedError(
-        f"{model.name} cannot be converted as a whole: text is worked on by the host, in {names}, which LiteRT and ONNX "
-        f"have nothing for. Convert what follows, tf.keras.Model(model.get_layer({last.name!r}).output, model.output), "
-        "and give that what the layer makes of your text."
+        f"{model.name} cannot be converted: its text is preprocessed on the host, in {names}, which LiteRT and ONNX do "
+        f"not support. Convert the layers after it, tf.keras.Model(model.get_layer({last.name!r}).output, model.output), "
+        "and pass the output of that layer to the converted model."
     )
 
 
-def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
-    """What a concrete function computes.
+def of_concrete_function(function: Signed, name: str | None = None) -> Deployable:
+    """Trace a concrete function for export.
 
     Args:
-      function: of `tf.function(...).get_concrete_function`.
-      name: the signature's; default 'serving_default'.
+      function: result of `tf.function(...).get_concrete_function`.
+      name: name of the signature; default 'serving_default'.
 
     Raises:
-      TypeError: for what is none.
+      TypeError: if `function` is not a concrete function.
     """
     if not isinstance(function, Signed):
         raise TypeError(
-            f"Expected a concrete function, as tf.function(...).get_concrete_function(...) gives, got {function!r}."
+            f"Expected a concrete function, as tf.function(...).get_concrete_function(...) returns, got {function!r}."
         )
     args, kwargs = function.structured_input_signature
-    later = getattr(function, "_function", None)
-    if later is not None:
-        converted = later._converted()
+    deferred = getattr(function, "_function", None)
+    if deferred is not None:
+        converted = deferred._converted()
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return later._call_python(converted, args, kwargs)
+            return deferred._call_python(converted, args, kwargs)
 
         traced = traced_for_export(call, args, kwargs)
     elif isinstance(function, ConcreteFunction):
@@ -167,64 +169,63 @@ def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
 
 
 def of_jax_function(
-    function: Callable[..., Any],
-    inputs: Sequence[tuple[str, Any]],
-    name: str = "serving_default",
+    function: Callable[..., Any], inputs: Sequence[tuple[str, Any]], name: str = "serving_default"
 ) -> Deployable:
-    """What a function of JAX computes.
+    """Trace a function of JAX arrays.
 
     Args:
-      function: of arrays; gives nested arrays.
-      inputs: names and arrays, or their shapes and dtypes, of its positional arguments; float64, which arrays of JAX are
-        here unless told otherwise, is taken as float32.
-      name: the signature's.
+      function: function of arrays that returns nested arrays.
+      inputs: names of the positional arguments with arrays, or with their shapes and dtypes.
+        float64, the default dtype of JAX arrays in Meshflow, becomes float32.
+      name: name of the signature.
     """
     arrays = [value._value if isinstance(value, Tensor) else value for _, value in inputs]
     dtypes = [np.dtype(a.dtype) for a in arrays]
-    kept = [np.dtype(np.float32) if d == np.float64 else d for d in dtypes]
-    given = [jax.ShapeDtypeStruct(np.shape(a), d) for a, d in zip(arrays, kept, strict=True)]
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
+    dtypes = [np.dtype(np.float32) if d == np.float64 else d for d in dtypes]
+    avals = [jax.ShapeDtypeStruct(np.shape(a), d) for a, d in zip(arrays, dtypes, strict=True)]
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*avals)
     leaves, tree = jax.tree.flatten(shapes)
     structure = jax.tree.unflatten(tree, map(Slot, range(len(leaves))))
     traced = Traced(name, closed, [], [], structure, len(leaves))
-    specs = [TensorSpec(a.shape, a.dtype, n) for a, (n, _) in zip(given, inputs, strict=True)]
+    specs = [TensorSpec(a.shape, a.dtype, n) for a, (n, _) in zip(avals, inputs, strict=True)]
     return _deployable(name, traced, specs)
 
 
-def of_saved_model(folder: Any, name: str = "serving_default") -> Deployable:
-    """What a signature of a saved model computes.
+def of_saved_model(folder: StrPath, name: str = "serving_default") -> Deployable:
+    """Load a signature of a saved model for conversion.
 
     Args:
-      folder: of `Model.save` or `tf.saved_model.save`, here or in TensorFlow.
-      name: the signature.
+      folder: folder written by `Model.save` or `tf.saved_model.save`, here or in TensorFlow.
+      name: name of the signature.
 
     Raises:
-      OSError: when nothing was saved there.
-      ValueError: for a signature that is not there.
+      OSError: if the folder contains no saved model.
+      ValueError: if it has no such signature.
     """
     return of_saved_signatures(folder, [name])[0]
 
 
-def of_saved_signatures(folder: Any, names: Sequence[str] | None = None) -> list[Deployable]:
-    """What signatures of a saved model compute, on the same variables.
+def of_saved_signatures(folder: StrPath, names: Sequence[str] | None = None) -> list[Deployable]:
+    """Load signatures of a saved model that share its variables.
 
     Args:
-      folder: as in `of_saved_model`.
-      names: of the signatures; default all.
+      folder: as in `trace_saved_model`.
+      names: names of the signatures; default all.
 
     Raises:
-      OSError: when nothing was saved in the folder.
-      ValueError: for a signature that is not there, and when there are none.
+      OSError: if the folder contains no saved model.
+      ValueError: if it has no signatures, or none of a given name.
     """
+    folder = os.fspath(folder)
     if names is None or not list(names):
-        # The file of a model has what it predicts.
+        # A model in a file has only its prediction.
         names = (
             ["serving_default"]
             if os.path.isfile(folder)
             else list(load_as_saved(folder).signatures)
         )
     if list(names) == ["serving_default"]:
-        # A model of layers gives more than the functions that were saved of it.
+        # The layers of a Keras model keep more information than its saved functions.
         model = public_face().keras.models.load_model(folder, compile=False)
         if model._saved_signatures():
             return [of_model(model)]
@@ -240,17 +241,17 @@ def of_saved_signatures(folder: Any, names: Sequence[str] | None = None) -> list
 
 
 def of_anything(source: Any, name: str = "serving_default") -> Deployable:
-    """What a model, a function or a saved model computes.
+    """Trace a model, a function, or a signature of a saved model.
 
     Args:
-      source: a built model, a concrete function, a `tf.function` with an input signature, or the folder of a saved
-        model.
-      name: of a saved model the signature; else what the signature is called.
+      source: a built model, a concrete function, a `tf.function` with an input signature, or the
+        folder of a saved model.
+      name: name of the signature, which must exist in a saved model.
 
     Raises:
-      TypeError: for anything else, and for a function whose arguments are not known.
-      OSError: when nothing was saved in a folder.
-      ValueError: for a model that has not been built, and for a signature that is not there.
+      TypeError: if `source` is none of these, or a function without an input signature.
+      OSError: if the folder contains no saved model.
+      ValueError: if the model is not built, or the signature does not exist.
     """
     if isinstance(source, (str, os.PathLike)):
         return of_saved_model(os.fspath(source), name)
@@ -259,13 +260,13 @@ def of_anything(source: Any, name: str = "serving_default") -> Deployable:
     if isinstance(source, Function):
         if source.input_signature is None:
             raise TypeError(
-                f"{source!r} has no input_signature: convert what its get_concrete_function(tf.TensorSpec(...)) gives."
+                f"{source!r} has no input_signature: convert the result of its get_concrete_function(tf.TensorSpec(...))."
             )
         source = source.get_concrete_function()
     return of_concrete_function(source, name)
 
 
-def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:
+def _specs(args: PyTree, kwargs: PyTree) -> list[TensorSpec]:
     return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
 
 
@@ -273,7 +274,7 @@ def _deployable(name: str, traced: Traced, specs: list[TensorSpec]) -> Deployabl
     if traced.closed.effects or traced.iterator_captures or traced.infeeds:
         raise UnimplementedError(
             f"{traced.name} calls Python while it runs (py_function, print, a table, or an iterator), which no other "
-            "runtime can."
+            "runtime supports."
         )
     return Deployable(name, traced, _input_names(specs), _output_names(traced), specs)
 
@@ -287,7 +288,7 @@ def _input_names(specs: list[TensorSpec]) -> list[str]:
 
 
 def _output_names(traced: Traced) -> list[str]:
-    """Keys of a dictionary, or 'output_0' and so on."""
+    """Return the keys of a dictionary of results, else 'output_0', 'output_1', ..."""
     structure = traced.structure
     names = [f"output_{i}" for i in range(traced.count)]
     if isinstance(structure, Mapping):

@@ -1,7 +1,7 @@
-"""Programs of StableHLO as jaxprs again: what was saved compiled is converted like what was not.
+"""Reader of StableHLO programs that returns jaxprs, so that saved programs are converted like others.
 
-Sizes that a program computes with (`get_dimension_size`, and sums, products and joins of them) are known numbers and
-symbols while it is read, as they were when it was traced, and so are the branches of platforms.
+Sizes that a program computes (by `get_dimension_size`, sums, products and concatenations) are
+integers and symbols while it is read, as when it was traced. So are the branches of platforms.
 """
 
 from __future__ import annotations
@@ -9,105 +9,110 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax.export import Exported
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.jax_internals import mlir, mlir_ir
+from meshflow.environment.types import Array, ClosedJaxpr
 
 __all__ = ["Known", "Reader", "Unread", "jaxpr_of", "reads"]
 
-# Whole numbers of at most so many elements are known while a program is read.
+# Integer tensors of at most this many elements are evaluated while a program is read.
 _MOST_KNOWN = 64
 _PLACE = re.compile(r'loc\("([^"]+)"')
 
 
 class Unread(Exception):
-    """An op cannot be read; the message says why."""
+    """Error of an op that cannot be read; the message states the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """Whole numbers, truth values, or symbols of sizes, that are known while a program is read.
+    """Integers, Booleans or symbolic sizes that are known while a program is read.
 
     Attributes:
-      values: the numbers, as an array of objects.
-      dtype: of the elements that they stand for.
+      values: an object array of the elements.
+      dtype: element type in the program.
     """
 
     values: np.ndarray
     dtype: np.dtype
 
-    def as_array(self) -> Any:
-        """The numbers as an array of the program."""
-        if all(isinstance(v, (int, bool, np.integer, np.bool_)) for v in self.values.flat):
+    def as_array(self) -> Array:
+        """Return the values as an array of the traced program."""
+        if all(map(_is_plain, self.values.flat)):
             return self.values.astype(self.dtype)
-        parts = [jnp.asarray(_number(v), self.dtype) for v in self.values.flat]
+        scalars = [v if _is_plain(v) else jnp.asarray(v) for v in self.values.flat]
+        parts = [jnp.asarray(v, self.dtype) for v in scalars]
         return jnp.stack(parts).reshape(self.values.shape) if self.values.shape else parts[0]
 
 
-def _number(value: Any) -> Any:
-    plain = isinstance(value, (int, bool, np.integer, np.bool_))
-    return value if plain else jnp.asarray(value)
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (int, bool, np.integer, np.bool_))
 
 
-# What each op gives, as a function of the reader, the op and its operands.
-_OPS: dict[str, Callable[[Reader, Any, list[Any]], Any]] = {}
+Operand: TypeAlias = Known | Array
+_Environment: TypeAlias = Mapping[Any, Operand]
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def reads(*names: str) -> Callable[[Any], Any]:
-    """Says which ops a function reads.
+# Functions of an op and its operands that return its results, by name of the op.
+_OPS: dict[str, Callable[[Any, list[Any]], Any]] = {}
+
+
+def reads(*names: str) -> Callable[[_FunctionT], _FunctionT]:
+    """Return a decorator that registers the function of ops.
 
     Args:
-      *names: without the dialect.
+      *names: names without the dialect.
     """
 
-    def remember(function: Any) -> Any:
+    def register(function: _FunctionT) -> _FunctionT:
         _OPS.update(dict.fromkeys((f"stablehlo.{name}" for name in names), function))
         return function
 
-    return remember
+    return register
 
 
-def jaxpr_of(exported: Any, avals: Sequence[Any]) -> Any:
-    """A saved program as a closed jaxpr.
+def jaxpr_of(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
+    """Return the closed jaxpr of a saved program.
 
     Args:
-      exported: a `jax.export.Exported`.
-      avals: shapes and dtypes of its arguments, with symbols for sizes that vary.
+      exported: the saved program.
+      avals: shapes and dtypes of its arguments, with symbolic sizes where they are unknown.
 
     Raises:
-      UnimplementedError: for an op that is not read, naming it and where it is.
+      UnimplementedError: if an op cannot be read; names the op and its location.
     """
-    kept = exported.module_kept_var_idx
+    argument_indices = exported.module_kept_var_idx
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: Array) -> list[Array]:
         with mlir.make_ir_context():
             module = mlir_ir.Module.parse(exported.mlir_module())
             reader = Reader(module)
             platform = [Known(np.array(0, object), np.dtype(np.int32))] * (
                 len(exported.platforms) > 1
             )
-            return [
-                as_array(v)
-                for v in reader.function("main", [*platform, *(arrays[i] for i in kept)])
-            ]
+            arguments = [*platform, *(arrays[i] for i in argument_indices)]
+            return [as_array(v) for v in reader.function("main", arguments)]
 
     return jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
 
-def as_array(value: Any) -> Any:
-    """An operand as an array of the program."""
+def as_array(value: Operand) -> Any:
+    """Return an operand as an array of the traced program."""
     return value.as_array() if isinstance(value, Known) else value
 
 
 class Reader:
-    """Reads the functions of a module.
+    """Interpreter of the functions of an MLIR module.
 
     Args:
       module: the module.
@@ -116,62 +121,57 @@ class Reader:
     def __init__(self, module: Any) -> None:
         self._functions = mlir_ir.SymbolTable(module.operation)
 
-    def function(self, name: str, arguments: Sequence[Any]) -> list[Any]:
-        """The results of a function.
-
-        Args:
-          name: its name.
-          arguments: arrays and known numbers.
-        """
+    def function(self, name: str, arguments: Sequence[Operand]) -> list[Any]:
+        """Trace a function of the module and return its results."""
         function: Any = self._functions[name]
         return self.block(function.entry_block, arguments, {})
 
-    def block(self, block: Any, arguments: Sequence[Any], outer: dict[Any, Any]) -> list[Any]:
-        """What a block returns.
+    def block(self, block: Any, arguments: Sequence[Operand], outer: _Environment) -> list[Any]:
+        """Trace a block and return its results.
 
         Args:
-          block: the block.
+          block: the MLIR block.
           arguments: values of its arguments.
-          outer: values of the blocks around it.
+          outer: values of the enclosing blocks.
         """
         values = {**outer, **dict(zip(block.arguments, arguments, strict=True))}
         for op in block:
             operation = op.operation
-            given = [values[v] for v in operation.operands]
+            operands = [values[v] for v in operation.operands]
             if operation.name in ("func.return", "stablehlo.return"):
-                return given
-            found = self._results(operation, given, values)
-            values.update(zip(operation.results, found, strict=True))
+                return operands
+            results = self._results(operation, operands, values)
+            values.update(zip(operation.results, results, strict=True))
         raise AssertionError("a block ends in a return")
 
-    def _results(self, operation: Any, given: list[Any], values: dict[Any, Any]) -> list[Any]:
+    def _results(self, operation: Any, operands: list[Any], values: _Environment) -> list[Any]:
         name = operation.name
         if name == "func.call":
-            return self.function(_symbol(operation.attributes["callee"]), given)
-        known = _KNOWN.get(name.removeprefix("stablehlo."))
-        if known is not None and all(isinstance(v, Known) for v in given):
+            return self.function(_symbol(operation.attributes["callee"]), operands)
+        evaluate = _KNOWN.get(name.removeprefix("stablehlo."))
+        if evaluate is not None and all(isinstance(v, Known) for v in operands):
             with contextlib.suppress(Unread):
-                return [self._known(known, operation, given)]
+                return [self._known(evaluate, operation, operands)]
         try:
             if name in _AMONG_OTHERS:
-                return _AMONG_OTHERS[name](self, operation, given, values)
+                return _AMONG_OTHERS[name](self, operation, operands, values)
             if name not in _OPS:
-                raise Unread("it is not among those that are read")
+                raise Unread("it is not among the supported ops")
             with _named(operation):
-                found = _OPS[name](self, operation, given)
+                results = _OPS[name](operation, operands)
         except Unread as error:
             raise UnimplementedError(
-                f"The op {name} of a saved program, at {_place(operation) or 'no known place'}, cannot be converted: {error}. "
-                "Convert the model before it is saved."
+                f"The op {name} of a saved program, at {_place(operation) or 'an unknown location'}, cannot be converted: "
+                f"{error}. Convert the model before it is saved."
             ) from None
-        return found if isinstance(found, list) else [found]
+        return results if isinstance(results, list) else [results]
 
-    def _known(self, function: Any, operation: Any, given: list[Known]) -> Known:
+    def _known(self, evaluate: Callable[..., Any], operation: Any, operands: list[Known]) -> Known:
         dtype, shape = element_type(operation.results[0]), static_shape(operation.results[0])
         if dtype.kind not in "biu" or shape is None or np.prod(shape) > _MOST_KNOWN:
-            raise Unread("its elements are not known")
+            raise Unread("its elements are not static")
         try:
-            values = function(operation, *(v.values for v in given))
+            values = evaluate(operation, *(v.values for v in operands))
         except (ValueError, TypeError, ZeroDivisionError, jax.errors.JAXTypeError) as error:
             raise Unread(str(error)) from None
         return Known(np.asarray(values, object).reshape(shape), dtype)
@@ -181,12 +181,8 @@ class Reader:
 
 
 def element_type(value: Any) -> np.dtype:
-    """The dtype of a value's elements."""
-    return np.dtype(_dtype(mlir_ir.RankedTensorType(value.type).element_type))
-
-
-def _dtype(kind: Any) -> Any:
-    return _DTYPES[str(kind)]
+    """Return the dtype of an MLIR value."""
+    return np.dtype(_DTYPES[str(mlir_ir.RankedTensorType(value.type).element_type)])
 
 
 _DTYPES: dict[str, Any] = {
@@ -199,16 +195,16 @@ _DTYPES: dict[str, Any] = {
 
 
 def static_shape(value: Any) -> tuple[int, ...] | None:
-    """A value's shape where its type says all of it."""
-    kind = mlir_ir.RankedTensorType(value.type)
-    return tuple(kind.shape) if kind.has_static_shape else None
+    """Return the shape of an MLIR value, or None if it is dynamic."""
+    tensor_type = mlir_ir.RankedTensorType(value.type)
+    return tuple(tensor_type.shape) if tensor_type.has_static_shape else None
 
 
-def sizes(value: Any) -> list[Any]:
-    """The sizes that a known operand lists.
+def sizes(value: Operand | None) -> list[Any]:
+    """Return the sizes in a static operand.
 
     Raises:
-      Unread: for one that is computed from elements.
+      UnsupportedOpError: if the operand is computed from elements of arrays.
     """
     if not isinstance(value, Known):
         raise Unread("sizes depend on values")
@@ -216,17 +212,17 @@ def sizes(value: Any) -> list[Any]:
 
 
 def numbers(operation: Any, name: str, default: Sequence[int] = ()) -> list[int]:
-    """An attribute that is a list of whole numbers."""
+    """Return an attribute that is a list of integers."""
     if name not in operation.attributes:
         return list(default)
-    found = operation.attributes[name]
-    if isinstance(found, mlir_ir.DenseI64ArrayAttr):
-        return list(found)
-    return [int(v) for v in np.array(found).reshape(-1)]
+    attribute = operation.attributes[name]
+    if isinstance(attribute, mlir_ir.DenseI64ArrayAttr):
+        return list(attribute)
+    return [int(v) for v in np.array(attribute).reshape(-1)]
 
 
 def number(operation: Any, name: str, default: int = 0) -> int:
-    """An attribute that is a whole number."""
+    """Return an attribute that is an integer."""
     if name not in operation.attributes:
         return default
     return int(mlir_ir.IntegerAttr(operation.attributes[name]).value)
@@ -237,9 +233,9 @@ def _symbol(attribute: Any) -> str:
 
 
 def _place(operation: Any) -> str:
-    """Where in the model an op was traced, as "model/layer/primitive"."""
-    found = _PLACE.match(str(operation.location))
-    return "" if found is None else "/".join(p for p in found[1].split("/") if "(" not in p)
+    """Return the location in the model at which an op was traced, as "model/layer/primitive"."""
+    match = _PLACE.match(str(operation.location))
+    return "" if match is None else "/".join(p for p in match[1].split("/") if "(" not in p)
 
 
 @contextlib.contextmanager
@@ -249,26 +245,26 @@ def _named(operation: Any) -> Iterator[None]:
         yield
 
 
-# ---- known numbers ----------------------------------------------------------------------------
+# ---- static evaluation -----------------------------------------------------------------------
 
 
-def _constant(operation: Any) -> Any:
+def _constant(operation: Any) -> np.ndarray:
     return np.array(mlir_ir.DenseElementsAttr(operation.attributes["value"]), object)
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of elements, for arrays of objects."""
+    """Apply a function of elements to object arrays."""
     apply = np.frompyfunc(function, function.__code__.co_argcount, 1)
     return lambda operation, *arrays: apply(*arrays)
 
 
 def _toward_zero(a: Any, b: Any) -> Any:
-    # Sizes are not negative, and symbols have no other division.
-    plain = isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer))
-    return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if plain else a // b
+    # Symbolic sizes are not negative, and they have no division that rounds toward zero.
+    is_integer = isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer))
+    return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if is_integer else a // b
 
 
-def _compared(operation: Any, a: Any, b: Any) -> Any:
+def _compared(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     direction = direction_of(operation)
     functions = {
         "EQ": lambda x, y: x == y, "NE": lambda x, y: x != y, "LT": lambda x, y: x < y,
@@ -278,26 +274,25 @@ def _compared(operation: Any, a: Any, b: Any) -> Any:
 
 
 def direction_of(operation: Any) -> str:
-    """What a comparison asks: 'EQ', 'LT' and so on."""
+    """Return the direction of a comparison: 'EQ', 'NE', 'LT', 'LE', 'GT' or 'GE'."""
     return str(operation.attributes["comparison_direction"]).rpartition(" ")[2].rstrip(">")
 
 
-def _sliced(operation: Any, a: np.ndarray) -> Any:
+def _sliced(operation: Any, a: np.ndarray) -> np.ndarray:
     bounds = (numbers(operation, n) for n in ("start_indices", "limit_indices", "strides"))
     return a[tuple(slice(*b) for b in zip(*bounds, strict=True))]
 
 
-def _spread(operation: Any, a: np.ndarray) -> Any:
+def _spread(operation: Any, a: np.ndarray) -> np.ndarray:
     shape = static_shape(operation.results[0])
     assert shape is not None
-    places = numbers(operation, "broadcast_dimensions")
-    apart = [1] * len(shape)
-    for place, size in zip(places, a.shape, strict=True):
-        apart[place] = size
-    return np.broadcast_to(a.reshape(apart), shape)
+    aligned_shape = [1] * len(shape)
+    for axis, size in zip(numbers(operation, "broadcast_dimensions"), a.shape, strict=True):
+        aligned_shape[axis] = size
+    return np.broadcast_to(a.reshape(aligned_shape), shape)
 
 
-def _joined(operation: Any, *arrays: np.ndarray) -> Any:
+def _joined(operation: Any, *arrays: np.ndarray) -> np.ndarray:
     return np.concatenate(arrays, number(operation, "dimension"))
 
 
@@ -323,67 +318,67 @@ _KNOWN: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---- loops, branches, computed bounds --------------------------------------------------------------------------
+# ---- loops, branches, computed bounds ---------------------------------------------------------
 
 
-def _while(reader: Reader, operation: Any, given: list[Any], outer: dict[Any, Any]) -> list[Any]:
+def _while(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:
     condition, body = (region.blocks[0] for region in operation.regions)
 
     def run(block: Any) -> Callable[[Any], list[Any]]:
         return lambda carry: [as_array(v) for v in reader.block(block, carry, outer)]
 
-    carried = [as_array(v) for v in given]
+    carried = [as_array(v) for v in operands]
     return list(jax.lax.while_loop(lambda c: run(condition)(c)[0], run(body), carried))
 
 
-def _case(reader: Reader, operation: Any, given: list[Any], outer: dict[Any, Any]) -> list[Any]:
+def _case(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:
     blocks = [region.blocks[0] for region in operation.regions]
     if operation.name == "stablehlo.if":
         blocks.reverse()
-    if isinstance(given[0], Known):
-        place = int(given[0].values.item())
-        chosen = blocks[place if 0 <= place < len(blocks) else -1]
+    if isinstance(operands[0], Known):
+        index = int(operands[0].values.item())
+        chosen = blocks[index if 0 <= index < len(blocks) else -1]
         return reader.block(chosen, (), outer)
     branches = [lambda _, b=b: [as_array(v) for v in reader.block(b, (), outer)] for b in blocks]
-    return list(jax.lax.switch(given[0].astype(jnp.int32), branches, None))
+    return list(jax.lax.switch(operands[0].astype(jnp.int32), branches, None))
 
 
-def _composite(reader: Reader, operation: Any, given: list[Any], outer: dict[Any, Any]) -> list[Any]:  # fmt: skip
+def _composite(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:  # fmt: skip
     name = str(mlir_ir.StringAttr(operation.attributes["name"]).value)
     if name == "chlo.top_k":
         settings = mlir_ir.DictAttr(operation.attributes["composite_attributes"])
         count = int(mlir_ir.IntegerAttr(settings["k"]).value)
-        return list(jax.lax.top_k(as_array(given[0]), count))
-    return reader.function(_symbol(operation.attributes["decomposition"]), given)
+        return list(jax.lax.top_k(as_array(operands[0]), count))
+    return reader.function(_symbol(operation.attributes["decomposition"]), operands)
 
 
-def _slice(reader: Reader, operation: Any, given: list[Any], values: dict[Any, Any]) -> list[Any]:
-    """Elements between bounds; where these are computed, the limits are the starts and known sizes."""
-    if all(isinstance(v, Known) for v in given[1:]):
-        return [jax.lax.slice(as_array(given[0]), *map(sizes, given[1:]))]
+def _slice(reader: Reader, operation: Any, operands: list[Any], values: _Environment) -> list[Any]:
+    """Slice between bounds; computed limits must be the computed starts plus static sizes."""
+    if all(isinstance(v, Known) for v in operands[1:]):
+        return [jax.lax.slice(as_array(operands[0]), *map(sizes, operands[1:]))]
     starts, limits, strides = list(operation.operands)[1:]
-    added = _made_by(limits, "add")
-    if added is None or starts not in added or set(sizes(values[strides])) != {1}:
+    terms = _made_by(limits, "add")
+    if terms is None or starts not in terms or set(sizes(values[strides])) != {1}:
         raise Unread("sizes depend on values")
-    extent = next((values[v] for v in added if v != starts), None)
-    # JAX's own op bounds them once more.
-    bounded = _made_by(starts, "clamp")
-    parts = _made_by(starts if bounded is None else bounded[1], "concatenate")
-    if parts is None or len(parts) != len(given[0].shape):
-        raise Unread("where it begins is no list of numbers")
-    firsts = [as_array(values[(_made_by(v, "reshape") or [v])[0]]).reshape(()) for v in parts]
-    return [jax.lax.dynamic_slice(as_array(given[0]), firsts, sizes(extent))]
+    extent = next((values[v] for v in terms if v != starts), None)
+    # `jax.lax.dynamic_slice` clamps the starts again.
+    clamped = _made_by(starts, "clamp")
+    parts = _made_by(starts if clamped is None else clamped[1], "concatenate")
+    if parts is None or len(parts) != len(operands[0].shape):
+        raise Unread("its starts are not a list of scalars")
+    scalars = [as_array(values[(_made_by(v, "reshape") or [v])[0]]).reshape(()) for v in parts]
+    return [jax.lax.dynamic_slice(as_array(operands[0]), scalars, sizes(extent))]
 
 
 def _made_by(value: Any, name: str) -> list[Any] | None:
-    """The operands of the op that makes a value, if it is one of that name."""
+    """Return the operands of the op that produces a value if it has this name, else None."""
     owner = value.owner
     if not isinstance(owner, mlir_ir.Block) and owner.name == f"stablehlo.{name}":
         return list(owner.operands)
     return None
 
 
-# Those with blocks of their own, or that look at how their operands were made.
+# Ops that have blocks, or that depend on the producers of their operands.
 _AMONG_OTHERS: dict[str, Callable[..., list[Any]]] = {
     "stablehlo.real_dynamic_slice": _slice,
     "stablehlo.while": _while,

@@ -1,4 +1,4 @@
-"""`tf.distribute`: strategies that train on several devices."""
+"""`tf.distribute`: strategies that train models on several devices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.local_strategies import (
-    MirroredStrategy,
-    OneDeviceStrategy,
-)
+from meshflow.distribute.local_strategies import MirroredStrategy, OneDeviceStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.replicas.collectives import ReduceOp
 from meshflow.distribute.replicas.context import ReplicaContext
@@ -98,7 +95,8 @@ __all__ = [
     "shapes_only",
 ]
 
-# Loaded when first used: Keras stands on this package, and most programs train on one machine.
+# These modules are imported on first use: Keras imports this package, and most programs use one
+# machine.
 _LATER = {
     **{n: f"meshflow.distribute.{n}" for n in ("cluster_resolver", "coordinator", "experimental")},
     "partitioners": "meshflow.distribute.parameter_server.partitioners",

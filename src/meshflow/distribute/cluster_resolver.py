@@ -1,4 +1,4 @@
-"""`tf.distribute.cluster_resolver`: which processes make up a job, and which of them this is."""
+"""`tf.distribute.cluster_resolver`: descriptions of the processes of a job."""
 
 from meshflow.distribute.cluster.managers import (
     GCEClusterResolver,

@@ -1,4 +1,4 @@
-"""`tf.distribute.coordinator`: work for the workers of a `ParameterServerStrategy`."""
+"""`tf.distribute.coordinator`: scheduling of work for the workers of a `ParameterServerStrategy`."""
 
 from meshflow.distribute.parameter_server.coordinator import (
     ClusterCoordinator,

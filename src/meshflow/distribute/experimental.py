@@ -1,8 +1,8 @@
-"""`tf.distribute.experimental`: names that TensorFlow keeps apart."""
+"""`tf.distribute.experimental`: names that TensorFlow keeps in this module."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from meshflow.distribute import coordinator
 from meshflow.distribute.input import ValueContext
@@ -12,6 +12,11 @@ from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrateg
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
 from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
 from meshflow.distribute.tpu.strategy import TPUStrategy as _TPUStrategy
+
+if TYPE_CHECKING:
+    from meshflow.distribute.cluster.resolvers import ClusterResolver
+    from meshflow.distribute.tpu.resolver import TPUClusterResolver
+    from meshflow.distribute.tpu.system import DeviceAssignment
 
 __all__ = [
     "CentralStorageStrategy",
@@ -38,11 +43,11 @@ CollectiveCommunication = CommunicationImplementation
 
 
 class CollectiveHints(CommunicationOptions):
-    """The older form of `CommunicationOptions`.
+    """Predecessor of `CommunicationOptions`.
 
     Args:
-      bytes_per_pack: accepted.
-      timeout_seconds: accepted.
+      bytes_per_pack: Ignored.
+      timeout_seconds: Ignored.
     """
 
     def __init__(self, bytes_per_pack: int = 0, timeout_seconds: float | None = None) -> None:
@@ -50,17 +55,17 @@ class CollectiveHints(CommunicationOptions):
 
 
 class MultiWorkerMirroredStrategy(_MultiWorker):
-    """`tf.distribute.MultiWorkerMirroredStrategy` with the arguments of TensorFlow 2.0-2.3.
+    """`tf.distribute.MultiWorkerMirroredStrategy` with the arguments of TensorFlow 2.0 to 2.3.
 
     Args:
-      communication: accepted, a `CollectiveCommunication`.
-      cluster_resolver: says which workers there are and which this is; default `TF_CONFIG`.
+      communication: Ignored; a `CollectiveCommunication`.
+      cluster_resolver: Resolver of the workers and of this process; default `TF_CONFIG`.
     """
 
     def __init__(
         self,
-        communication: Any = CommunicationImplementation.AUTO,
-        cluster_resolver: Any = None,
+        communication: CommunicationImplementation = CommunicationImplementation.AUTO,
+        cluster_resolver: ClusterResolver | None = None,
     ) -> None:
         super().__init__(cluster_resolver, CommunicationOptions(implementation=communication))
 
@@ -69,9 +74,13 @@ class TPUStrategy(_TPUStrategy):
     """`tf.distribute.TPUStrategy` with the arguments of its first release.
 
     Args:
-      tpu_cluster_resolver: a `TPUClusterResolver`.
-      device_assignment: a `tf.tpu.experimental.DeviceAssignment`.
+      tpu_cluster_resolver: A `TPUClusterResolver`.
+      device_assignment: A `tf.tpu.experimental.DeviceAssignment`.
     """
 
-    def __init__(self, tpu_cluster_resolver: Any = None, device_assignment: Any = None) -> None:
+    def __init__(
+        self,
+        tpu_cluster_resolver: TPUClusterResolver | None = None,
+        device_assignment: DeviceAssignment | None = None,
+    ) -> None:
         super().__init__(tpu_cluster_resolver, device_assignment)

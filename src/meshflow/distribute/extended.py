@@ -1,37 +1,43 @@
-"""`Strategy.extended`: what library code asks of a strategy."""
+"""`Strategy.extended`: the methods of a strategy for library code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.types import PyTree
 from meshflow.placement.mesh import device_name
+
+if TYPE_CHECKING:
+    import jax
+
+    from meshflow.core.variables.sharded_variable import ShardedVariable
+    from meshflow.core.variables.variable import Variable
+    from meshflow.distribute.replicas.collectives import ReduceOp
 
 __all__ = ["StrategyExtended"]
 
 
 class Extended(Protocol):
-    """What is asked of the strategy."""
+    """Interface of a strategy that `StrategyExtended` uses."""
 
-    _devices: Any
+    @property
+    def _devices(self) -> Sequence[jax.Device]: ...
 
     @property
     def _is_default(self) -> bool: ...
 
-    def reduce(self, reduce_op: Any, value: Any, axis: Any) -> Any:
+    def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: int | None) -> PyTree:
         """See `Strategy.reduce`."""
 
-    def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None) -> PyTree:
         """See `Strategy.run`."""
 
 
 class StrategyExtended:
-    """The less used part of a strategy, `Strategy.extended`.
-
-    Args:
-      strategy: the strategy.
+    """Less used methods of a strategy, available as `Strategy.extended`.
 
     Example:
       >>> import meshflow as tf
@@ -47,92 +53,73 @@ class StrategyExtended:
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Names of the devices that replicas run on."""
+        """Return the names of the devices of the replicas."""
         return tuple(device_name(d) for d in self._strategy._devices)
 
     parameter_devices = worker_devices
 
     def reduce_to(
-        self, reduce_op: Any, value: Any, destinations: Any = None, options: Any = None
-    ) -> Any:
-        """`Strategy.reduce` over replicas.
+        self,
+        reduce_op: ReduceOp | str,
+        value: PyTree,
+        destinations: object = None,
+        options: object = None,
+    ) -> PyTree:
+        """Reduce a value over the replicas, like `Strategy.reduce`.
 
         Args:
           reduce_op: `ReduceOp` or its name.
-          value: a value of replicas.
-          destinations: accepted.
-          options: accepted.
+          value: Per-replica value.
+          destinations: Ignored.
+          options: Ignored.
         """
         return self._strategy.reduce(reduce_op, value, axis=None)
 
     def batch_reduce_to(
-        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
-    ) -> list[Any]:
-        """`reduce_to` of several values.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value_destination_pairs: pairs (value, destination).
-          options: accepted.
-        """
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Iterable[tuple[PyTree, object]],
+        options: object = None,
+    ) -> list[PyTree]:
+        """Reduce several values over the replicas."""
         return [self.reduce_to(reduce_op, v, d) for v, d in value_destination_pairs]
 
     def update(
         self,
-        var: Any,
-        fn: Callable[..., Any],
-        args: Any = (),
-        kwargs: Any = None,
+        var: Variable,
+        fn: Callable[..., PyTree],
+        args: PyTree = (),
+        kwargs: PyTree = None,
         group: bool = True,
-    ) -> Any:
-        """Calls `fn(var, *args, **kwargs)` to update a variable.
-
-        Args:
-          var: the variable.
-          fn: the function.
-          args: its arguments.
-          kwargs: its keyword arguments.
-          group: accepted.
-        """
+    ) -> PyTree:
+        """Call `fn(var, *args, **kwargs)` to update a variable."""
         return fn(var, *args, **(kwargs or {}))
 
-    def variable_created_in_scope(self, v: Any) -> bool:
-        """Whether a variable was made in this strategy's scope.
-
-        Args:
-          v: the variable.
-        """
+    def variable_created_in_scope(self, v: object) -> bool:
+        """Check whether a variable was created in this strategy's scope."""
         return getattr(v, "_distribute_strategy", None) is self._strategy
 
     def call_for_each_replica(
-        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """`Strategy.run`.
-
-        Args:
-          fn: the function.
-          args: its arguments.
-          kwargs: its keyword arguments.
-        """
+        self, fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None
+    ) -> PyTree:
+        """Call `Strategy.run`."""
         return self._strategy.run(fn, args, kwargs)
 
-    def value_container(self, value: Any) -> Any:
-        """The value itself.
-
-        Args:
-          value: a value.
-        """
+    def value_container(self, value: PyTree) -> PyTree:
+        """Return the value itself."""
         return value
 
     @contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Variables made inside are where another one is, as far as that differs by variable.
+    def colocate_vars_with(
+        self, colocate_with_variable: Variable | ShardedVariable
+    ) -> Iterator[None]:
+        """Create variables on the devices of another variable, if devices differ between variables.
 
         Args:
-          colocate_with_variable: a variable of this strategy.
+          colocate_with_variable: Variable of this strategy.
 
         Raises:
-          ValueError: for anything else.
+          ValueError: If the argument is no variable of this strategy.
         """
         strategy = self._strategy
         if strategy._is_default:

@@ -1,9 +1,9 @@
-"""Input of strategies: batches split over replicas."""
+"""Input of strategies: datasets with batches that are split over the replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,21 +12,22 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data import Dataset, static_shapes, traced_loop
 from meshflow.data.epoch import OwnedIterator
 from meshflow.distribute.replicas.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
+from meshflow.environment.types import Array, PyTree
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
 
 
 class InputContext(NamedTuple):
-    """What an input function is told.
+    """Argument of an input function.
 
     Attributes:
-      num_input_pipelines: how many processes make input.
-      input_pipeline_id: this process's number among them.
-      num_replicas_in_sync: how many replicas there are.
+      num_input_pipelines: Number of processes that read input.
+      input_pipeline_id: Index of this process among them.
+      num_replicas_in_sync: Number of replicas.
 
     Example:
       >>> import meshflow as tf
@@ -40,13 +41,13 @@ class InputContext(NamedTuple):
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The part of a global batch that one replica gets.
+        """Return the batch size of one replica.
 
         Args:
-          global_batch_size: the global batch size.
+          global_batch_size: Number of examples in a batch for all replicas.
 
         Raises:
-          ValueError: when it does not divide.
+          ValueError: If the global batch size is not divisible by the number of replicas.
         """
         if global_batch_size % self.num_replicas_in_sync:
             raise InvalidValueError(
@@ -62,12 +63,23 @@ class InputContext(NamedTuple):
         )
 
 
+class InputStrategy(Protocol):
+    """Interface of a strategy that the datasets use."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Return the number of replicas."""
+
+    def place_batch(self, batch: PyTree) -> PyTree:
+        """Place a batch of arrays on all devices; see `Strategy.place_batch`."""
+
+
 class ValueContext(NamedTuple):
-    """What a value function is told.
+    """Argument of a value function.
 
     Attributes:
-      replica_id_in_sync_group: the replica's number.
-      num_replicas_in_sync: how many replicas there are.
+      replica_id_in_sync_group: Index of the replica.
+      num_replicas_in_sync: Number of replicas.
 
     Example:
       >>> import meshflow as tf
@@ -88,18 +100,18 @@ class ValueContext(NamedTuple):
         )
 
 
-def split_batch(strategy: Any, batch: Any) -> Any:
-    """A batch in parts: the first replicas get the larger ones, as in TensorFlow."""
+def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
+    """Split a batch over the replicas; the first ones receive larger parts, as in TensorFlow."""
     count = strategy.num_replicas_in_sync
     leaves = nest.flatten(batch) if count > 1 else []
     if leaves and not any(len(np.shape(leaf)) for leaf in leaves):
         raise InvalidValueError(
             "Strategy.experimental_distribute_dataset: the elements of the dataset are scalars, which "
-            "replicas cannot share. Batch it by the global batch size first: dataset.batch(...)."
+            "cannot be split over replicas. Batch it by the global batch size first: dataset.batch(...)."
         )
 
-    def split(leaf: Any) -> Any:
-        # What is on the host goes to the replicas' devices from there.
+    def split_leaf(leaf: TensorLike) -> PerReplica | Tensor:
+        # Host arrays are transferred directly to the devices of the replicas.
         value = leaf if isinstance(leaf, np.ndarray) else convert_to_tensor(leaf)._value
         if count == 1:
             return convert_to_tensor(leaf)
@@ -111,30 +123,30 @@ def split_batch(strategy: Any, batch: Any) -> Any:
             if value.dtype == object:
                 return PerReplica([Tensor(part) for part in rows])
             return Stacked((_placed(strategy, rows),))
-        each = -(-size // count)
-        parts = [value[i * each : (i + 1) * each] for i in range(count)]
+        part_size = -(-size // count)
+        parts = [value[i * part_size : (i + 1) * part_size] for i in range(count)]
         return PerReplica([convert_to_tensor(part) for part in parts])
 
-    return nest.map_structure(split, batch)
+    return nest.map_structure(split_leaf, batch)
 
 
-def _placed(strategy: Any, value: Any) -> Tensor:
+def _placed(strategy: InputStrategy, value: Array) -> Tensor:
     return Tensor(strategy.place_batch(value))
 
 
-def _whole(leaf: Any) -> np.ndarray:
+def _whole(leaf: PerReplica | TensorLike) -> np.ndarray:
     if not isinstance(leaf, PerReplica):
         return np.asarray(leaf)
     return np.concatenate([np.asarray(v) for v in leaf.values])
 
 
 class DistributedDataset:
-    """Batches for all replicas, one `PerReplica` structure a step.
+    """Dataset of batches for all replicas, with one `PerReplica` structure for each step.
 
     Args:
-      strategy: the strategy.
-      source: an iterable of batches.
-      split: True when each batch is for all replicas, False when each is for one.
+      strategy: Strategy of the replicas.
+      source: Iterable of batches.
+      split: True if each batch is for all replicas, False if each is for one replica.
 
     Example:
       >>> import meshflow as tf
@@ -145,7 +157,7 @@ class DistributedDataset:
       [[0, 1], [2, 3]]
     """
 
-    def __init__(self, strategy: Any, source: Any, split: bool) -> None:
+    def __init__(self, strategy: InputStrategy, source: Any, split: bool) -> None:
         self._strategy, self._source, self._split = strategy, source, split
 
     def __iter__(self) -> DistributedIterator:
@@ -153,43 +165,45 @@ class DistributedDataset:
 
     @property
     def divided(self) -> Dataset | None:
-        """The dataset whose elements are batches for all replicas; None where they are something else."""
+        """Return the dataset of batches for all replicas, or None if the source is of another type."""
         return self._source if self._split and isinstance(self._source, Dataset) else None
 
-    def split(self, batch: Any) -> Any:
-        """A batch of `divided` in parts for the replicas."""
+    def split(self, batch: PyTree) -> PyTree:
+        """Split a batch of `global_dataset` over the replicas."""
         return split_batch(self._strategy, batch)
 
     def __autograph_for__(self) -> Any:
         return None if self.divided is None else traced_loop.elements(self.divided, self.split)
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[PyTree]:
         count = self._strategy.num_replicas_in_sync
         if self._split or count == 1:
-            on_host = getattr(self._source, "as_numpy_iterator", None) if count > 1 else None
-            for batch in self._source if on_host is None else on_host():
+            iterate_on_host = (
+                getattr(self._source, "as_numpy_iterator", None) if count > 1 else None
+            )
+            for batch in self._source if iterate_on_host is None else iterate_on_host():
                 yield split_batch(self._strategy, batch)
             return
-        group: list[Any] = []
+        pending: list[PyTree] = []
         for batch in self._source:
-            group.append(nest.map_structure(convert_to_tensor, batch))
-            if len(group) == count:
-                yield self._join(group)
-                group = []
-        if group:
-            empty = nest.map_structure(lambda t: Tensor(t._value[:0]), group[0])
-            yield self._join(group + [empty] * (count - len(group)))
+            pending.append(nest.map_structure(convert_to_tensor, batch))
+            if len(pending) == count:
+                yield self._join(pending)
+                pending = []
+        if pending:
+            empty = nest.map_structure(lambda t: Tensor(t._value[:0]), pending[0])
+            yield self._join(pending + [empty] * (count - len(pending)))
 
-    def _join(self, group: list[Any]) -> Any:
-        def join(*parts: Any) -> Any:
+    def _join(self, batches: list[PyTree]) -> PyTree:
+        def stack_leaf(*parts: Tensor) -> PerReplica:
             if len({(tuple(p.shape.as_list()), p.dtype) for p in parts}) > 1:
                 return PerReplica(parts)
             return Stacked((_placed(self._strategy, np.stack([np.asarray(p) for p in parts])),))
 
-        return nest.map_structure(join, *group)
+        return nest.map_structure(stack_leaf, *batches)
 
-    def placed_batches(self) -> Iterator[Any]:
-        """Global batches, as Keras' loops take them."""
+    def placed_batches(self) -> Iterator[PyTree]:
+        """Yield global batches for the training loop of Keras."""
         if self._split:
             for batch in self._source:
                 yield nest.map_structure(lambda v: np.asarray(convert_to_tensor(v)), batch)
@@ -201,34 +215,31 @@ class DistributedDataset:
         size = len(self._source)
         return size if self._split else -(-size // self._strategy.num_replicas_in_sync)
 
-    def cardinality(self) -> Any:
-        """How many elements there are, an int64 scalar; as `tf.data.Dataset.cardinality`."""
+    def cardinality(self) -> Tensor:
+        """Return the number of elements as an int64 scalar; see `tf.data.Dataset.cardinality`."""
         return self._source.cardinality()
 
     @property
-    def element_spec(self) -> Any:
-        """The spec of what each replica gets: a `PerReplicaSpec` of several, else the source's."""
+    def element_spec(self) -> PyTree:
+        """Return the spec of the elements: `PerReplicaSpec`s if there are several replicas."""
         count = self._strategy.num_replicas_in_sync
         if count == 1:
             return self._source.element_spec
 
-        def of_replicas(spec: Any) -> Any:
+        def make_spec(spec: TensorSpec) -> PerReplicaSpec:
             sizes = spec.shape.as_list() if self._split and spec.shape.rank else []
             if sizes:
-                whole = sizes[0] is not None and sizes[0] % count == 0
-                sizes = [sizes[0] // count if whole else None, *sizes[1:]]
+                is_divisible = sizes[0] is not None and sizes[0] % count == 0
+                sizes = [sizes[0] // count if is_divisible else None, *sizes[1:]]
                 spec = TensorSpec(sizes, spec.dtype, spec.name)
             return PerReplicaSpec(*[spec] * count)
 
-        return nest.map_structure(of_replicas, self._source.element_spec)
+        return nest.map_structure(make_spec, self._source.element_spec)
 
-    def reduce(self, initial_state: Any, reduce_func: Any) -> Any:
-        """Folds the batches.
-
-        Args:
-          initial_state: the first state.
-          reduce_func: called as `reduce_func(state, batch)`.
-        """
+    def reduce(
+        self, initial_state: PyTree, reduce_func: Callable[[PyTree, PyTree], PyTree]
+    ) -> PyTree:
+        """Reduce the batches by `reduce_func(state, batch)`, which returns the next state."""
         state = initial_state
         for batch in self:
             state = reduce_func(state, batch)
@@ -236,11 +247,7 @@ class DistributedDataset:
 
 
 class DistributedIterator(Source):
-    """An iterator over a `DistributedDataset`.
-
-    Args:
-      batches: the batches.
-      dataset: the dataset.
+    """Iterator over a `DistributedDataset`.
 
     Example:
       >>> import meshflow as tf
@@ -252,27 +259,27 @@ class DistributedIterator(Source):
       False
     """
 
-    def __init__(self, batches: Iterator[Any], dataset: DistributedDataset) -> None:
+    def __init__(self, batches: Iterator[PyTree], dataset: DistributedDataset) -> None:
         super().__init__()
         self._batches, self._dataset = batches, dataset
 
     @property
-    def element_spec(self) -> Any:
-        """The spec of the elements; see `DistributedDataset.element_spec`."""
+    def element_spec(self) -> PyTree:
+        """Return the spec of the elements; see `DistributedDataset.element_spec`."""
         return self._dataset.element_spec
 
     get_next_as_optional = OwnedIterator.get_next_as_optional
 
-    def _produce(self) -> Any:
+    def _produce(self) -> PyTree:
         return next(self._batches)
 
-    def _likes(self) -> tuple[Any, Any]:
+    def _likes(self) -> tuple[PyTree, PyTree]:
         dataset = self._dataset.divided
-        known = None if dataset is None else dataset._static_shapes()
-        return static_shapes.examples(known, self._dataset.split) or super()._likes()
+        shapes = None if dataset is None else dataset._static_shapes()
+        return static_shapes.examples(shapes, self._dataset.split) or super()._likes()
 
-    def _kind(self) -> Any:
+    def _kind(self) -> tuple[object, ...]:
         dataset, source = self._dataset.divided, self._dataset._source
         spec = str(getattr(source, "element_spec", id(self._dataset)))
-        known = None if dataset is None else dataset._static_shapes()
-        return id(self._dataset._strategy), spec, static_shapes.described(known)
+        shapes = None if dataset is None else dataset._static_shapes()
+        return id(self._dataset._strategy), spec, static_shapes.described(shapes)

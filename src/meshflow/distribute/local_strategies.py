@@ -1,23 +1,26 @@
-"""Strategies over devices of this machine."""
+"""Strategies for the devices of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from meshflow.core.runtime.devices import devices_of, main_kind
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.strategy import Strategy
 from meshflow.placement.mesh import jax_device
 
+if TYPE_CHECKING:
+    from meshflow.distribute.replicas.cross_device import CrossDeviceOps
+
 __all__ = ["MirroredStrategy", "OneDeviceStrategy"]
 
 
 class OneDeviceStrategy(Strategy):
-    """Everything on one device.
+    """Strategy that uses one device.
 
     Args:
-      device: its name, such as "CPU:0".
+      device: Name of the device, such as "CPU:0".
 
     Example:
       >>> import meshflow as tf
@@ -31,14 +34,14 @@ class OneDeviceStrategy(Strategy):
 
 
 class MirroredStrategy(Strategy):
-    """A replica on each of several devices of this machine, with variables on all.
+    """Strategy with a replica, and a copy of the variables, on each of several local devices.
 
     Args:
-      devices: device strings; default all GPUs or TPUs, or all CPUs there are.
-      cross_device_ops: accepted; XLA chooses the collectives.
+      devices: Device strings; default all GPUs or TPUs, or all CPU devices if there are none.
+      cross_device_ops: Ignored; XLA chooses the collectives.
 
     Raises:
-      ValueError: for a device that does not exist or is given twice.
+      ValueError: If a device does not exist or is repeated.
 
     Example:
       >>> import meshflow as tf
@@ -46,25 +49,31 @@ class MirroredStrategy(Strategy):
       1
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: Any = None) -> None:
+    def __init__(
+        self,
+        devices: str | Sequence[object] | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+    ) -> None:
         del cross_device_ops
         if isinstance(devices, str):
             devices = [devices]
-        found = devices_of(main_kind()) if devices is None else [jax_device(d) for d in devices]
-        if not found:
+        jax_devices = (
+            devices_of(main_kind()) if devices is None else [jax_device(d) for d in devices]
+        )
+        if not jax_devices:
             raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
-        self._start(found)
+        self._start(jax_devices)
 
 
 class CentralStorageStrategy(MirroredStrategy):
-    """Variables on one device, computation on several.
+    """Strategy with variables on one device and computation on several.
 
-    Every device keeps a copy of the variables here: what is computed is the same, and nothing is
-    fetched from one device at every use.
+    In Meshflow, every device has a copy of the variables: the results are the same, and no device
+    has to fetch the variables from another one.
 
     Args:
-      compute_devices: devices that compute; default all there are.
-      parameter_device: the device of variables; accepted.
+      compute_devices: Devices that compute; default all devices.
+      parameter_device: Ignored; device of the variables.
 
     Example:
       >>> import meshflow as tf

@@ -1,9 +1,8 @@
-"""Settings of strategies that TensorFlow code passes along; XLA chooses the collectives itself."""
+"""Options of strategies for compatibility with TensorFlow; XLA chooses the collectives."""
 
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 __all__ = [
     "CommunicationImplementation",
@@ -15,20 +14,20 @@ __all__ = [
 
 
 class InputReplicationMode(enum.Enum):
-    """Who makes input: one pipeline for each worker, or for each replica."""
+    """Number of input pipelines: one for each worker, or one for each replica."""
 
     PER_WORKER = "PER_WORKER"
     PER_REPLICA = "PER_REPLICA"
 
 
 class InputOptions:
-    """Settings of distributed input; accepted, since batches always go straight to the devices.
+    """Options of distributed input, without effect: batches always go directly to the devices.
 
     Args:
-      experimental_fetch_to_device: accepted.
+      experimental_fetch_to_device: Ignored.
       experimental_replication_mode: `InputReplicationMode.PER_WORKER`.
-      experimental_place_dataset_on_device: accepted.
-      experimental_per_replica_buffer_size: accepted.
+      experimental_place_dataset_on_device: Ignored.
+      experimental_per_replica_buffer_size: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -51,12 +50,12 @@ class InputOptions:
 
 
 class RunOptions:
-    """Settings of `Strategy.run`; accepted, since shapes are always static.
+    """Options of `Strategy.run`; they have no effect, because shapes are always static.
 
     Args:
-      experimental_enable_dynamic_batch_size: accepted.
-      experimental_bucketizing_dynamic_shape: accepted.
-      experimental_xla_options: accepted.
+      experimental_enable_dynamic_batch_size: Ignored.
+      experimental_bucketizing_dynamic_shape: Ignored.
+      experimental_xla_options: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -68,7 +67,7 @@ class RunOptions:
         self,
         experimental_enable_dynamic_batch_size: bool = True,
         experimental_bucketizing_dynamic_shape: bool = False,
-        experimental_xla_options: Any = None,
+        experimental_xla_options: object = None,
     ) -> None:
         self.experimental_enable_dynamic_batch_size = experimental_enable_dynamic_batch_size
         self.experimental_bucketizing_dynamic_shape = experimental_bucketizing_dynamic_shape
@@ -76,7 +75,7 @@ class RunOptions:
 
 
 class CommunicationImplementation(enum.Enum):
-    """The library that carries collectives; XLA chooses whatever is asked for."""
+    """Library of collectives; the option has no effect, because XLA chooses."""
 
     AUTO = "AUTO"
     RING = "RING"
@@ -84,15 +83,15 @@ class CommunicationImplementation(enum.Enum):
 
 
 class CommunicationOptions:
-    """Settings of collectives; accepted, since XLA chooses.
+    """Options of collectives; they have no effect, because XLA chooses.
 
     Args:
-      bytes_per_pack: accepted.
-      timeout_seconds: accepted.
-      implementation: accepted, a `CommunicationImplementation` or its name.
+      bytes_per_pack: Ignored.
+      timeout_seconds: Ignored.
+      implementation: Ignored; a `CommunicationImplementation` or its name.
 
     Raises:
-      ValueError: for another implementation, or a negative `bytes_per_pack`.
+      ValueError: If the implementation is unknown or `bytes_per_pack` is negative.
 
     Example:
       >>> import meshflow as tf

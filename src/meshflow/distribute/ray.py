@@ -1,7 +1,7 @@
-"""Several workers on a Ray cluster: `meshflow.distribute.ray.run(train_fn, workers=4)`.
+"""Workers on a Ray cluster: `meshflow.distribute.ray.run(train_fn, workers=4)`.
 
 Every worker is a Ray actor that calls the same function, with a `TF_CONFIG` for
-`tf.distribute.MultiWorkerMirroredStrategy`. When an actor dies or hangs all start again.
+`tf.distribute.MultiWorkerMirroredStrategy`. If an actor dies or hangs, all actors are restarted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
 from meshflow.distribute.cluster.addresses import free_port, parse, with_port
@@ -19,48 +19,54 @@ from meshflow.environment import extras
 
 __all__ = ["run"]
 
-# Settings of this process that workers on other machines need too.
+_Result = TypeVar("_Result")
+
+# Prefixes of environment variables that are passed to workers on other machines.
 _SENT = ("JAX_", "XLA_", "NCCL_", "GLOO_", "MESHFLOW_")
-# Of an error in one worker and the death of another, the death is the reason; it may be seen later.
+# An error in one worker can be caused by the death of another one, which Ray may report later.
 _DEATH_IS_SEEN_WITHIN = 3.0
 
 
 def run(
-    train_fn: Callable[..., Any],
+    train_fn: Callable[..., _Result],
     workers: int = 1,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     resources_per_worker: Mapping[str, float] | None = None,
     devices_per_worker: int | None = None,
     max_restarts: int = 0,
     watchdog: float = 600.0,
     environment: Mapping[str, str] | None = None,
     scheduling_timeout: float = 300.0,
-) -> list[Any]:
-    """Calls a function on several workers of a Ray cluster at the same time.
+) -> list[_Result]:
+    """Call a function on several workers of a Ray cluster at the same time.
 
-    Starts a Ray of this machine's when there is none; `ray.init(address=...)` before connects to another.
+    Without a connection to Ray, a cluster is started on this machine; call `ray.init(address=...)`
+    before to use another one.
 
     Args:
-      train_fn: the function; makes a `MultiWorkerMirroredStrategy` and trains.
-      workers: how many workers.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      resources_per_worker: what Ray reserves for each worker; default {"CPU": 1}.
-      devices_per_worker: virtual CPU devices of each worker; default the machine's devices.
-      max_restarts: how often all workers are started again after one died or hung. Have the function use
-        `BackupAndRestore` (on a shared file system) to go on from the last backup.
-      watchdog: after how many seconds without a sign of life, or without a step, a worker has failed.
-      environment: environment variables of the workers.
-      scheduling_timeout: how many seconds to wait until the cluster has room.
+      train_fn: Function that creates a `MultiWorkerMirroredStrategy` and trains.
+      workers: Number of workers.
+      args: Arguments of the function.
+      kwargs: Keyword arguments of the function.
+      resources_per_worker: Resources that Ray reserves for each worker; default {"CPU": 1}.
+      devices_per_worker: Number of virtual CPU devices of each worker; default the devices of the
+        machine.
+      max_restarts: Number of restarts of all workers after one of them died or hung. Use
+        `BackupAndRestore` in the function, with a folder on a shared file system, to continue from
+        the last backup.
+      watchdog: Number of seconds without a heartbeat, or without a step, after which a worker has
+        failed.
+      environment: Environment variables of the workers.
+      scheduling_timeout: Number of seconds to wait until the cluster has free resources.
 
     Returns:
-      What the function returned on each worker, in their order.
+      The results of the function on the workers, in their order.
 
     Raises:
-      ImportError: when Ray is not installed.
-      DeadlineExceededError: when the cluster has no room for the workers.
-      UnavailableError: when workers died or hung more often than `max_restarts`.
+      ImportError: If Ray is not installed.
+      DeadlineExceededError: If the cluster has too few resources for the workers.
+      UnavailableError: If workers died or hung more often than `max_restarts`.
     """
     if workers < 1:
         raise ValueError(f"ray.run: workers must be at least 1, got {workers}.")
@@ -98,18 +104,18 @@ def _ray() -> Any:
 
 
 def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]:
-    """Ray, connected to a cluster, and whether that was done here.
+    """Connect to a Ray cluster; return the module `ray`, and whether this call created the connection.
 
     Args:
-      address: the cluster's; default the one that is connected to already, RAY_ADDRESS's, the one that runs on
-        this machine, or a new one.
-      logs: whether what actors print is printed here.
+      address: Address of the cluster. Default: the existing connection, `RAY_ADDRESS`, a cluster on
+        this machine, or a new one, in this order.
+      logs: Whether to print the output of actors in this process.
     """
     ray = _ray()
     if ray.is_initialized():
         return ray, False
     if address is None:
-        # A cluster for this job alone: its workers are what the machine is there for.
+        # A new cluster is used by this job only, so its workers need no lower priority.
         os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(include_dashboard=False, log_to_driver=logs)
     else:
@@ -122,7 +128,7 @@ def _part(module: str) -> Any:
 
 
 def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float) -> Any:
-    """Room for all workers at once: a part of them could do nothing but wait."""
+    """Reserve resources for all workers at once, because a part of them could only wait."""
     group = ray.util.placement_group([resources] * workers, strategy="PACK")
     if not group.wait(timeout):
         ray.util.remove_placement_group(group)
@@ -135,18 +141,20 @@ def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float
 
 
 class _Worker:
-    """The actor of one worker."""
+    """Ray actor of a worker."""
 
     def address(self) -> str:
-        """Where this worker can be reached."""
+        """Return the address by which others reach this worker."""
         return f"{_part('ray.util').get_node_ip_address()}:{free_port()}"
 
     def configure(self, variables: dict[str, str]) -> None:
-        """Sets environment variables, before the function comes."""
+        """Set environment variables before the function is unpickled."""
         os.environ.update(variables)
 
-    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls the function."""
+    def run(
+        self, function: Callable[..., _Result], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> _Result:
+        """Call the function."""
         return function(*args, **kwargs)
 
 
@@ -161,13 +169,13 @@ def _run_once(
     call: Callable[[Any], Any],
 ) -> list[Any]:
     strategies = _part("ray.util.scheduling_strategies")
-    own = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
-    make = ray.remote(_Worker).options
+    custom_resources = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
+    create_actor = ray.remote(_Worker).options
     actors = [
-        make(
+        create_actor(
             num_cpus=resources.get("CPU", 0),
             num_gpus=resources.get("GPU", 0),
-            resources=own,
+            resources=custom_resources,
             max_restarts=0,
             runtime_env={"env_vars": variables},
             scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
@@ -179,25 +187,23 @@ def _run_once(
     supervisor = None
     try:
         addresses = ray.get([a.address.remote() for a in actors])
-        here = ray.util.get_node_ip_address()
-        if {parse(a)[0] for a in addresses} == {here}:
-            # All on this machine: nobody else need be able to connect.
-            here = "127.0.0.1"
-            addresses = [with_port(here, parse(a)[1]) for a in addresses]
-        supervisor = Supervisor(addresses, watchdog, here)
-        for number, actor in enumerate(actors):
-            task = {"type": "worker", "index": number}
+        host = ray.util.get_node_ip_address()
+        if {parse(a)[0] for a in addresses} == {host}:
+            # If all workers are on this machine, no other machine has to reach them.
+            host = "127.0.0.1"
+            addresses = [with_port(host, parse(a)[1]) for a in addresses]
+        supervisor = Supervisor(addresses, watchdog, host)
+        for index, actor in enumerate(actors):
+            task = {"type": "worker", "index": index}
             config = {"cluster": {"worker": addresses}, "task": task}
-            own_variables = {
-                **supervisor.environment(restarts),
-                "TF_CONFIG": json.dumps(config),
-            }
-            ray.get(actor.configure.remote(own_variables))
+            worker_variables = {**supervisor.environment(restarts), "TF_CONFIG": json.dumps(config)}
+            ray.get(actor.configure.remote(worker_variables))
         return _collect(ray, [call(a) for a in actors], supervisor)
     except ray.exceptions.RayActorError as error:
-        raise Failure(f"A worker died before it began: {error}") from error
+        raise Failure(f"A worker died before it called the function: {error}") from error
     finally:
-        # Before the supervisor: workers that lose it end by themselves, which Ray would report.
+        # The actors end before the supervisor: workers that lose it exit, which Ray would report as
+        # failures.
         for actor in actors:
             ray.kill(actor)
         if supervisor is not None:
@@ -205,31 +211,31 @@ def _run_once(
 
 
 def _collect(ray: Any, futures: list[Any], supervisor: Supervisor) -> list[Any]:
-    """The results, when all workers have returned."""
-    waiting = dict(zip(futures, range(len(futures)), strict=True))
+    """Return the results when all workers have finished."""
+    pending = dict(zip(futures, range(len(futures)), strict=True))
     results: list[Any] = [None] * len(futures)
-    while waiting:
-        done, _ = ray.wait(list(waiting), timeout=0.2)
+    while pending:
+        done, _ = ray.wait(list(pending), timeout=0.2)
         for future in done:
-            number = waiting.pop(future)
+            index = pending.pop(future)
             try:
-                results[number] = ray.get(future)
+                results[index] = ray.get(future)
             except ray.exceptions.RayActorError as error:
-                raise Failure(f"Worker {number} died.") from error
+                raise Failure(f"Worker {index} died.") from error
             except ray.exceptions.RayTaskError as error:
-                dead = _dead(ray, waiting)
+                dead = _dead(ray, pending)
                 if dead is not None:
                     raise Failure(f"Worker {dead} died.") from error
                 if _lost_connection(error):
-                    raise Failure(f"Worker {number} lost the others.") from error
+                    raise Failure(f"Worker {index} lost the connection to the others.") from error
                 raise
-        supervisor.check(list(waiting.values()))
+        supervisor.check(list(pending.values()))
     return results
 
 
-def _dead(ray: Any, waiting: dict[Any, int]) -> int | None:
-    """The number of a worker that has died, if any has."""
-    futures = list(waiting)
+def _dead(ray: Any, pending: dict[Any, int]) -> int | None:
+    """Return the index of a dead worker, or None."""
+    futures = list(pending)
     done, _ = (
         ray.wait(futures, num_returns=len(futures), timeout=_DEATH_IS_SEEN_WITHIN)
         if futures
@@ -239,12 +245,12 @@ def _dead(ray: Any, waiting: dict[Any, int]) -> int | None:
         try:
             ray.get(future)
         except ray.exceptions.RayActorError:
-            return waiting[future]
+            return pending[future]
         except ray.exceptions.RayTaskError:
             continue
     return None
 
 
 def _lost_connection(error: Exception) -> bool:
-    """Whether an error is that of a collective whose other side is gone."""
+    """Check whether an error was raised by a collective after another worker was lost."""
     return "has lost another worker" in str(error) or "Gloo" in str(error)

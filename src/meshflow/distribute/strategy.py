@@ -1,9 +1,9 @@
-"""Strategies: how variables lie on a mesh, how a batch is split, how replicas run."""
+"""Base class of strategies: layouts of variables, placement of batches, and execution of replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
@@ -16,11 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.extended import StrategyExtended
-from meshflow.distribute.input import (
-    DistributedDataset,
-    InputContext,
-    ValueContext,
-)
+from meshflow.distribute.input import DistributedDataset, InputContext, ValueContext
 from meshflow.distribute.replicas.collectives import AXIS
 from meshflow.distribute.replicas.context import ReplicaContext, entered, stacks
 from meshflow.distribute.replicas.reductions_and_gathers import (
@@ -30,6 +26,7 @@ from meshflow.distribute.replicas.reductions_and_gathers import (
 from meshflow.distribute.replicas.spmd import run_replicas
 from meshflow.distribute.replicas.values import PerReplica, map_replicas
 from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
+from meshflow.environment.types import PyTree
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, line
@@ -45,31 +42,27 @@ __all__ = [
 
 
 class Scope:
-    """What `Strategy.scope()` gives: a context manager that may be entered again and again.
-
-    Args:
-      strategy: the strategy.
-    """
+    """Context manager of `Strategy.scope()`, which can be entered repeatedly."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._open: list[Any] = []
+        self._open: list[AbstractContextManager[Strategy]] = []
 
     def __enter__(self) -> Strategy:
-        entered = self._strategy._entered()
-        strategy = entered.__enter__()
-        self._open.append(entered)
+        scope = self._strategy._entered()
+        strategy = scope.__enter__()
+        self._open.append(scope)
         return strategy
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error: Any) -> bool | None:
         return self._open.pop().__exit__(*error)
 
 
 class Strategy(ReductionsAndGathers):
-    """Synchronous training on the devices of a mesh; the base of all strategies.
+    """Synchronous training on the devices of a mesh; the base class of all strategies.
 
     Args:
-      extended: accepted for TensorFlow's sake.
+      extended: Ignored; accepted for compatibility with TensorFlow.
 
     Example:
       >>> import meshflow as tf
@@ -81,33 +74,36 @@ class Strategy(ReductionsAndGathers):
       (True, 12.0)
     """
 
-    # Why losses are not scaled under it; None where they may be.
+    # The reason why losses are not scaled under this strategy; None if they can be.
     no_loss_scaling: str | None = None
-    # Whether variables made in its scope are elsewhere, and no others can be trained.
+    # Whether variables of this strategy's scope are on servers, and no others can be trained.
     hosts_variables = False
 
-    def __init__(self, extended: Any = None) -> None:
+    def __init__(self, extended: object = None) -> None:
         self._start([jax.local_devices()[0]])
 
-    def _start(self, devices: Sequence[Any], mesh: Mesh | None = None) -> None:
+    def _start(self, devices: Sequence[jax.Device], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
         self.mesh = mesh or line(tuple(self._devices), AXIS)
         self.mesh.shown = False
         self.extended = StrategyExtended(self)
-        self._traces = IdentityWeakDict()
+        self._programs = IdentityWeakDict()
         self._placer = BatchPlacer(self.mesh, AXIS if AXIS in self.mesh else None)
-        # On the default device alone, nothing has to be placed.
+        # A single default device needs no placement.
         self.places = self._devices != jax.local_devices()[:1]
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute a step together; in the one step that `fit` compiles, 1."""
+        """Return the number of replicas that compute a step; 1 in the single step of `fit`."""
         entry = stacks.entries[-1] if stacks.entries else None
-        whole = isinstance(entry, ReplicaContext) and entry.whole_batch and entry.strategy is self
-        return 1 if whole else self._replicas
+        is_global = (
+            isinstance(entry, ReplicaContext) and entry.whole_batch and entry.strategy is self
+        )
+        return 1 if is_global else self._replicas
 
     @property
     def _is_default(self) -> bool:
+        """Check whether this is the strategy that is used outside of all scopes."""
         return bool(_default) and self is _default[0]
 
     @property
@@ -116,19 +112,19 @@ class Strategy(ReductionsAndGathers):
 
     @property
     def cluster_resolver(self) -> Any:
-        """The cluster resolver, or None."""
+        """Return the cluster resolver, or None."""
         return None
 
     # ---- scope -----------------------------------------------------------------------------
 
     def scope(self) -> Scope:
-        """Makes this the current strategy: variables made inside are on all its devices.
+        """Make this the current strategy: variables that are created inside are on all its devices.
 
         Returns:
-          A context manager, which may be entered several times.
+          A context manager, which can be entered repeatedly.
 
         Raises:
-          RuntimeError: inside the scope of another strategy.
+          RuntimeError: Inside the scope of another strategy.
 
         Example:
           >>> import meshflow as tf
@@ -142,13 +138,14 @@ class Strategy(ReductionsAndGathers):
 
     @contextmanager
     def _entered(self) -> Iterator[Strategy]:
+        """Make this the current strategy; the context manager can be entered once."""
         if stacks.entries and has_strategy() and get_strategy() is not self:
             raise RuntimeError(
                 f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
-                "Leave the scope of the one before entering the other."
+                "Leave the scope of the first one before entering the other."
             )
         if self._is_default:
-            # TensorFlow's default strategy has no scope of its own.
+            # TensorFlow's default strategy has no scope.
             yield self
             return
         saved, context.num_replicas = context.num_replicas, self.num_replicas_in_sync
@@ -159,20 +156,20 @@ class Strategy(ReductionsAndGathers):
             context.num_replicas = saved
 
     def replicated(self, rank: int) -> Layout:
-        """The layout of variables: a copy on every device."""
+        """Return the layout of variables: a copy on every device."""
         return Layout.replicated(self.mesh, rank)
 
     def batched(self, rank: int) -> Layout:
-        """The layout of values of replicas: the first axis over the devices."""
+        """Return the layout of stacked per-replica values, with the first axis over the devices."""
         return Layout.batch_sharded(self.mesh, AXIS, rank)
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
-        # Of models that are only looked at, variables are those of one replica.
-        several = self._replicas > 1 and not context.shapes_only
+        # In models that are only planned, variables are those of one replica.
+        has_replicas = self._replicas > 1 and not context.shapes_only
         saved, context.variable_creators = context.variable_creators, []
         try:
-            if kwargs.get("synchronization") is VariableSynchronization.ON_READ and several:
+            if kwargs.get("synchronization") is VariableSynchronization.ON_READ and has_replicas:
                 variable: Variable = SyncOnReadVariable(
                     replicas=self._replicas, layout=self.batched, **kwargs
                 )
@@ -188,22 +185,27 @@ class Strategy(ReductionsAndGathers):
     # ---- running ---------------------------------------------------------------------------
 
     def run(
-        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
-    ) -> Any:
-        """Calls a function once for each replica, all in one program.
+        self,
+        fn: Callable[..., PyTree],
+        args: PyTree = (),
+        kwargs: PyTree = None,
+        options: object = None,
+    ) -> PyTree:
+        """Call a function once for each replica; all replicas run in one program.
 
         Args:
-          fn: the function; it may read and write variables, and use collectives.
-          args: its arguments; of a `PerReplica` each replica gets its own value.
-          kwargs: its keyword arguments.
-          options: accepted.
+          fn: Function to call; it can read and write variables and use collectives.
+          args: Arguments of the function; each replica receives its own value of a `PerReplica`.
+          kwargs: Keyword arguments of the function.
+          options: Ignored.
 
         Returns:
-          What `fn` returns, with a `PerReplica` for each tensor when there are several replicas.
+          The results of `fn`, with a `PerReplica` for each tensor if there are several replicas.
 
         Raises:
-          InvalidArgumentError: when the replicas' arguments have different shapes.
-          ValueError: when replicas write different values to a variable without aggregation.
+          InvalidArgumentError: If the replicas' arguments have different shapes, and the function
+            does not support that.
+          ValueError: If replicas write different values to a variable without aggregation.
 
         Example:
           >>> import meshflow as tf
@@ -211,41 +213,41 @@ class Strategy(ReductionsAndGathers):
           >>> float(strategy.run(lambda x: x + 1.0, args=(tf.constant(1.0),)))
           2.0
         """
-        kwargs = kwargs or {}
+        keywords = dict(kwargs or {})
         require_cross_replica("run")
         if not callable(fn):
             raise TypeError(f"Strategy.run: `fn` must be callable, got {fn!r}.")
         with self._running():
             if self.num_replicas_in_sync == 1:
-                args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
+                args, keywords = map_replicas(_only, (tuple(args), keywords))
                 with entered(ReplicaContext(self, 0)):
-                    return fn(*args, **kwargs)
-            return run_replicas(self, fn, tuple(args), dict(kwargs))
+                    return fn(*args, **keywords)
+            return run_replicas(self, fn, tuple(args), keywords)
 
     def experimental_run_v2(
-        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
-    ) -> Any:
-        """The name of `run` in TensorFlow 2.0 and 2.1.
-
-        Args:
-          fn: as for `run`.
-          args: as for `run`.
-          kwargs: as for `run`.
-          options: as for `run`.
-        """
+        self,
+        fn: Callable[..., PyTree],
+        args: PyTree = (),
+        kwargs: PyTree = None,
+        options: object = None,
+    ) -> PyTree:
+        """Call `run`, under its name in TensorFlow 2.0 and 2.1."""
         return self.run(fn, args, kwargs, options)
 
-    def experimental_run(self, fn: Callable[..., Any], input_iterator: Any = None) -> Any:
-        """The name of `run` in TensorFlow 1.
+    def experimental_run(
+        self, fn: Callable[..., PyTree], input_iterator: Iterator[PyTree] | None = None
+    ) -> PyTree:
+        """Call `run`, under its name in TensorFlow 1.
 
         Args:
-          fn: a function without arguments, or of one element of the iterator.
-          input_iterator: an iterator of a distributed dataset.
+          fn: Function without arguments, or of one element of the iterator.
+          input_iterator: Iterator of a distributed dataset.
         """
         return self.run(fn, () if input_iterator is None else (next(input_iterator),))
 
     @contextmanager
     def _running(self) -> Iterator[None]:
+        """Create variables of this strategy, and set the number of replicas."""
         saved, context.num_replicas = context.num_replicas, self.num_replicas_in_sync
         try:
             with variable_creator_scope(self._create_variable):
@@ -253,72 +255,81 @@ class Strategy(ReductionsAndGathers):
         finally:
             context.num_replicas = saved
 
-    def _program(self, fn: Any, template: Any, make: Callable[[], Any]) -> Any:
-        """The program of a function for arguments like `template`; kept for `tf.function`s."""
+    def get_program(
+        self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], Any]
+    ) -> Any:
+        """Return the program of a function for the shapes of a template; those of a `tf.function` are cached."""
         if not isinstance(fn, Function) or context.trace is not None:
             return make()
-        known = self._traces.get(fn) or {}
+        programs = self._programs.get(fn) or {}
         leaves, tree = jax.tree.flatten(template)
-        kept = (jax.ShapeDtypeStruct,)
         try:
-            key = tree, tuple((v.shape, v.dtype) if isinstance(v, kept) else v for v in leaves)
-            if key not in known:
+            key = (
+                tree,
+                tuple(
+                    (v.shape, v.dtype) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves
+                ),
+            )
+            if key not in programs:
                 program = make()
                 if program.initializes:
                     return program
-                known[key] = program
-                self._traces[fn] = known
-            return known[key]
+                programs[key] = program
+                self._programs[fn] = programs
+            return programs[key]
         except TypeError:
             return make()
 
-    # ---- bringing values together ----------------------------------------------------------
+    # ---- other methods -----------------------------------------------------------------------
 
-    def group(self, value: Any, name: str | None = None) -> None:
-        """Nothing to do: everything runs in program order.
-
-        Args:
-          value: a value.
-          name: ignored.
-        """
+    def group(self, value: PyTree, name: str | None = None) -> None:
+        """Do nothing, because programs run in order."""
 
     # ---- input -----------------------------------------------------------------------------
 
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """A dataset whose batches are split over the replicas.
+    def experimental_distribute_dataset(
+        self, dataset: Iterable[PyTree], options: object = None
+    ) -> Iterable[PyTree]:
+        """Create a dataset with batches that are split over the replicas.
 
         Args:
-          dataset: any iterable of batches of the global size.
-          options: accepted.
+          dataset: Iterable of batches of the global size.
+          options: Ignored.
 
         Returns:
-          An iterable of `PerReplica` structures; under the default strategy the dataset itself.
+          An iterable of `PerReplica` structures; for the default strategy, the dataset itself.
         """
         return dataset if self._is_default else DistributedDataset(self, dataset, split=True)
 
-    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
-        """A dataset of which every batch goes to one replica.
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
+    ) -> Iterable[PyTree]:
+        """Create a dataset with batches for one replica each.
 
         Args:
-          dataset_fn: called with an `InputContext`; returns batches of the size of a replica.
-          options: accepted.
+          dataset_fn: Function of an `InputContext` that returns batches of the size of a replica.
+          options: Ignored.
 
         Returns:
-          An iterable of `PerReplica` structures; under the default strategy what `dataset_fn` returns.
+          An iterable of `PerReplica` structures; for the default strategy, the result of
+          `dataset_fn`.
         """
-        made = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
-        return made if self._is_default else DistributedDataset(self, made, split=False)
+        dataset = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
+        return dataset if self._is_default else DistributedDataset(self, dataset, split=False)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
-    def experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:
-        """A value for each replica.
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], PyTree]
+    ) -> PyTree:
+        """Create a value for each replica.
 
         Args:
-          value_fn: called with a `ValueContext`; its results may be nested.
+          value_fn: Function of a `ValueContext`; its results may be nested.
 
         Returns:
-          A `PerReplica` in the place of each leaf, or the value itself for one replica.
+          The structure of the values with a `PerReplica` for each leaf, or the value itself for one
+          replica.
         """
         count = self.num_replicas_in_sync
         values = [value_fn(ValueContext(i, count)) for i in range(count)]
@@ -328,41 +339,43 @@ class Strategy(ReductionsAndGathers):
             lambda *parts: PerReplica([convert_to_tensor(v) for v in parts]), *values
         )
 
-    def place_batch(self, batch: Any) -> Any:
-        """A batch of arrays for one program over all devices: split along the first axis when it divides."""
+    def place_batch(self, batch: PyTree) -> PyTree:
+        """Place a batch of arrays on all devices, split along the first axis if it is divisible."""
         return self._onto_devices(batch, 0)
 
-    def place_batches(self, batches: Any) -> Any:
-        """Batches stacked along a first axis, each split as by `place_batch`."""
+    def place_batches(self, batches: PyTree) -> PyTree:
+        """Place batches that are stacked along a new first axis, each split as by `place_batch`."""
         return self._onto_devices(batches, 1)
 
-    def _onto_devices(self, batch: Any, axis: int) -> Any:
+    def _onto_devices(self, batch: PyTree, axis: int) -> PyTree:
         return self._placer(batch, axis)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
-        return self  # a copy of a model is of the same strategy
+    def __deepcopy__(self, memo: dict[int, object]) -> Strategy:
+        return self  # a copy of a model has the same strategy
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
 
 
 def _check_roles(arguments: dict[str, Any]) -> None:
-    """Checks how a variable is to be synchronized and aggregated."""
+    """Check the synchronization and aggregation of a variable."""
     name = arguments.get("name")
-    how = arguments.get("synchronization", VariableSynchronization.AUTO)
-    total = arguments.get("aggregation", VariableAggregation.NONE)
-    if how is VariableSynchronization.NONE:
+    synchronization = arguments.get("synchronization", VariableSynchronization.AUTO)
+    aggregation = arguments.get("aggregation", VariableAggregation.NONE)
+    if synchronization is VariableSynchronization.NONE:
         raise ValueError(
             "`NONE` variable synchronization mode is not supported with tf.distribute strategy. Please "
             f"change the `synchronization` for variable: {name}"
         )
-    if how is not None and not isinstance(how, VariableSynchronization):
-        raise ValueError(f"Invalid variable synchronization mode: {how} for variable: {name}")
-    if total is not None and not isinstance(total, VariableAggregation):
-        raise ValueError(f"Invalid variable aggregation mode: {total} for variable: {name}")
+    if synchronization is not None and not isinstance(synchronization, VariableSynchronization):
+        raise ValueError(
+            f"Invalid variable synchronization mode: {synchronization} for variable: {name}"
+        )
+    if aggregation is not None and not isinstance(aggregation, VariableAggregation):
+        raise ValueError(f"Invalid variable aggregation mode: {aggregation} for variable: {name}")
 
 
-def _only(leaf: Any) -> Any:
+def _only(leaf: object) -> object:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
 
@@ -371,22 +384,24 @@ _default_context: list[ReplicaContext] = []
 
 
 def get_strategy() -> Strategy:
-    """The current strategy; outside all scopes a default one of one replica.
+    """Return the current strategy; outside of all scopes, a default strategy with one replica.
 
     Example:
       >>> import meshflow as tf
       >>> tf.distribute.get_strategy().num_replicas_in_sync
       1
     """
-    for entry in reversed(stacks.entries):
-        return entry.strategy if isinstance(entry, ReplicaContext) else entry
+    if stacks.entries:
+        entry = stacks.entries[-1]
+        strategy: Any = entry.strategy if isinstance(entry, ReplicaContext) else entry
+        return strategy
     if not _default:
         _default.append(Strategy())
     return _default[0]
 
 
 def has_strategy() -> bool:
-    """Whether a strategy other than the default one is current.
+    """Check whether a strategy other than the default one is current.
 
     Example:
       >>> import meshflow as tf
@@ -401,7 +416,7 @@ def has_strategy() -> bool:
 
 
 def in_cross_replica_context() -> bool:
-    """Whether the current strategy's scope is open and no replica function runs.
+    """Check whether the scope of a strategy is entered and no replica function is running.
 
     Example:
       >>> import meshflow as tf
@@ -413,7 +428,7 @@ def in_cross_replica_context() -> bool:
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """The replica context, or None in cross-replica context.
+    """Return the replica context, or None in cross-replica context.
 
     Example:
       >>> import meshflow as tf
@@ -430,13 +445,13 @@ def get_replica_context() -> ReplicaContext | None:
 
 
 def experimental_set_strategy(strategy: Strategy | None) -> None:
-    """Makes a strategy the current one until it is called with None.
+    """Make a strategy the current one until the next call with None.
 
     Args:
-      strategy: the strategy, or None.
+      strategy: Strategy, or None.
 
     Raises:
-      RuntimeError: inside the scope of a strategy.
+      RuntimeError: Inside the scope of a strategy.
 
     Example:
       >>> import meshflow as tf
@@ -459,4 +474,4 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
         _held.append(scope)
 
 
-_held: list[Any] = []
+_held: list[Scope] = []

@@ -1,4 +1,4 @@
-"""`tf.experimental.dtensor`: tensors that lie on a mesh of devices by a layout."""
+"""`tf.experimental.dtensor`: tensors on a mesh of devices, sharded by a layout."""
 
 from meshflow.dtensor import drawing, explaining, input, meshes, saving, values
 from meshflow.dtensor.drawing import *
@@ -12,8 +12,5 @@ from meshflow.placement.mesh import Mesh
 
 _PARTS = (drawing, explaining, input, meshes, saving, values)
 __all__ = sorted(
-    [
-        *(name for part in _PARTS for name in part.__all__),
-        *("MATCH", "UNSHARDED", "Layout", "Mesh"),
-    ]
+    [*(name for part in _PARTS for name in part.__all__), *("MATCH", "UNSHARDED", "Layout", "Mesh")]
 )

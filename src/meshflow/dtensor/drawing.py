@@ -1,4 +1,4 @@
-"""`visualize`: which device holds what, as text, with rich in a terminal, or as HTML."""
+"""`visualize`: drawings of the shards on each device, as text, with rich in a terminal, or as HTML."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import itertools
 import sys
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from meshflow.core.runtime.devices import type_of
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.placement.layout import layout_of
+from meshflow.placement.layout import Layout, layout_of, layout_of_array
 from meshflow.placement.mesh import device_name
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from meshflow.core.variables.variable import Variable
 
 __all__ = ["Drawing", "visualize"]
 
-# Backgrounds that black text can be read on.
+# Background colours on which black text is readable.
 _COLOURS = (
     *("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5"),
     *("#d9d9d9", "#ccebc5", "#ffed6f", "#a6cee3", "#fb9a99", "#fdbf6f", "#cab2d6", "#b2df8a"),
@@ -28,7 +33,7 @@ _COLOURS = (
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: a caption, headings, and rows; in a coloured one equal cells have equal colours."""
+    """Table with a caption, headings and rows; if coloured, equal cells have equal colours."""
 
     caption: str
     head: tuple[str, ...]
@@ -36,43 +41,43 @@ class Grid:
     coloured: bool
 
     def colour(self, column: int, cell: str) -> str | None:
-        """The background of a cell."""
+        """Return the background colour of a cell, or None."""
         if not self.coloured or not column:
             return None
         cells = list(dict.fromkeys(c for row in self.rows for c in row[1:]))
-        place = cells.index(cell) if len(cells) <= len(_COLOURS) else zlib.crc32(cell.encode())
-        return _COLOURS[place % len(_COLOURS)]
+        index = cells.index(cell) if len(cells) <= len(_COLOURS) else zlib.crc32(cell.encode())
+        return _COLOURS[index % len(_COLOURS)]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What `visualize` has drawn.
+    """Result of `visualize`.
 
     Attributes:
-      grids: the tables.
+      grids: Tables of the drawing.
     """
 
     grids: tuple[Grid, ...]
 
     @property
     def text(self) -> str:
-        """As plain text."""
+        """Return the tables as plain text."""
         return "\n\n".join(_plain(grid) for grid in self.grids)
 
     @property
     def html(self) -> str:
-        """As HTML."""
+        """Return the tables as HTML."""
         return "\n".join(_html(grid) for grid in self.grids)
 
     def print(self) -> None:
-        """Shows it: HTML in a notebook, else with rich, else as plain text."""
+        """Print the tables: as HTML in a notebook, else with rich if available, else as text."""
         if _in_notebook():
-            from IPython.display import HTML, display  # noqa: PLC0415 - optional: notebooks have it
+            from IPython.display import HTML, display  # noqa: PLC0415 - available in notebooks
 
             display(HTML(self.html))
             return
         try:
-            from rich.console import Console  # noqa: PLC0415 - optional, without it plain text
+            from rich.console import Console  # noqa: PLC0415 - optional dependency
         except ImportError:
             print(self.text)
             return
@@ -87,17 +92,18 @@ class Drawing:
         return f"<Drawing of {len(self.grids)} tables; see .text and .html>"
 
 
-def visualize(value: Any) -> Drawing:
-    """Draws which device holds which part of a tensor, or of each weight of a model.
+def visualize(value: object) -> Drawing:
+    """Draw which device holds which part of a tensor, or of each weight of a model.
 
     Args:
-      value: a tensor, a variable, or a built Keras model (or anything with `weights`).
+      value: Tensor, variable, or built Keras model (or another object with `weights`).
 
     Returns:
-      The `Drawing`, which has been shown: as HTML in a notebook, in colours where rich is installed.
+      The `Drawing`, after it was printed: as HTML in a notebook, or in colours if rich is
+      installed.
 
     Raises:
-      ValueError: for anything else, or a model without weights.
+      ValueError: If the value has another type, or if the model has no weights.
 
     Example:
       >>> import meshflow as tf
@@ -117,8 +123,8 @@ def visualize(value: Any) -> Drawing:
     return drawing
 
 
-def draw(value: Any) -> Drawing:
-    """The drawing of a value; see `visualize`."""
+def draw(value: object) -> Drawing:
+    """Draw a value without printing it; see `visualize`."""
     weights = getattr(value, "weights", None)
     if weights is not None:
         if not list(weights):
@@ -136,32 +142,33 @@ def draw(value: Any) -> Drawing:
     return Drawing(_of_array(array, getattr(value, "name", "").removesuffix(":0")))
 
 
-def _short(device: Any) -> str:
+def _short(device: jax.Device) -> str:
     tail = device_name(device).split("/device:")[1]
     return tail if jax.process_count() == 1 else f"{device.process_index}/{tail}"
 
 
-def _names(devices: list[Any]) -> str:
-    """Names of devices, runs of numbers shortened."""
+def _names(devices: list[jax.Device]) -> str:
+    """Format device names, with consecutive indices as ranges."""
     names = sorted((_short(d).rsplit(":", 1) for d in devices), key=lambda p: (p[0], int(p[1])))
-    runs: list[list[Any]] = []
-    for kind, number in names:
-        if runs and runs[-1][0] == kind and runs[-1][2] + 1 == int(number):
-            runs[-1][2] = int(number)
+    runs: list[tuple[str, int, int]] = []
+    for kind, text in names:
+        index = int(text)
+        if runs and runs[-1][0] == kind and runs[-1][2] + 1 == index:
+            runs[-1] = (kind, runs[-1][1], index)
         else:
-            runs.append([kind, int(number), int(number)])
+            runs.append((kind, index, index))
     return ", ".join(f"{k}:{a}" if a == b else f"{k}:{a}-{b}" for k, a, b in runs)
 
 
-def _of_array(array: Any, name: str) -> tuple[Grid, ...]:
+def _of_array(array: jax.Array, name: str) -> tuple[Grid, ...]:
     shape = array.shape
-    holders: dict[tuple[tuple[int, int], ...], list[Any]] = {}
+    holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
     for device, index in array.sharding.devices_indices_map(shape).items():
         spans = tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
         holders.setdefault(spans, []).append(device)
-    spans_of = [sorted({spans[axis] for spans in holders}) for axis in range(len(shape))]
-    split = [axis for axis, spans in enumerate(spans_of) if len(spans) > 1]
-    layout = layout_of(_Holder(array))
+    axis_spans = [sorted({spans[axis] for spans in holders}) for axis in range(len(shape))]
+    split = [axis for axis, spans in enumerate(axis_spans) if len(spans) > 1]
+    layout = layout_of_array(array)
     title = " ".join(
         filter(
             None,
@@ -172,72 +179,68 @@ def _of_array(array: Any, name: str) -> tuple[Grid, ...]:
             ],
         )
     )
-    # Two split axes make rows and columns; others give a table for each of their parts.
+    # The last two split axes become rows and columns; every index of the other split axes has its
+    # own table.
     outer, inner = split[:-2], split[-2:]
     down = inner[0] if len(inner) == 2 else None
     across = inner[-1] if inner else None
     grids = []
-    for fixed in itertools.product(*[spans_of[axis] for axis in outer]):
-        place = dict(zip(outer, fixed, strict=True))
+    for fixed in itertools.product(*[axis_spans[axis] for axis in outer]):
+        location = dict(zip(outer, fixed, strict=True))
         rows = []
-        for row in spans_of[down] if down is not None else [None]:
+        for row in axis_spans[down] if down is not None else [None]:
             cells = []
-            for column in spans_of[across] if across is not None else [None]:
-                here = {**place, **({down: row} if down is not None else {})}
-                here |= {across: column} if across is not None else {}
-                spans = tuple(here.get(axis, spans_of[axis][0]) for axis in range(len(shape)))
+            for column in axis_spans[across] if across is not None else [None]:
+                selected: dict[int, Any] = {**location, **({down: row} if down is not None else {})}
+                selected |= {across: column} if across is not None else {}
+                spans = tuple(selected.get(axis, axis_spans[axis][0]) for axis in range(len(shape)))
                 cells.append(_names(holders[spans]))
             rows.append((_span(down, row), *cells))
         head = (
             "",
-            *[_span(across, c) for c in (spans_of[across] if across is not None else [None])],
+            *[_span(across, c) for c in (axis_spans[across] if across is not None else [None])],
         )
-        where = " ".join(_span(axis, span) for axis, span in place.items())
-        grids.append(Grid(" ".join(filter(None, [title, where])), head, tuple(rows), True))
+        position = " ".join(_span(axis, span) for axis, span in location.items())
+        grids.append(Grid(" ".join(filter(None, [title, position])), head, tuple(rows), True))
     return tuple(grids)
-
-
-class _Holder:
-    def __init__(self, value: Any) -> None:
-        self._value = value
 
 
 def _span(axis: int | None, span: tuple[int, int] | None) -> str:
     return "" if axis is None or span is None else f"axis {axis} [{span[0]}:{span[1]}]"
 
 
-def _specs(layout: Any) -> str:
+def _specs(layout: Layout | None) -> str:
     if layout is None:
         return ""
     return "replicated" if layout.is_fully_replicated() else ", ".join(layout.sharding_specs)
 
 
-def _of_weights(weights: list[Any]) -> Grid:
-    rows, here, everywhere = [], 0, 0
+def _of_weights(weights: list[Variable]) -> Grid:
+    rows, local_bytes, total_bytes = [], 0, 0
     for weight in weights:
         array = weight._value
         layout = layout_of(weight)
-        part = array.sharding.shard_shape(array.shape)
-        own = int(np.prod(part, dtype=np.int64)) * array.dtype.itemsize
-        here, everywhere = here + own, everywhere + array.nbytes
+        shard_shape = array.sharding.shard_shape(array.shape)
+        shard_bytes = int(np.prod(shard_shape, dtype=np.int64)) * array.dtype.itemsize
+        local_bytes, total_bytes = local_bytes + shard_bytes, total_bytes + array.nbytes
         rows.append(
             (
                 weight.name.removesuffix(":0"),
                 str(tuple(array.shape)),
                 _specs(layout),
-                str(tuple(part)),
-                f"{own:,}",
+                str(tuple(shard_shape)),
+                f"{shard_bytes:,}",
                 _names(list(array.sharding.device_set)),
             )
         )
-    rows.append(("all", "", "", "", f"{here:,} of {everywhere:,}", ""))
+    rows.append(("all", "", "", "", f"{local_bytes:,} of {total_bytes:,}", ""))
     head = ("weight", "shape", "layout", "on each device", "bytes", "devices")
-    kinds = {type_of(d) for w in weights for d in w._value.sharding.device_set}
+    types = {type_of(d) for w in weights for d in w._value.sharding.device_set}
     count = len({d for w in weights for d in w._value.sharding.device_set})
-    return Grid(f"{len(weights)} weights on {count} {'/'.join(kinds)}", head, tuple(rows), False)
+    return Grid(f"{len(weights)} weights on {count} {'/'.join(types)}", head, tuple(rows), False)
 
 
-# ---- showing -------------------------------------------------------------------------------
+# ---- output formats ------------------------------------------------------------------------
 
 
 def _plain(grid: Grid) -> str:
@@ -253,8 +256,8 @@ def _plain(grid: Grid) -> str:
     return "\n".join(text)
 
 
-def _rich(grid: Grid) -> Any:
-    from rich.table import Table  # noqa: PLC0415 - as above
+def _rich(grid: Grid) -> Table:
+    from rich.table import Table  # noqa: PLC0415 - optional dependency
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(title=grid.caption, title_justify="left", show_lines=grid.coloured)
@@ -270,14 +273,15 @@ def _rich(grid: Grid) -> Any:
 
 
 def _html(grid: Grid) -> str:
-    def cell(i: int, text: str) -> str:
+    def format_cell(i: int, text: str) -> str:
         colour = grid.colour(i, text)
         style = f' style="background:{colour};color:#000"' if colour else ""
         return f"<td{style}>{html.escape(text)}</td>"
 
     head = "".join(f"<th>{html.escape(h)}</th>" for h in grid.head)
     rows = "".join(
-        "<tr>" + "".join(cell(i, c) for i, c in enumerate(row)) + "</tr>" for row in grid.rows
+        "<tr>" + "".join(format_cell(i, c) for i, c in enumerate(row)) + "</tr>"
+        for row in grid.rows
     )
     return f"<table><caption>{html.escape(grid.caption)}</caption><tr>{head}</tr>{rows}</table>"
 

@@ -1,8 +1,9 @@
-"""`explain`: which collectives a compiled step performs."""
+"""`explain`: the collectives of a compiled function or training step."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.dtensor.host_traffic import held_by_host, moved_to_files, moved_to_host
+from meshflow.environment.types import Array, PyTree
 from meshflow.placement.collectives import Collective, collectives_of
 
 __all__ = ["Explanation", "explain"]
@@ -21,15 +23,16 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """The collectives of a compiled function; `str` gives a table.
+    """Collectives of a compiled function; `str` formats them as a table.
 
     Attributes:
-      collectives: what it does, in the program's order.
-      mesh: sizes of the mesh dimensions by name; empty on one device.
-      memory: bytes each device needs: for arguments, results (without those that take an argument's
-        place) and temporaries; where something is offloaded, also "host", which arguments have in the host's
-        memory, and "to_host" and "to_files", which the program hands there until it needs them again.
-      text: the compiled program.
+      collectives: Collectives in the order of the program.
+      mesh: Sizes of the mesh dimensions by name; empty on one device.
+      memory: Bytes that each device needs for "arguments", "results" (without those that reuse the
+        buffer of an argument) and "temporaries". If values are offloaded, it also has "host" for
+        arguments in host memory, and "to_host" and "to_files" for values that the program stores
+        there and reads again.
+      text: Text of the compiled program (HLO).
     """
 
     collectives: tuple[Collective, ...]
@@ -38,11 +41,11 @@ class Explanation:
     text: str
 
     def select(self, kind: str | None = None, axis: str | None = None) -> list[Collective]:
-        """Some of the collectives.
+        """Select collectives by kind and mesh dimension.
 
         Args:
-          kind: such as "all-reduce"; None for all.
-          axis: a mesh dimension that they cross; None for any.
+          kind: Name of the operation, such as "all-reduce"; None selects all.
+          axis: Mesh dimension that the collectives cross; None selects all.
         """
         return [
             c
@@ -51,26 +54,26 @@ class Explanation:
         ]
 
     def count(self, kind: str | None = None, axis: str | None = None) -> int:
-        """How many run in one call; arguments as in `select`."""
+        """Count the executions of collectives in one call; see `select` for the arguments."""
         return sum(c.times for c in self.select(kind, axis))
 
     def bytes(self, kind: str | None = None, axis: str | None = None) -> int:
-        """Size of what they work on in one call; arguments as in `select`."""
+        """Sum the sizes of the full values of collectives in one call; see `select`."""
         return sum(c.times * c.bytes for c in self.select(kind, axis))
 
     def sent(self, kind: str | None = None, axis: str | None = None) -> int:
-        """Bytes that each device sends in one call; arguments as in `select`."""
+        """Sum the bytes that each device sends in one call; see `select` for the arguments."""
         return sum(c.times * c.sent for c in self.select(kind, axis))
 
     def table(self) -> list[tuple[str, ...]]:
-        """The collectives as text, equal ones in one line; the first line has the headings."""
-        same = Counter[Collective]()
+        """Return one row of text for equal collectives; the first row contains the headings."""
+        counts = Counter[Collective]()
         for c in self.collectives:
-            same[c] += c.times
+            counts[c] += c.times
         rows: list[tuple[str, ...]] = [
             ("collective", "times", "shape", "bytes", "sent", "mesh dimension", "for")
         ]
-        for c, times in same.items():
+        for c, times in counts.items():
             shape = c.shape if len(c.shape) < 40 else c.shape[:37] + "..."
             source = c.source if len(c.source) < 60 else "..." + c.source[-57:]
             axes = ", ".join(c.axes)
@@ -91,22 +94,22 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """Compiles a function and lists its collectives, their bytes and the mesh dimensions they cross.
+def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Compile a function and list its collectives, with their bytes and mesh dimensions.
 
-    Nothing is run. Arguments of their own layouts are compiled for those.
+    The function is not run. It is compiled for the layouts of its arguments.
 
     Args:
-      fn: a `tf.function`, any function of tensors, or a compiled Keras model, whose training step is
-        explained.
-      *args: its arguments; for a model one batch (x, y, sample_weight).
-      **kwargs: further arguments.
+      fn: `tf.function`, other function of tensors, or compiled Keras model; for a model, the
+        training step is explained.
+      *args: Arguments of the function, or one batch (x, y, sample_weight) for a model.
+      **kwargs: Keyword arguments of the function.
 
     Returns:
-      An `Explanation`; print it, or ask its `count`, `bytes` and `sent`.
+      An `Explanation`, which can be printed and has the methods `count`, `bytes` and `sent`.
 
     Raises:
-      ValueError: when a model is not compiled.
+      ValueError: If a model is not compiled.
 
     Example:
       >>> import meshflow as tf
@@ -123,8 +126,8 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     memory = compiled.memory_analysis()
     text = compiled.as_text()
     sizes = dict(mesh.shape) if mesh is not None else {}
-    found = collectives_of(text, sizes) if mesh is not None and mesh.size > 1 else []
-    needed = {
+    collectives = collectives_of(text, sizes) if mesh is not None and mesh.size > 1 else []
+    sizes_in_bytes = {
         "arguments": memory.argument_size_in_bytes,
         "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
@@ -134,23 +137,25 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
         "to_host": moved_to_host(concrete.traced.closed),
         "to_files": moved_to_files(concrete.traced.closed),
     }
-    needed |= {name: count for name, count in offloaded.items() if count}
-    return Explanation(tuple(found), sizes, needed, text)
+    sizes_in_bytes |= {name: count for name, count in offloaded.items() if count}
+    return Explanation(tuple(collectives), sizes, sizes_in_bytes, text)
 
 
-def _traced(fn: Any, args: Any, kwargs: Any) -> tuple[ConcreteFunction, list[Any]]:
-    """A concrete function and its array arguments."""
+def _traced(
+    fn: Callable[..., Any], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> tuple[ConcreteFunction, list[Array]]:
+    """Trace a function; return it with its array arguments."""
     if hasattr(fn, "train_step") and hasattr(fn, "_step"):
         return _training_step(fn, args)
     if isinstance(fn, ConcreteFunction):
         return fn, [convert_to_tensor(a)._value for a in nest.flatten((args, kwargs))]
-    function: Any = fn if isinstance(fn, Function) else Function(fn)
+    function = fn if isinstance(fn, Function) else Function(fn)
     concrete = function.concrete_for(args, kwargs)
     arrays, _ = function._arguments.key(*function._arguments.canonical(args, kwargs))
     return concrete, arrays
 
 
-def _training_step(model: Any, batch: Any) -> tuple[ConcreteFunction, list[Any]]:
+def _training_step(model: Any, batch: PyTree) -> tuple[ConcreteFunction, list[Array]]:
     if not model._is_compiled:
         raise InvalidValueError(
             f"explain: the model {model.name} is not compiled; call model.compile(...) first."
@@ -158,20 +163,20 @@ def _training_step(model: Any, batch: Any) -> tuple[ConcreteFunction, list[Any]]
     step = model._step("train")
     if not hasattr(step, "_trace"):
         raise InvalidValueError(
-            "explain: the model runs eagerly (run_eagerly=True): nothing is compiled."
+            "explain: the model runs eagerly (run_eagerly=True), so it has no compiled step."
         )
 
-    def array(value: Any) -> Any:
-        alone = isinstance(value, jax.ShapeDtypeStruct)
-        return value if alone else convert_to_tensor(value)._value
+    def to_array(value: object) -> object:
+        is_abstract = isinstance(value, jax.ShapeDtypeStruct)
+        return value if is_abstract else convert_to_tensor(value)._value
 
-    arrays = nest.map_structure(array, tuple(batch))
+    arrays = nest.map_structure(to_array, tuple(batch))
     placed = arrays if step.place is None else step.place(arrays)
     return step._trace(placed), jax.tree.leaves(placed)
 
 
-def _mesh_of(values: list[Any]) -> Any:
-    """The mesh that values lie on, the largest one first."""
+def _mesh_of(values: list[Array]) -> jax.sharding.Mesh | jax.sharding.AbstractMesh | None:
+    """Find the largest mesh that values are on."""
     shardings = (getattr(v, "sharding", None) for v in values)
     meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
     return max(meshes, key=lambda m: m.size, default=None)

@@ -1,25 +1,22 @@
-"""How many bytes of a program lie in the host's memory, and how many it moves there or to files."""
+"""Counts of the bytes that a program has in host memory, and that it moves there or to files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.placement.scratch import put_in_files
 
 __all__ = ["held_by_host", "moved_to_files", "moved_to_host"]
 
 
-def held_by_host(arrays: Sequence[Any]) -> int:
-    """Bytes of each device's parts of arrays that lie in the host's memory.
-
-    Args:
-      arrays: arrays of JAX and others.
-    """
+def held_by_host(arrays: Sequence[Array]) -> int:
+    """Count the bytes of the shards of one device that are in host memory."""
     total = 0
     for array in arrays:
         sharding = getattr(array, "sharding", None)
@@ -28,54 +25,46 @@ def held_by_host(arrays: Sequence[Any]) -> int:
     return total
 
 
-def moved_to_host(jaxpr: Any) -> int:
-    """Bytes that a program hands to the host's memory; what is inside of `shard_map` is of one device.
-
-    Args:
-      jaxpr: the program.
-    """
+def moved_to_host(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+    """Count the bytes that a program moves to host memory; inside `shard_map`, those of one device."""
     return _moved(jaxpr, _to_host)
 
 
-def moved_to_files(jaxpr: Any) -> int:
-    """Bytes that a program puts into files until it needs them again, as `moved_to_host` counts them.
-
-    Args:
-      jaxpr: the program.
-    """
+def moved_to_files(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+    """Count the bytes that a program writes to activation files; see `count_bytes_to_host`."""
     return _moved(jaxpr, put_in_files)
 
 
-def _moved(jaxpr: Any, own: Callable[[Any], int]) -> int:
-    return sum(_of_equation(e, own) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+def _moved(jaxpr: Jaxpr | ClosedJaxpr, count: Callable[[JaxprEqn], int]) -> int:
+    return sum(_of_equation(e, count) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
-def _of_equation(equation: Any, own: Callable[[Any], int]) -> int:
-    moved = own(equation)
+def _of_equation(equation: JaxprEqn, count: Callable[[JaxprEqn], int]) -> int:
+    moved = count(equation)
     if moved:
         return moved
-    inside = [_moved(program, own) for program in _programs(equation.params)]
+    inside = [_moved(program, count) for program in _programs(equation.params)]
     if equation.primitive.name == "cond":
         return max(inside)
     return sum(inside) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
 
 
-def _to_host(equation: Any) -> int:
+def _to_host(equation: JaxprEqn) -> int:
     if equation.primitive.name != "device_put":
         return 0
     pairs = zip(equation.outvars, equation.params["devices"], strict=True)
-    return sum(_bytes(v) for v, to in pairs if _is_host(to))
+    return sum(_bytes(v) for v, target in pairs if _is_host(target))
 
 
 def _bytes(variable: Any) -> int:
     return int(variable.aval.size) * int(variable.aval.dtype.itemsize)
 
 
-def _is_host(to: Any) -> bool:
-    return to is jax.memory.Space.Host or getattr(to, "memory_kind", None) == "pinned_host"
+def _is_host(target: object) -> bool:
+    return target is jax.memory.Space.Host or getattr(target, "memory_kind", None) == "pinned_host"
 
 
-def _programs(params: dict[str, Any]) -> list[Any]:
+def _programs(params: Mapping[str, object]) -> list[Jaxpr | ClosedJaxpr]:
     values = [
         v for value in params.values() for v in (value if isinstance(value, tuple) else (value,))
     ]

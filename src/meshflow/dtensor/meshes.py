@@ -1,13 +1,13 @@
-"""Making meshes, and what this process is among the clients of a job."""
+"""Creation of meshes, and the identity of this process among the clients of a job."""
 
 from __future__ import annotations
 
 import math
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_v
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
 from meshflow.distribute.cluster.coordination import join_cluster
 from meshflow.environment.jax_internals import distributed
+from meshflow.environment.types import Array
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
 
@@ -48,8 +49,11 @@ __all__ = [
     "shutdown_tpu_system",
 ]
 
+# The names and sizes of the dimensions of a mesh.
+_MeshDims: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]]
 
-def _of_kind(device_type: str | None, local: bool) -> list[Any]:
+
+def _of_kind(device_type: str | None, local: bool) -> list[jax.Device]:
     kind = (device_type or kinds()[-1]).upper()
     devices = devices_of(kind, local)
     if not devices:
@@ -60,54 +64,52 @@ def _of_kind(device_type: str | None, local: bool) -> list[Any]:
     return devices
 
 
-def _sizes(mesh_dims: Any, count: int) -> tuple[list[str], list[int]]:
-    """The names and sizes of a mesh's dimensions.
+def _sizes(mesh_dims: _MeshDims | None, count: int) -> tuple[list[str], list[int]]:
+    """Parse the names and sizes of a mesh's dimensions.
 
     Raises:
-      ValueError: for what is no name with a size of at least 1, or with -1 for what is left.
+      ValueError: If a dimension is no name with a size of at least 1, or -1 for the remaining
+        devices.
     """
-    given = [("x", count)] if mesh_dims is None else mesh_dims
+    dims = [("x", count)] if mesh_dims is None else mesh_dims
     try:
-        pairs = [(str(n), operator.index(s)) for n, s in dict(given).items()]
-        if len(pairs) < len(given) or not all(size == -1 or size > 0 for _, size in pairs):
+        pairs = [(str(n), operator.index(s)) for n, s in dict(dims).items()]
+        if len(pairs) < len(dims) or not all(size == -1 or size > 0 for _, size in pairs):
             raise ValueError
     except (TypeError, ValueError):
         raise InvalidValueError(
-            "create_mesh: mesh_dims must have different names, each with a whole number of devices of at least 1, or -1 for "
-            f"as many as are left, such as {{'data': 4, 'model': 2}}, got {mesh_dims!r}."
+            "create_mesh: mesh_dims must have different names, each with an integer number of devices of at least 1, or -1 "
+            f"for the remaining devices, such as {{'data': 4, 'model': 2}}, got {mesh_dims!r}."
         ) from None
     names, sizes = [n for n, _ in pairs], [s for _, s in pairs]
     if sizes.count(-1) > 1:
         raise InvalidValueError(f"create_mesh: only one size can be -1, got {dict(pairs)}.")
     if -1 in sizes:
-        known = math.prod(s for s in sizes if s != -1)
-        sizes[sizes.index(-1)] = max(count // known, 1)
+        product = math.prod(s for s in sizes if s != -1)
+        sizes[sizes.index(-1)] = max(count // product, 1)
     return names, sizes
 
 
 def create_mesh(
-    mesh_dims: Any = None,
+    mesh_dims: _MeshDims | None = None,
     mesh_name: str = "",
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[object] | None = None,
     device_type: str | None = None,
     use_xla_spmd: bool = False,
 ) -> Mesh:
-    """A mesh of this process's devices, in row-major order.
+    """Create a mesh of this process's devices, in row-major order.
 
     Args:
-      mesh_dims: (name, size) pairs or a dictionary; one size may be -1; default one dimension "x" of
-        all devices.
-      mesh_name: a name.
-      devices: device strings; default the first devices of `device_type`, all of which the mesh
-        must use when it is left out.
-      device_type: "CPU", "GPU" or "TPU"; default that of `devices`, or the main one.
-      use_xla_spmd: accepted.
-
-    Returns:
-      A `Mesh`.
+      mesh_dims: Pairs (name, size) or a dictionary; one size may be -1. Default: one dimension "x"
+        of all devices.
+      mesh_name: Name of the mesh.
+      devices: Device strings, all of which the mesh must use; default the devices of `device_type`.
+      device_type: "CPU", "GPU" or "TPU"; default the type of the default device.
+      use_xla_spmd: Accepted for TPUs; XLA partitions programs in any case.
 
     Raises:
-      ValueError: for a size that is no whole number of at least 1, and when the sizes do not multiply to the number of devices.
+      ValueError: If a size is no integer of at least 1, or if the product of the sizes is not the
+        number of devices.
 
     Example:
       >>> import meshflow as tf
@@ -116,40 +118,37 @@ def create_mesh(
     """
     chosen = list(devices) if devices is not None else _of_kind(device_type, local=True)
     names, sizes = _sizes(mesh_dims, len(chosen))
-    wanted = math.prod(sizes)
-    if wanted != len(chosen):
+    size = math.prod(sizes)
+    if size != len(chosen):
         raise InvalidValueError(
             f"length of devices ({len(chosen)}) must be equal to total size of the mesh of shape "
-            f"{tuple(sizes)} ({wanted}). Pass devices=['CPU:0', ...] to use some of them, or make more with "
+            f"{tuple(sizes)} ({size}). Pass devices=['CPU:0', ...] to use some of them, or make more with "
             "tf.config.set_logical_device_configuration before the first op."
         )
-    ids = np.arange(wanted).reshape(sizes)
-    flat = list(range(wanted))
+    ids = np.arange(size).reshape(sizes)
+    flat = list(range(size))
     return Mesh(names, ids, flat, chosen, mesh_name, None, use_xla_spmd)
 
 
 def create_distributed_mesh(
-    mesh_dims: Any,
+    mesh_dims: _MeshDims | None,
     mesh_name: str = "",
-    local_devices: Sequence[Any] | None = None,
+    local_devices: Sequence[object] | None = None,
     device_type: str | None = None,
     use_xla_spmd: bool = False,
 ) -> Mesh:
-    """A mesh of the devices of all processes; each process makes it with the same arguments.
+    """Create a mesh of the devices of all processes; each process must pass the same arguments.
 
     Args:
-      mesh_dims: (name, size) pairs or a dictionary.
-      mesh_name: a name.
-      local_devices: this process's devices; default all.
+      mesh_dims: Pairs (name, size) or a dictionary.
+      mesh_name: Name of the mesh.
+      local_devices: Devices of this process; default all. Other processes use equally many.
       device_type: "CPU", "GPU" or "TPU".
-      use_xla_spmd: accepted.
-
-    Returns:
-      A `Mesh`.
+      use_xla_spmd: Accepted for TPUs; XLA partitions programs in any case.
 
     Raises:
-      ValueError: when the sizes do not multiply to the number of devices, or before
-        `initialize_accelerator_system`.
+      ValueError: If the product of the sizes is not the number of devices, or if
+        `initialize_accelerator_system` was not called.
     """
     if not _System.started:
         raise InvalidValueError(
@@ -157,23 +156,25 @@ def create_distributed_mesh(
         )
     if jax.process_count() == 1:
         return create_mesh(mesh_dims, mesh_name, local_devices, device_type, use_xla_spmd)
-    everywhere = sorted(_of_kind(device_type, local=False), key=lambda d: (d.process_index, d.id))
+    global_devices = sorted(
+        _of_kind(device_type, local=False), key=lambda d: (d.process_index, d.id)
+    )
     if local_devices is not None:
-        each = len(local_devices)
-        kept = []
+        count = len(local_devices)
+        selected = []
         for process in range(jax.process_count()):
-            kept += [d for d in everywhere if d.process_index == process][:each]
-        everywhere = kept
-    names, sizes = _sizes(mesh_dims, len(everywhere))
-    if math.prod(sizes) != len(everywhere):
+            selected += [d for d in global_devices if d.process_index == process][:count]
+        global_devices = selected
+    names, sizes = _sizes(mesh_dims, len(global_devices))
+    if math.prod(sizes) != len(global_devices):
         raise InvalidValueError(
-            f"create_distributed_mesh: {len(everywhere)} devices in {jax.process_count()} processes "
-            f"do not make a mesh of shape {tuple(sizes)}."
+            f"create_distributed_mesh: {len(global_devices)} devices in {jax.process_count()} processes "
+            f"cannot form a mesh of shape {tuple(sizes)}."
         )
-    own = [i for i, d in enumerate(everywhere) if d.process_index == jax.process_index()]
-    ids = np.arange(len(everywhere)).reshape(sizes)
-    mine = [everywhere[i] for i in own]
-    return Mesh(names, ids, own, mine, mesh_name, everywhere, use_xla_spmd)
+    local_ids = [i for i, d in enumerate(global_devices) if d.process_index == jax.process_index()]
+    ids = np.arange(len(global_devices)).reshape(sizes)
+    own_devices = [global_devices[i] for i in local_ids]
+    return Mesh(names, ids, local_ids, own_devices, mesh_name, global_devices, use_xla_spmd)
 
 
 def create_tpu_mesh(
@@ -188,27 +189,12 @@ def create_tpu_mesh(
     rotate_ring_across_rings: bool = False,
     use_xla_spmd: bool = False,
 ) -> Mesh:
-    """A mesh of all TPU cores, ordered so that neighbours in the mesh are neighbours in the torus.
+    """Create a mesh of all TPU cores, with neighbours in the mesh close to each other in the torus.
 
-    JAX chooses the order of the cores; the arguments about rings are accepted.
-
-    Args:
-      mesh_dim_names: names of the dimensions.
-      mesh_shape: their sizes.
-      mesh_name: a name.
-      ring_dims: accepted.
-      ring_axes: accepted.
-      ring_bounds: accepted.
-      can_split_host_across_rings: accepted.
-      build_ring_across_rings: accepted.
-      rotate_ring_across_rings: accepted.
-      use_xla_spmd: accepted.
-
-    Returns:
-      A `Mesh`.
+    JAX chooses the order of the cores, so the arguments about rings have no effect.
 
     Raises:
-      ValueError: without TPUs, or when the sizes do not multiply to the number of cores.
+      ValueError: If there are no TPUs, or if the product of the sizes is not the number of cores.
     """
     del ring_dims, ring_axes, ring_bounds, can_split_host_across_rings
     del build_ring_across_rings, rotate_ring_across_rings
@@ -224,13 +210,13 @@ def create_tpu_mesh(
             f"{tuple(mesh_shape)} ({math.prod(mesh_shape)})."
         )
     ordered = _in_torus_order(mesh_shape, cores)
-    own = [i for i, d in enumerate(ordered) if d.process_index == jax.process_index()]
+    local_ids = [i for i, d in enumerate(ordered) if d.process_index == jax.process_index()]
     ids = np.arange(len(ordered)).reshape(tuple(mesh_shape))
-    mine = [ordered[i] for i in own]
-    return Mesh(mesh_dim_names, ids, own, mine, mesh_name, ordered, use_xla_spmd)
+    own_devices = [ordered[i] for i in local_ids]
+    return Mesh(mesh_dim_names, ids, local_ids, own_devices, mesh_name, ordered, use_xla_spmd)
 
 
-def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[Any]) -> list[Any]:
+def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[jax.Device]) -> list[jax.Device]:
     return list(mesh_utils.create_device_mesh(tuple(mesh_shape), cores).ravel())
 
 
@@ -239,13 +225,13 @@ def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[Any]) -> list[Any
 
 @contextmanager
 def default_mesh(mesh: Mesh) -> Iterator[None]:
-    """Puts what eager ops and functions give onto a mesh, whole on every device, unless it is on one.
+    """Replicate the results of eager ops and functions on a mesh, unless they are already on one.
 
     Args:
-      mesh: the mesh, which `get_default_mesh` returns inside.
+      mesh: Mesh, which `get_default_mesh` returns inside the context.
 
     Raises:
-      ValueError: when it is not a mesh.
+      ValueError: If the argument is not a mesh.
 
     Example:
       >>> import meshflow as tf
@@ -269,12 +255,12 @@ run_on = default_mesh
 
 
 class _OntoMesh:
-    """Moves an array to a mesh, unless it lies on one or is no number."""
+    """Callable that replicates an array on a mesh, unless it is on a mesh already or holds strings."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
 
-    def __call__(self, array: Any) -> Any:
+    def __call__(self, array: Array) -> Array:
         if array.dtype == object or isinstance(array, jax.core.Tracer):
             return array
         if isinstance(getattr(array, "sharding", None), jax.sharding.NamedSharding):
@@ -283,7 +269,7 @@ class _OntoMesh:
 
 
 def get_default_mesh() -> Mesh | None:
-    """The mesh of the innermost `default_mesh`, or None.
+    """Return the mesh of the innermost `default_mesh`, or None.
 
     Example:
       >>> import meshflow as tf
@@ -294,12 +280,12 @@ def get_default_mesh() -> Mesh | None:
       >>> tf.experimental.dtensor.get_default_mesh() is None
       True
     """
-    placing = context.placing
-    return placing.mesh if isinstance(placing, _OntoMesh) else None
+    place_output = context.placing
+    return place_output.mesh if isinstance(place_output, _OntoMesh) else None
 
 
 def device_name() -> str:
-    """TensorFlow's name of the device of tensors on meshes, which `tf.device` takes.
+    """Return TensorFlow's name of the device of tensors on meshes, which can be passed to `tf.device`.
 
     Example:
       >>> import meshflow as tf
@@ -313,7 +299,7 @@ def device_name() -> str:
 
 
 class _System:
-    """Whether `initialize_accelerator_system` was called and not taken back."""
+    """State of the accelerator system: whether it is initialized."""
 
     started = False
 
@@ -325,22 +311,22 @@ def initialize_accelerator_system(
     experimental_reset_context: bool | None = False,
     experimental_enable_megcore: bool | None = False,
 ) -> str:
-    """Starts the devices, and joins the other processes named in `DTENSOR_JOBS`.
+    """Initialize the devices, and connect to the other processes that `DTENSOR_JOBS` lists.
 
     Args:
-      device_type: "CPU", "GPU" or "TPU"; default the best there is.
-      enable_coordination_service: accepted.
-      num_logical_cpu_devices: how many virtual CPU devices to make.
-      experimental_reset_context: accepted.
-      experimental_enable_megcore: accepted.
+      device_type: "CPU", "GPU" or "TPU"; default the best available type.
+      enable_coordination_service: Ignored.
+      num_logical_cpu_devices: Number of virtual CPU devices to create.
+      experimental_reset_context: Ignored.
+      experimental_enable_megcore: Ignored.
 
     Returns:
       The device type.
 
     Raises:
-      ValueError: when there is no such device, or at the second call without a shutdown between.
-      RuntimeError: when ops have run before other processes are joined.
-      DeadlineExceededError: when a process does not join in time, naming it.
+      ValueError: If there is no such device, or if the system is already initialized.
+      RuntimeError: If ops were run before the other processes were connected.
+      DeadlineExceededError: If a process does not connect in time; the message names it.
     """
     del enable_coordination_service, experimental_reset_context, experimental_enable_megcore
     if _System.started:
@@ -352,13 +338,13 @@ def initialize_accelerator_system(
     addresses = jobs()
     if len(addresses) > 1 and jax.distributed.is_initialized() is False:
         join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
-    kind = type_of(_of_kind(device_type, local=True)[0])
+    type_found = type_of(_of_kind(device_type, local=True)[0])
     _System.started = True
-    return kind
+    return type_found
 
 
 def preferred_device_type() -> str:
-    """The best kind of device there is: "TPU", else "GPU", else "CPU".
+    """Return the best available device type: "TPU", else "GPU", else "CPU".
 
     Example:
       >>> import meshflow as tf
@@ -369,7 +355,7 @@ def preferred_device_type() -> str:
 
 
 def heartbeat_enabled() -> bool:
-    """Whether processes watch each other, from `DTENSOR_ENABLE_HEARTBEAT`; jax.distributed always does."""
+    """Return the setting `DTENSOR_ENABLE_HEARTBEAT`; jax.distributed always sends heartbeats."""
     return os.environ.get("DTENSOR_ENABLE_HEARTBEAT", "true").lower() in ("true", "1")
 
 
@@ -378,10 +364,10 @@ initialize_tpu_system = initialize_accelerator_system
 
 
 def shutdown_accelerator_system() -> None:
-    """Leaves the other processes; in a single one, takes the initialization back.
+    """Disconnect from the other processes and mark the accelerator system as not initialized.
 
     Raises:
-      ValueError: when the system was not initialized.
+      ValueError: If the system was not initialized.
     """
     if not _System.started:
         raise InvalidValueError(
@@ -396,28 +382,28 @@ shutdown_tpu_system = shutdown_accelerator_system
 
 
 def jobs() -> list[str]:
-    """Addresses of all clients, from `DTENSOR_JOBS`; empty for a single one.
+    """Return the addresses of all clients, from `DTENSOR_JOBS`; empty for a single client.
 
     Raises:
-      ValueError: when names of Borg tasks are not in the order of their numbers.
+      ValueError: If the names of Borg tasks are not sorted by their numbers.
 
     Example:
       >>> import meshflow as tf
       >>> tf.experimental.dtensor.jobs()
       []
     """
-    found = [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
-    if found and all(j.startswith("/bns/") for j in found):
-        numbers = [int(j.rsplit("/", 1)[1].split(":")[0]) for j in found]
-        if numbers != sorted(numbers):
+    addresses = [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
+    if addresses and all(j.startswith("/bns/") for j in addresses):
+        tasks = [int(j.rsplit("/", 1)[1].split(":")[0]) for j in addresses]
+        if tasks != sorted(tasks):
             raise InvalidValueError(
-                f"Unexpected DTENSOR_JOBS: /bns/ names must be in the order of their tasks, got {found}."
+                f"Unexpected DTENSOR_JOBS: /bns/ names must be in the order of their tasks, got {addresses}."
             )
-    return found
+    return addresses
 
 
 def client_id() -> int:
-    """This process's number among the clients.
+    """Return the id of this process among the clients.
 
     Example:
       >>> import meshflow as tf
@@ -428,7 +414,7 @@ def client_id() -> int:
 
 
 def num_clients() -> int:
-    """How many processes take part.
+    """Return the number of clients.
 
     Example:
       >>> import meshflow as tf
@@ -439,7 +425,7 @@ def num_clients() -> int:
 
 
 def job_name() -> str:
-    """The job's name: "localhost", or "worker" with several clients.
+    """Return the name of the job: "localhost", or "worker" with several clients.
 
     Example:
       >>> import meshflow as tf
@@ -450,10 +436,7 @@ def job_name() -> str:
 
 
 def full_job_name(task_id: int | None = None) -> str:
-    """The job's name with the task.
-
-    Args:
-      task_id: the task; default this process.
+    """Return the name of the job with the task.
 
     Example:
       >>> import meshflow as tf
@@ -467,11 +450,7 @@ def full_job_name(task_id: int | None = None) -> str:
 
 
 def local_devices(device_type: str, for_client_id: int | None = None) -> list[DeviceSpec]:
-    """A client's devices.
-
-    Args:
-      device_type: "CPU", "GPU" or "TPU".
-      for_client_id: the client; default this one.
+    """Return the devices of a client.
 
     Example:
       >>> import meshflow as tf
@@ -486,10 +465,7 @@ def local_devices(device_type: str, for_client_id: int | None = None) -> list[De
 
 
 def num_local_devices(device_type: str) -> int:
-    """How many devices of a type this process has.
-
-    Args:
-      device_type: "CPU", "GPU" or "TPU".
+    """Return the number of devices of a type in this process.
 
     Example:
       >>> import meshflow as tf
@@ -503,10 +479,7 @@ def num_local_devices(device_type: str) -> int:
 
 
 def num_global_devices(device_type: str) -> int:
-    """How many devices of a type all processes have.
-
-    Args:
-      device_type: "CPU", "GPU" or "TPU".
+    """Return the number of devices of a type in all processes.
 
     Example:
       >>> import meshflow as tf
@@ -524,15 +497,15 @@ _barriers: dict[str, int] = {}
 
 
 def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
-    """Waits until all processes of the mesh have done their work and are here.
+    """Wait until all processes of the mesh have finished their work and have called `barrier`.
 
     Args:
-      mesh: the mesh.
-      barrier_name: a name, which errors mention.
-      timeout_in_ms: how long to wait; default a day.
+      mesh: Mesh of the processes.
+      barrier_name: Name for error messages.
+      timeout_in_ms: Time limit in milliseconds; default one day.
 
     Raises:
-      DeadlineExceededError: when a process does not come in time.
+      DeadlineExceededError: If a process does not call `barrier` in time.
     """
     jax.effects_barrier()
     for name in mesh.local_devices():
@@ -540,14 +513,14 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     if jax.process_count() == 1:
         return
     name = barrier_name or "(barrier)"
-    number = _barriers[name] = _barriers.get(name, -1) + 1
-    wait = 24 * 60 * 60 * 1000 if timeout_in_ms is None else int(timeout_in_ms)
+    count = _barriers[name] = _barriers.get(name, -1) + 1
+    timeout = 24 * 60 * 60 * 1000 if timeout_in_ms is None else int(timeout_in_ms)
     try:
-        # The only barrier with a time limit.
-        distributed.global_state.client.wait_at_barrier(f"dtensor {name}:{number}", wait)  # type: ignore[union-attr]
+        # JAX has no public barrier with a time limit.
+        distributed.global_state.client.wait_at_barrier(f"dtensor {name}:{count}", timeout)  # type: ignore[union-attr]
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):
             raise
         raise DeadlineExceededError(
-            f"barrier {name}: not all of {jax.process_count()} processes came within {wait / 1000:g} s."
+            f"barrier {name}: not all of {jax.process_count()} processes came within {timeout / 1000:g} s."
         ) from error

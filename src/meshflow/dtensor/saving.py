@@ -1,7 +1,7 @@
-"""Saving tensors and variables that are split over a mesh, and restoring them on another.
+"""Saving of tensors and variables that are split over a mesh, and restoring on another mesh.
 
-Files hold whole arrays and do not tell how they were split, so that what was saved on one mesh is
-restored on any other, by `tf.train.Checkpoint` as well.
+The files contain full arrays and no layouts, so a checkpoint of one mesh can be restored on any
+other mesh, and by `tf.train.Checkpoint`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshflow.checkpoint.assigning import parts_of
 from meshflow.checkpoint.checkpoint import Checkpoint
 from meshflow.checkpoint.containers import open_checkpoint, written
 from meshflow.checkpoint.graph import stored
+from meshflow.checkpoint.slices import Parts
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.dtensor.values import DVariable
+from meshflow.environment.types import Array, StrPath
+from meshflow.placement.file_store import FileArray
 from meshflow.placement.layout import layout_of
 from meshflow.placement.mesh import Mesh
 
@@ -32,20 +35,23 @@ __all__ = [
     "sharded_save",
 ]
 
+# A path, a name, or a list or tensor of names.
+_Names: TypeAlias = StrPath | bytes | Tensor | Variable | Sequence[StrPath | bytes]
+
 
 class DTensorCheckpoint(Checkpoint):
     """`tf.train.Checkpoint` for variables on a mesh.
 
-    Each device's part is written to and read from its place in the file. Variables may be restored
-    in other layouts and on other meshes than they were saved in.
+    The shard of each device is written to and read from its own range of the file. Variables can be
+    restored in other layouts and on other meshes.
 
     Args:
-      mesh: the mesh of the variables.
-      root: an object whose children are saved as this object's own.
-      **kwargs: objects to save.
+      mesh: Mesh of the variables.
+      root: Object with children that are saved as children of this object.
+      **kwargs: Objects to save.
 
     Raises:
-      ValueError: as for `tf.train.Checkpoint`.
+      ValueError: For the same reasons as `tf.train.Checkpoint`.
 
     Example:
       >>> import tempfile
@@ -60,7 +66,7 @@ class DTensorCheckpoint(Checkpoint):
       array([1., 1., 1., 1.], dtype=float32)
     """
 
-    def __init__(self, mesh: Mesh, root: Any = None, **kwargs: Any) -> None:
+    def __init__(self, mesh: Mesh, root: object = None, **kwargs: object) -> None:
         if not isinstance(mesh, Mesh):
             raise InvalidValueError(f"DTensorCheckpoint: expected a Mesh, got {mesh!r}.")
         super().__init__(root, **kwargs)
@@ -68,11 +74,7 @@ class DTensorCheckpoint(Checkpoint):
 
 
 def enable_save_as_bf16(variables: Sequence[Variable]) -> None:
-    """Makes checkpoints keep float32 variables as bfloat16: half the size, 8 bits of precision.
-
-    Args:
-      variables: variables; those without a layout are left alone.
-    """
+    """Store float32 variables as bfloat16 in checkpoints: half the size, 8 bits of precision."""
     for variable in variables:
         if isinstance(variable, DVariable) or variable.layout is not None:
             variable.save_as_bf16 = True  # type: ignore[attr-defined]
@@ -80,23 +82,23 @@ def enable_save_as_bf16(variables: Sequence[Variable]) -> None:
 
 def sharded_save(
     mesh: Mesh,
-    file_prefix: Any,
-    tensor_names: Any,
-    shape_and_slices: Any,
-    tensors: Sequence[Any],
+    file_prefix: _Names,
+    tensor_names: _Names,
+    shape_and_slices: _Names,
+    tensors: Sequence[TensorLike],
 ) -> None:
-    """Saves tensors under names; every process of the mesh calls it.
+    """Save tensors under names; every process of the mesh must call this function.
 
     Args:
-      mesh: their mesh.
-      file_prefix: path of the checkpoint.
-      tensor_names: a name for each.
-      shape_and_slices: "" for each; parts of tensors are not saved.
-      tensors: tensors or variables.
+      mesh: Mesh of the tensors.
+      file_prefix: Path of the checkpoint.
+      tensor_names: Name of each tensor.
+      shape_and_slices: "" for each tensor; slices of tensors are not supported.
+      tensors: Tensors or variables.
 
     Raises:
-      ValueError: when the numbers differ, or a slice is given.
-      RuntimeError: while a function is traced.
+      ValueError: If the lengths differ, or if a slice is passed.
+      RuntimeError: If a function is being traced.
     """
     del mesh
     if context.trace is not None:
@@ -104,8 +106,8 @@ def sharded_save(
     names, slices = _texts(tensor_names), _texts(shape_and_slices)
     if not len(names) == len(slices) == len(tensors):
         raise InvalidValueError(
-            f"sharded_save: got {len(names)} names, {len(slices)} slices and {len(tensors)} tensors; there must be "
-            "one of each for each tensor."
+            f"sharded_save: got {len(names)} names, {len(slices)} slices and {len(tensors)} tensors; pass one name "
+            "and one slice for each tensor."
         )
     if any(slices):
         raise InvalidValueError('sharded_save: the only shape_and_slices supported is "".')
@@ -114,14 +116,14 @@ def sharded_save(
 
 
 def name_based_save(
-    mesh: Mesh, checkpoint_prefix: Any, name_tensor_dict: Mapping[str, Any]
+    mesh: Mesh, checkpoint_prefix: _Names, name_tensor_dict: Mapping[str, TensorLike]
 ) -> None:
-    """Saves tensors under names.
+    """Save tensors under names.
 
     Args:
-      mesh: their mesh.
-      checkpoint_prefix: path of the checkpoint.
-      name_tensor_dict: tensors or variables by name.
+      mesh: Mesh of the tensors.
+      checkpoint_prefix: Path of the checkpoint.
+      name_tensor_dict: Tensors or variables by name.
 
     Example:
       >>> import meshflow as tf
@@ -140,39 +142,40 @@ def name_based_save(
 
 
 def name_based_restore(
-    mesh: Mesh, checkpoint_prefix: Any, name_tensor_dict: Mapping[str, Any]
+    mesh: Mesh, checkpoint_prefix: _Names, name_tensor_dict: Mapping[str, TensorLike]
 ) -> OrderedDict[str, Tensor]:
-    """Reads what `name_based_save` or `sharded_save` wrote.
+    """Read a checkpoint that `name_based_save` or `sharded_save` has written.
 
     Args:
-      mesh: the mesh of the results.
-      checkpoint_prefix: path of the checkpoint.
-      name_tensor_dict: by name a tensor or variable of the shape, dtype and layout to read into.
+      mesh: Mesh of the results.
+      checkpoint_prefix: Path of the checkpoint.
+      name_tensor_dict: By name, a tensor or variable with the shape, dtype and layout of the
+        result.
 
     Returns:
-      New tensors by name; the given ones keep their values.
+      New tensors by name; `name_tensor_dict` is not changed.
 
     Raises:
-      ValueError: for a tensor that is not on a mesh, or whose shape is not that of the stored one.
-      NotFoundError: when there is no such checkpoint or name.
+      ValueError: If a tensor is not on a mesh, or if its shape differs from the stored shape.
+      NotFoundError: If the checkpoint or a name in it does not exist.
     """
     del mesh
     folder = open_checkpoint(_texts(checkpoint_prefix)[0])
-    found: OrderedDict[str, Tensor] = OrderedDict()
-    for name, like in name_tensor_dict.items():
-        layout = layout_of(like) if isinstance(like, (Tensor, Variable)) else None
+    restored: OrderedDict[str, Tensor] = OrderedDict()
+    for name, target in name_tensor_dict.items():
+        layout = layout_of(target) if isinstance(target, (Tensor, Variable)) else None
         if layout is None:
             raise InvalidValueError(
                 f"Saving/Restoring tensor must be a DTensor: {name} is not on a mesh."
             )
         value = folder.open(name)
-        if tuple(value.shape) != tuple(like.shape):
+        if tuple(value.shape) != tuple(target.shape):
             raise InvalidValueError(
                 f"name_based_restore: {name} was saved with shape {tuple(value.shape)}, the tensor to read into has "
-                f"{tuple(like.shape)}."
+                f"{tuple(target.shape)}."
             )
-        found[name] = parts_of(value, layout, like.dtype.dtype)
-    return found
+        restored[name] = parts_of(value, layout, target.dtype.dtype)
+    return restored
 
 
 def _texts(value: Any) -> list[str]:
@@ -185,7 +188,7 @@ def _texts(value: Any) -> list[str]:
     return [os.fsdecode(v) for v in value]
 
 
-def _value(tensor: Any) -> Any:
+def _value(tensor: TensorLike) -> Array | FileArray | Parts:
     if isinstance(tensor, Variable):
         return stored(tensor)
     return convert_to_tensor(tensor)._value

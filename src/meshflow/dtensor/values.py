@@ -1,8 +1,8 @@
-"""Tensors and variables on a mesh: moving, splitting, putting together."""
+"""Tensors and variables on a mesh, and functions that move, split and join them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,12 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, register_mesh_text
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.ops.printing import value_text
-from meshflow.placement.layout import MATCH, Layout, layout_of, place, place_like
+from meshflow.placement.layout import MATCH, Layout, layout_of, layout_of_array, place, place_like
 from meshflow.placement.mesh import jax_device
 
 __all__ = [
@@ -32,26 +34,26 @@ __all__ = [
 
 
 def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Tensor:
-    """Changes how a tensor lies on its mesh.
+    """Change the layout of a tensor.
 
     Args:
-      tensor: a tensor.
-      layout: the new layout; `MATCH` leaves an axis as it is.
-      name: ignored.
+      tensor: Tensor to move.
+      layout: New layout; a `MATCH` axis keeps its sharding.
+      name: Ignored.
 
     Returns:
       A tensor of the same value. Its gradient has the layout of the input.
 
     Raises:
-      InvalidArgumentError: when the shape does not fit the layout.
+      InvalidArgumentError: If the shape does not fit the layout.
 
     Example:
       >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> split = tf.experimental.dtensor.Layout(["x"], mesh)
-      >>> whole = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
+      >>> replicated = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
       >>> parts = tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], split)
-      >>> gathered = tf.experimental.dtensor.relayout(parts, whole)
+      >>> gathered = tf.experimental.dtensor.relayout(parts, replicated)
       >>> [part.numpy().tolist() for part in tf.experimental.dtensor.unpack(gathered)]
       [[1, 2, 3, 4], [1, 2, 3, 4]]
     """
@@ -61,31 +63,26 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
     if MATCH in layout.sharding_specs and context.trace is None:
         if layout.rank != len(tensor.shape):
             layout.check(tensor.shape.as_list())
-        present = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
-        pairs = zip(layout.sharding_specs, present.sharding_specs, strict=True)
+        current = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
+        pairs = zip(layout.sharding_specs, current.sharding_specs, strict=True)
         layout = Layout([p if s == MATCH else s for s, p in pairs], layout.mesh)
     return place(tensor, layout)
 
 
-def relayout_like(tensor: TensorLike, layout_tensor: Any, name: str | None = None) -> Tensor:
-    """Gives a tensor the layout of another.
-
-    Args:
-      tensor: a tensor.
-      layout_tensor: the tensor whose layout it takes.
-      name: ignored.
-
-    Returns:
-      A tensor of the same value.
+def relayout_like(
+    tensor: TensorLike, layout_tensor: Tensor | Variable, name: str | None = None
+) -> Tensor:
+    """Change the layout of a tensor to that of another tensor.
 
     Example:
       >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> split = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> parts = tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], split)
-      >>> whole = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
-      >>> other = tf.experimental.dtensor.copy_to_mesh(tf.zeros([4]), whole)
-      >>> tf.experimental.dtensor.fetch_layout(tf.experimental.dtensor.relayout_like(parts, other)) == whole
+      >>> replicated = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
+      >>> model = tf.experimental.dtensor.copy_to_mesh(tf.zeros([4]), replicated)
+      >>> moved = tf.experimental.dtensor.relayout_like(parts, model)
+      >>> tf.experimental.dtensor.fetch_layout(moved) == replicated
       True
     """
     if context.trace is not None and getattr(layout_tensor, "layout", None) is None:
@@ -97,18 +94,15 @@ def relayout_like(tensor: TensorLike, layout_tensor: Any, name: str | None = Non
 
 
 def copy_to_mesh(tensor: TensorLike, layout: Layout, source_layout: Layout | None = None) -> Tensor:
-    """Puts an ordinary tensor on a mesh.
+    """Copy a tensor to a mesh.
 
     Args:
-      tensor: anything that converts to a tensor.
-      layout: where to; its shape must fit.
-      source_layout: accepted.
-
-    Returns:
-      A tensor on the mesh.
+      tensor: Value that can be converted to a tensor.
+      layout: Layout of the result.
+      source_layout: Ignored.
 
     Raises:
-      InvalidArgumentError: when the shape does not fit the layout.
+      InvalidArgumentError: If the shape does not fit the layout.
 
     Example:
       >>> import meshflow as tf
@@ -122,19 +116,16 @@ def copy_to_mesh(tensor: TensorLike, layout: Layout, source_layout: Layout | Non
     return relayout(tensor, layout)
 
 
-def pack(tensors: Any, layout: Layout) -> Tensor:
-    """Makes one tensor of the parts on this process's devices.
+def pack(tensors: Sequence[TensorLike], layout: Layout) -> Tensor:
+    """Create a tensor from the shards on this process's devices.
 
     Args:
-      tensors: one part per local device, in the mesh's order.
-      layout: how the parts lie.
-
-    Returns:
-      The whole tensor.
+      tensors: One shard per local device, in the order of the mesh.
+      layout: Layout of the result.
 
     Raises:
-      RuntimeError: while a function is traced.
-      InvalidArgumentError: when number, shape or rank of the parts do not fit the layout.
+      RuntimeError: If a function is being traced.
+      InvalidArgumentError: If the number, shape or rank of the shards does not fit the layout.
 
     Example:
       >>> import meshflow as tf
@@ -170,23 +161,17 @@ def pack(tensors: Any, layout: Layout) -> Tensor:
             )
     devices = [jax_device(d) for d in layout.mesh.local_devices()]
     arrays = [jax.device_put(p._value, d) for p, d in zip(parts, devices, strict=True)]
-    whole = layout.global_shape_from_local_shape(shape)
-    return Tensor(jax.make_array_from_single_device_arrays(whole, layout.sharding(), arrays))
+    global_shape = layout.global_shape_from_local_shape(shape)
+    return Tensor(jax.make_array_from_single_device_arrays(global_shape, layout.sharding(), arrays))
 
 
-def unpack(tensor: Any) -> list[Tensor]:
-    """The parts of a tensor on this process's devices, in the mesh's order.
-
-    Args:
-      tensor: a tensor on a mesh.
-
-    Returns:
-      A list of tensors.
+def unpack(tensor: Tensor) -> list[Tensor]:
+    """Return the shards of a tensor on this process's devices, in the order of the mesh.
 
     Raises:
-      RuntimeError: while a function is traced.
-      TypeError: when it is not a tensor.
-      InvalidArgumentError: when the tensor is not on a mesh.
+      RuntimeError: If a function is being traced.
+      TypeError: If the argument is not a tensor.
+      InvalidArgumentError: If the tensor is not on a mesh.
 
     Example:
       >>> import meshflow as tf
@@ -211,18 +196,15 @@ def unpack(tensor: Any) -> list[Tensor]:
     return [Tensor(by_device[jax_device(d)]) for d in layout.mesh.local_devices()]
 
 
-def fetch_layout(tensor: Any) -> Layout | None:
-    """The layout of a tensor or variable on a mesh.
-
-    Args:
-      tensor: a tensor or variable.
+def fetch_layout(tensor: object) -> Layout | None:
+    """Return the layout of a tensor or variable on a mesh.
 
     Returns:
-      Its `Layout`; None for what is neither a tensor nor a variable.
+      The `Layout`, or None if the argument is neither a tensor nor a variable.
 
     Raises:
-      RuntimeError: while a function is traced.
-      InvalidArgumentError: when the tensor is not on a mesh.
+      RuntimeError: If a function is being traced.
+      InvalidArgumentError: If the tensor is not on a mesh.
 
     Example:
       >>> import meshflow as tf
@@ -232,9 +214,9 @@ def fetch_layout(tensor: Any) -> Layout | None:
       >>> tf.experimental.dtensor.fetch_layout(ones).sharding_specs
       ['x']
     """
-    known = getattr(tensor, "layout", None)
-    if isinstance(known, Layout):
-        return known
+    variable_layout = getattr(tensor, "layout", None)
+    if isinstance(variable_layout, Layout):
+        return variable_layout
     if context.trace is not None:
         raise RuntimeError(
             "`fetch_layout` must be called eagerly. It was called inside a tf.function."
@@ -253,14 +235,11 @@ def fetch_layout(tensor: Any) -> Layout | None:
     return layout
 
 
-def is_dtensor(tensor: Any) -> bool:
-    """Whether a value is a tensor or variable on a mesh.
-
-    Args:
-      tensor: anything.
+def is_dtensor(tensor: object) -> bool:
+    """Check whether a value is a tensor or variable on a mesh.
 
     Raises:
-      RuntimeError: while a function is traced.
+      RuntimeError: If a function is being traced.
 
     Example:
       >>> import meshflow as tf
@@ -277,43 +256,36 @@ def is_dtensor(tensor: Any) -> bool:
     return isinstance(tensor, (Tensor, Variable)) and layout_of(tensor) is not None
 
 
-def check_layout(tensor: Any, layout: Layout) -> None:
-    """Checks that a tensor has a layout.
-
-    Args:
-      tensor: a tensor.
-      layout: the expected layout.
+def check_layout(tensor: Tensor | Variable, layout: Layout) -> None:
+    """Check that a tensor has a layout.
 
     Raises:
-      ValueError: when it has another.
+      ValueError: If the tensor has another layout.
 
     Example:
       >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
-      >>> whole = tf.experimental.dtensor.copy_to_mesh(tf.ones([4]), layout.replicated(mesh, 1))
-      >>> tf.experimental.dtensor.check_layout(tf.experimental.dtensor.relayout(whole, layout), layout)
+      >>> copies = tf.experimental.dtensor.copy_to_mesh(tf.ones([4]), layout.replicated(mesh, 1))
+      >>> tf.experimental.dtensor.check_layout(tf.experimental.dtensor.relayout(copies, layout), layout)
     """
-    found = fetch_layout(tensor)
-    if found != layout:
+    actual = fetch_layout(tensor)
+    if actual != layout:
         raise InvalidValueError(
-            f"Layout of tensor: {found}, did not match expected layout: {layout}."
+            f"Layout of tensor: {actual}, did not match expected layout: {layout}."
         )
 
 
 def call_with_layout(
-    fn: Callable[..., Any], layout: Layout | None, *args: Any, **kwargs: Any
-) -> Any:
-    """Calls a function and puts its result in a layout.
+    fn: Callable[..., PyTree], layout: Layout | None, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Call a function and change the layout of its results.
 
     Args:
-      fn: a function that returns tensors.
-      layout: the layout of its result; None calls it as it is.
-      *args: its arguments.
-      **kwargs: its keyword arguments.
-
-    Returns:
-      What `fn` returns.
+      fn: Function that returns tensors.
+      layout: Layout of the results; None leaves the results unchanged.
+      *args: Arguments of the function.
+      **kwargs: Keyword arguments of the function.
 
     Example:
       >>> import meshflow as tf
@@ -330,8 +302,8 @@ def call_with_layout(
 
 
 def _text(array: Any) -> str | None:
-    """An array and its layout as TensorFlow prints them: by devices, unless all have the whole."""
-    layout = None if isinstance(array, jax.core.Tracer) else layout_of(Tensor(array))
+    """Format an array and its layout as TensorFlow does: by device, unless it is replicated."""
+    layout = layout_of_array(array)
     if layout is None or not layout.mesh.shown:
         return None
     if layout.is_fully_replicated():
@@ -348,30 +320,31 @@ register_mesh_text(_text)
 
 
 class _OnMesh(type(Variable)):  # type: ignore[misc]
-    """The type of `DVariable`: every variable with a layout is one, also those that layers make."""
+    """Metaclass that makes every variable with a layout an instance of `DVariable`."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         if cls is not DVariable:
             return super().__instancecheck__(instance)
         return isinstance(instance, Variable) and instance.layout is not None
 
 
 class DVariable(Variable, metaclass=_OnMesh):
-    """A variable on a mesh, whose layout never changes.
+    """Variable on a mesh, with a constant layout.
 
     Args:
-      initial_value: a tensor on a mesh, or any value when `layout` is given, or a function.
-      *args: as for `tf.Variable`.
-      dtype: the dtype.
-      layout: the layout; default that of the initial value.
-      **kwargs: as for `tf.Variable`.
+      initial_value: Tensor on a mesh, any value if `layout` is passed, or a function that returns
+        one of them.
+      *args: Further arguments of `tf.Variable`.
+      dtype: Dtype of the variable.
+      layout: Layout of the variable; default that of the initial value.
+      **kwargs: Further keyword arguments of `tf.Variable`.
 
     Attributes:
-      save_as_bf16: whether checkpoints keep its float32 value as bfloat16.
+      save_as_bf16: Whether checkpoints store a float32 value as bfloat16.
 
     Raises:
-      InvalidArgumentError: when neither the value nor `layout` says where the variable lies, or
-        both do and differ.
+      InvalidArgumentError: If neither the value nor `layout` specifies a layout, or if both do and
+        differ.
 
     Example:
       >>> import meshflow as tf
@@ -384,26 +357,28 @@ class DVariable(Variable, metaclass=_OnMesh):
 
     def __init__(
         self,
-        initial_value: Any,
+        initial_value: TensorLike | Callable[[], TensorLike],
         *args: Any,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         layout: Layout | None = None,
         **kwargs: Any,
     ) -> None:
         if callable(initial_value) and not isinstance(initial_value, Tensor):
             initial_value = initial_value()
-        found = layout_of(initial_value) if isinstance(initial_value, (Tensor, Variable)) else None
-        if layout is None and found is None:
+        value_layout = (
+            layout_of(initial_value) if isinstance(initial_value, (Tensor, Variable)) else None
+        )
+        if layout is None and value_layout is None:
             raise InvalidArgumentError(
                 "Neither layout nor DTensor initial value are provided. Pass layout= to DVariable, or put the value "
                 "on a mesh with dtensor.copy_to_mesh or call_with_layout."
             )
-        if layout is not None and found is not None and found != layout:
+        if layout is not None and value_layout is not None and value_layout != layout:
             raise InvalidArgumentError(
-                f"Conflicting layout are provided for initial value layout ({found.sharding_specs}) and variable "
+                f"Conflicting layout are provided for initial value layout ({value_layout.sharding_specs}) and variable "
                 f"({layout.sharding_specs})."
             )
-        # Were there a dtype among `args`, Python would say so.
+        # mypy reports that `args` might contain a dtype, too; Python raises an error in that case.
         super().__init__(initial_value, *args, dtype=dtype, **kwargs)  # type: ignore[misc]
-        self._layout = layout or found
+        self._layout = layout or value_layout
         self.save_as_bf16 = False

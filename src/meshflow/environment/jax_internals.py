@@ -33,8 +33,9 @@ here first. What each is for, and what in public would take its place:
 * `JAXLIB_VERSION`, `read_ffi_version`: the version of jaxlib, and that of XLA's foreign function interface, of which an
   older one refuses kernels that were compiled with newer headers. Public: the version of jaxlib.
 
-`SUPPORTED` is the range of versions of JAX and jaxlib, `DIFFERENCES` the table of differences between them. Two of them are handled here:
-`count_scan_operands` reads the parameters of `scan`, `expand_high_level` expands `call_hi_primitive`.
+`SUPPORTED` is the range of versions of JAX and jaxlib, `DIFFERENCES` the table of differences between them. Three of them are handled here:
+`count_scan_operands` reads the parameters of `scan`, `expand_high_level` expands `call_hi_primitive`, and
+`make_exported` fills the fields of `jax.export.Exported`.
 
 What may be missing, as there is a slower public way:
 
@@ -51,6 +52,7 @@ What may be missing, as there is a slower public way:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -81,6 +83,7 @@ __all__ = [
     "jex_backend",
     "jex_core",
     "jex_primitives",
+    "make_exported",
     "mlir",
     "mlir_func",
     "mlir_hlo",
@@ -127,12 +130,17 @@ DIFFERENCES = (
     Difference("0.11", "Python 3.12 is required.", "`requirements-newest.lock`"),
     Difference("0.11", "`scan` has `ft_in` and `ft_out`, not `num_consts` and `num_carry`.", "`count_scan_operands`"),
     Difference("0.11", "`jax.experimental.shard_alike` no longer exists.", "`placement/sharding_groups.py`"),
+    Difference("0.11", "`ClosedJaxpr` is the same class as `Jaxpr`.", "`core/tracing/host_callbacks.py`"),
+    Difference("0.11", "`jax.export.Exported` has no field `_has_named_shardings`.", "`make_exported`"),
+    Difference("0.11", "Annotations have `jax.Array`, not `jax.jaxlib._jax.Array`.", "`numpy/jnp_wrappers.py`"),
     Difference("0.11", "`log2` and `one_minus_square` are primitives.", "`deployment/newer_primitives.py`"),
     Difference("0.11", "`top_k` has `is_stable`, which is true by default.", "`lite/shaping.py`"),
     Difference("0.11", "Iteration over an array is one `unstack`.", "`deployment/newer_primitives.py`"),
     Difference("0.11", "XLA has no flag `--xla_cpu_use_fusion_emitters`.", "`tests/tiers.py`"),
     Difference("0.11", "XLA's foreign function interface has version 0.4.", "`kernels/library.py`"),
     Difference("0.12", "`call_hi_primitive` calls functions such as `jax.numpy.searchsorted`.", "`expand_high_level`"),
+    Difference("0.12", "XLA refuses layouts of results of callbacks.", "`core/iterators/callback_infeed.py`"),
+    Difference("0.12", "`jax.numpy.cross` refuses vectors of two elements.", "`ops/math/products.py`"),
     Difference("0.12", "`polynomial` is a primitive.", "`deployment/newer_primitives.py`"),
     Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
 )  # fmt: skip
@@ -225,3 +233,14 @@ def read_ffi_version() -> tuple[int, int] | None:
         return None
     found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
     return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+
+
+def make_exported(**fields: Any) -> Any:
+    """Return a `jax.export.Exported` without named shardings.
+
+    Args:
+      **fields: its fields, without `_has_named_shardings`, which JAX 0.10 has.
+    """
+    if any(f.name == "_has_named_shardings" for f in dataclasses.fields(jax.export.Exported)):
+        fields["_has_named_shardings"] = False
+    return jax.export.Exported(**fields)

@@ -1,6 +1,6 @@
-"""`tf.lite`: models for LiteRT (TensorFlow Lite), on phones and small devices, and LiteRT's interpreter.
+"""`tf.lite`: conversion of models for LiteRT (TensorFlow Lite), and LiteRT's interpreter.
 
-The runtime is the package ai-edge-litert, of the extra `lite`.
+The runtime is the package ai-edge-litert, which the extra `lite` installs.
 """
 
 from meshflow.lite import experimental

@@ -1,4 +1,4 @@
-"""What a converted model is made of, in words."""
+"""Listing of the operators and tensors of a converted model."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from typing import Any
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment import extras
+from meshflow.environment.types import StrPath
 
 __all__ = ["Analyzer"]
 
 
 class Analyzer:
-    """Shows what a converted model is made of."""
+    """Printer of the structure of a converted model."""
 
     @staticmethod
     def analyze(
-        model_path: Any = None,
+        model_path: StrPath | None = None,
         model_content: bytes | None = None,
         gpu_compatibility: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Prints the operators and tensors of a model.
+        """Print the operators and tensors of a model.
 
         Args:
-          model_path: a .tflite file.
-          model_content: its content, in place of the file.
-          gpu_compatibility: whether to say which operators GPUs' delegate has.
+          model_path: path of a .tflite file.
+          model_content: content of the file, instead of a path.
+          gpu_compatibility: whether to report which operators the GPU delegate supports.
           **kwargs: `experimental_use_mlir`: only False.
 
         Raises:
-          ValueError: when neither is given.
-          UnimplementedError: when the model is asked for as MLIR, which only TensorFlow's converter writes.
-          ImportError: without the extra `lite`.
+          ValueError: if neither a path nor a content is passed.
+          UnimplementedError: for `experimental_use_mlir=True`, because only TensorFlow's converter
+            writes MLIR.
+          ImportError: if the extra `lite` is not installed.
         """
         if not model_path and not model_content:
             raise ValueError("neither `model_path` nor `model_content` is provided")
         if kwargs.get("experimental_use_mlir"):
             raise UnimplementedError(
-                "Analyzer.analyze(experimental_use_mlir=True): MLIR is written by TensorFlow's converter alone; "
-                "leave the argument out for the same in words."
+                "Analyzer.analyze(experimental_use_mlir=True): only TensorFlow's converter writes MLIR. "
+                "Omit the argument to print the model as text."
             )
         analyzer = extras.load(
             "ai_edge_litert._pywrap_analyzer_wrapper",

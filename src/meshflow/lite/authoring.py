@@ -1,4 +1,4 @@
-"""`tf.lite.experimental.authoring`: functions are converted while they are written, to see early what cannot be."""
+"""`tf.lite.experimental.authoring`: checks during development that a function can be converted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, overload
 
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.lite.converter import TFLiteConverter
@@ -15,15 +16,15 @@ __all__ = ["CompatibilityError", "compatible"]
 
 
 class CompatibilityError(Exception):
-    """A function cannot be converted for LiteRT."""
+    """Error of a function that cannot be converted for LiteRT."""
 
 
 class _Compatible:
-    """A `tf.function` that is converted whenever it is called for other tensors than before."""
+    """A `tf.function` that is converted, to check it, at the first call of each signature."""
 
     def __init__(
         self,
-        target: Any,
+        target: Function,
         converter_target_spec: TargetSpec | None = None,
         converter_allow_custom_ops: bool | None = None,
         raise_exception: bool = False,
@@ -31,12 +32,12 @@ class _Compatible:
         functools.update_wrapper(self, target)
         self._target, self._spec, self._raises = target, converter_target_spec, raise_exception
         self._custom = bool(converter_allow_custom_ops)
-        # What was converted, and what was said of it: also by the function of an object, for all objects.
-        self._seen: list[Any] = []
+        # Methods bound to different objects share the set of checked functions and the log.
+        self._seen: list[ConcreteFunction] = []
         self._log: list[str] = []
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The function of an object."""
+    def __get__(self, instance: object, owner: type | None = None) -> _Compatible:
+        """Bind the function to an object."""
         if instance is None:
             return self
         target = self._target.__get__(instance, owner)
@@ -45,22 +46,22 @@ class _Compatible:
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives, after it was converted.
+        """Convert the function for the signature of the arguments, and call it.
 
         Raises:
-          CompatibilityError: when it cannot be and that was asked for.
+          CompatibilityError: if it cannot be converted and `raise_exception` is true.
         """
         self._check(self._target.get_concrete_function(*args, **kwargs))
         return self._target(*args, **kwargs)
 
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        """The traced function, after it was converted."""
-        concrete = self._target.get_concrete_function(*args, **kwargs)
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """Trace the function and convert the trace."""
+        concrete: ConcreteFunction = self._target.get_concrete_function(*args, **kwargs)
         self._check(concrete)
         return concrete
 
     def get_compatibility_log(self) -> list[str]:
-        """What could not be converted so far.
+        """Return the messages of failed conversions.
 
         Raises:
           RuntimeError: before the first call.
@@ -69,8 +70,8 @@ class _Compatible:
             raise RuntimeError("target compatibility isn't verified yet: call the function first.")
         return self._log
 
-    def _check(self, concrete: Any) -> None:
-        if any(known is concrete for known in self._seen):
+    def _check(self, concrete: ConcreteFunction) -> None:
+        if any(checked is concrete for checked in self._seen):
             return
         self._seen.append(concrete)
         converter = TFLiteConverter.from_concrete_functions([concrete], self._target)
@@ -104,13 +105,13 @@ def compatible(
     converter_target_spec: TargetSpec | None = None,
     **kwargs: Any,
 ) -> Callable[[Callable[..., Any]], _Compatible] | _Compatible:
-    """Checks that a function can be converted for LiteRT when it is called, and prints what cannot.
+    """Check at each call that a function can be converted for LiteRT, and print the problems.
 
     Args:
-      target: a `tf.function`; without it, a decorator is returned.
+      target: a `tf.function`; if None, a decorator is returned.
       converter_target_spec: a `tf.lite.TargetSpec`.
-      **kwargs: `raise_exception`: whether to raise a `CompatibilityError`, too; default False.
-        `converter_allow_custom_ops`: accepted: there are none.
+      **kwargs: `raise_exception`: whether to raise a `CompatibilityError`; default False.
+        `converter_allow_custom_ops`: ignored, because no conversion uses custom operators.
 
     Example:
       >>> import meshflow as tf
@@ -126,12 +127,12 @@ def compatible(
     unknown = sorted(set(kwargs) - {"raise_exception", "converter_allow_custom_ops"})
     if unknown:
         raise TypeError(
-            f"compatible() takes raise_exception and converter_allow_custom_ops besides, got {unknown}."
+            f"compatible() takes the options raise_exception and converter_allow_custom_ops, got {unknown}."
         )
 
-    def wrapped(function: Callable[..., Any]) -> _Compatible:
+    def wrap(function: Callable[..., Any]) -> _Compatible:
         if not isinstance(function, Function):
             raise TypeError(f"compatible() takes a tf.function, got {function!r}.")
         return _Compatible(function, converter_target_spec, **kwargs)
 
-    return wrapped if target is None else wrapped(target)
+    return wrap if target is None else wrap(target)

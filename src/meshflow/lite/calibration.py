@@ -1,4 +1,4 @@
-"""The ranges of a model's activations, from samples of its input, and the model of integers that they allow."""
+"""Calibration: ranges of activations, measured on samples, by which a model is quantized."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor, copied, written
 from meshflow.lite.integers import BYTES, Integers, quantize, with_integer_ends
@@ -18,12 +19,12 @@ __all__ = ["Calibrated", "ranges"]
 
 @dataclasses.dataclass
 class Calibrated:
-    """A model of floats, and what it takes to make it one of integers.
+    """Float model with the ranges of its tensors.
 
     Attributes:
       graph: the model.
-      ranges: of its tensors.
-      kind: of which integers it is to be.
+      ranges: minimum and maximum of each tensor.
+      kind: the integer types to quantize to.
     """
 
     graph: Graph
@@ -31,19 +32,22 @@ class Calibrated:
     kind: Integers = BYTES
 
     def copied(self) -> Calibrated:
-        """The same with a graph of its own."""
+        """Return a copy with its own graph."""
         graph, tensors = copied(self.graph)
         return Calibrated(graph, {tensors[t]: r for t, r in self.ranges.items()}, self.kind)
 
-    def quantize(self, inputs: Any, outputs: Any, denied: Collection[Operator] = ()) -> list[str]:
-        """Makes the graph compute in integers.
+    def quantize(
+        self, inputs: DTypeLike, outputs: DTypeLike, denied: Collection[Operator] = ()
+    ) -> list[str]:
+        """Quantize the graph in place.
 
         Args:
-          inputs, outputs: dtypes of what goes in and comes out: float32 or integers.
-          denied: operators that stay as they are.
+          inputs: dtype of the inputs, float32 or integers.
+          outputs: dtype of the outputs, float32 or integers.
+          denied: operators that remain in float32.
 
         Returns:
-          The codes of operators on floats that are left.
+          The codes of the operators that remain in float32.
         """
         left = quantize(self.graph, self.ranges, self.kind, denied)
         int8_weights(self.graph, denied)
@@ -52,15 +56,15 @@ class Calibrated:
 
 
 def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, tuple[float, float]]:
-    """The least and the greatest element of each float tensor of the signatures' subgraphs.
+    """Measure the minimum and maximum of each float tensor of the signatures' subgraphs.
 
     Args:
       graph: a float model.
-      samples: gives an iterable of samples: a list of arrays in the order of the inputs, a dictionary of them by
-        name, or (signature, dictionary).
+      samples: function that returns an iterable of samples: lists of arrays in the order of the
+        inputs, dictionaries of arrays by name, or (signature, dictionary).
 
     Raises:
-      ValueError: when there is no sample, or one does not fit the inputs.
+      ValueError: if there is no sample, or one does not match the inputs.
     """
     module = interpreter_module()
     interpreter = module.Interpreter(
@@ -68,34 +72,34 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
         experimental_op_resolver_type=module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
         experimental_preserve_all_tensors=True,
     )
-    found: dict[Tensor, tuple[float, float]] = {}
+    result: dict[Tensor, tuple[float, float]] = {}
     count = 0
     for sample in samples():
-        number, arrays = _arrays(graph, sample)
-        _run(interpreter, graph, number, arrays)
-        subgraph = graph.subgraphs[number]
-        idle = _idle(subgraph)
-        for place, tensor in enumerate(subgraph.tensors()):
-            if tensor.dtype == np.float32 and tensor.data is None and tensor not in idle:
-                values = interpreter.get_tensor(place, number)
-                low, high = found.get(tensor, (0.0, 0.0))
+        index, arrays = _arrays(graph, sample)
+        _run(interpreter, graph, index, arrays)
+        subgraph = graph.subgraphs[index]
+        unread = _idle(subgraph)
+        for position, tensor in enumerate(subgraph.tensors()):
+            if tensor.dtype == np.float32 and tensor.data is None and tensor not in unread:
+                values = interpreter.get_tensor(position, index)
+                low, high = result.get(tensor, (0.0, 0.0))
                 if np.isinf(values).any():
                     raise ValueError(
                         f"representative_dataset: a sample makes {tensor.name} infinite, so that it has no range."
                     )
                 if values.size:
-                    found[tensor] = min(low, float(values.min())), max(high, float(values.max()))
+                    result[tensor] = (min(low, float(values.min())), max(high, float(values.max())))
         count += 1
     if not count:
         raise ValueError(
-            "representative_dataset gave no samples: it must be a function that gives at least one, such as "
+            "representative_dataset gave no samples: it must be a function that returns at least one, such as "
             "lambda: ([x[None]] for x in images[:100])."
         )
-    return found
+    return result
 
 
 def _idle(subgraph: Subgraph) -> set[Tensor]:
-    """Results of loops and branches that nobody reads: they are given no memory."""
+    """Return unread results of loops and branches, for which LiteRT allocates no memory."""
     results = {t for o in subgraph.operators if o.code in ("WHILE", "IF") for t in o.outputs}
     return results.difference(subgraph.outputs, *(o.inputs for o in subgraph.operators))
 
@@ -109,7 +113,7 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
         raise ValueError(
             f"representative_dataset names the signature {name!r}, there are {sorted(names)}."
         )
-    _, number, inputs, _ = graph.signatures[0] if name is None else names[name]
+    _, index, inputs, _ = graph.signatures[0] if name is None else names[name]
     if isinstance(sample, Mapping):
         if not set(inputs) <= set(sample):
             raise ValueError(
@@ -118,28 +122,27 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
         sample = [sample[key] for key in inputs]
     elif not isinstance(sample, (list, tuple)):
         sample = [sample]
-    tensors = graph.subgraphs[number].inputs
+    tensors = graph.subgraphs[index].inputs
     if len(sample) != len(tensors):
         raise ValueError(
             f"representative_dataset: a sample has {len(sample)} arrays, the model takes {len(tensors)}."
         )
     arrays = [np.asarray(a, t.dtype) for a, t in zip(sample, tensors, strict=True)]
     for key, array, tensor in zip(inputs, arrays, tensors, strict=True):
-        fits = array.ndim == len(tensor.shape) and all(
-            # Any number of rows.
+        matches = array.ndim == len(tensor.shape) and all(
+            # The batch size is not checked.
             i == 0 or n == d or not isinstance(d, int)
             for i, (n, d) in enumerate(zip(array.shape, tensor.shape, strict=True))
         )
-        if not fits:
+        if not matches:
             raise ValueError(
                 f"representative_dataset: a sample of input {key} has shape {list(array.shape)}, expected "
                 f"{[d if isinstance(d, int) else None for d in tensor.shape]}: samples have a batch dimension."
             )
-    return number, arrays
+    return index, arrays
 
 
-def _run(interpreter: Any, graph: Graph, number: int, arrays: list[np.ndarray]) -> None:
-    name = next(s[0] for s in graph.signatures if s[1] == number)
+def _run(interpreter: Any, graph: Graph, index: int, arrays: list[np.ndarray]) -> None:
+    name, keys = next((s[0], s[2]) for s in graph.signatures if s[1] == index)
     runner = interpreter.get_signature_runner(name)
-    keys = next(s[2] for s in graph.signatures if s[1] == number)
     runner(**dict(zip(keys, arrays, strict=True)))

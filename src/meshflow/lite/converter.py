@@ -1,4 +1,4 @@
-"""`tf.lite.TFLiteConverter`: models as the content of .tflite files."""
+"""`tf.lite.TFLiteConverter`: conversion of models to the content of .tflite files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.deployment.programs import (
     Deployable,
     of_concrete_function,
@@ -18,6 +18,7 @@ from meshflow.deployment.programs import (
     of_model,
     of_saved_signatures,
 )
+from meshflow.environment.types import StrPath
 from meshflow.lite.calibration import Calibrated, ranges
 from meshflow.lite.graph import Graph, Tensor, written
 from meshflow.lite.integers import BYTES, WORDS, Integers
@@ -30,25 +31,31 @@ __all__ = ["TFLiteConverter"]
 
 
 class TFLiteConverter:
-    """Converts a model, made by one of the class methods, for LiteRT (TensorFlow Lite).
+    """Converter of models for LiteRT (TensorFlow Lite), created by one of the class methods.
 
-    Variables that a function writes are LiteRT's: they keep their values from call to call, of all signatures. The batch size, and other sizes that a signature leaves open, stay open: interpreters resize.
+    Variables that a function writes become LiteRT resources: they keep their values between the
+    calls
+    of all signatures. Unknown sizes of a signature, such as the batch size, remain unknown:
+    interpreters resize their inputs.
 
     Args:
-      funcs: concrete functions, as `from_concrete_functions` takes them.
-      trackable_obj: accepted: functions hold their variables.
+      funcs: concrete functions, as in `from_concrete_functions`.
+      trackable_obj: ignored, because functions hold their variables.
 
     Attributes:
-      optimizations: `[tf.lite.Optimize.DEFAULT]` for weights of 8 bits; with a `representative_dataset`
-        activations of 8 bits, too; with `target_spec.supported_types = [tf.float16]` weights of 16 bits.
-      representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`. Models that round
-        their activations themselves (`tf.quantization.fake_quant_with_min_max_vars`) need none.
-      target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is
-        warned of when anything is left to be computed with floats.
-      inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8; of models
-        whose activations have 16 bits (`EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8`): tf.float32 or
-        tf.int16.
-      allow_custom_ops: accepted: there are none.
+      optimizations: `[tf.lite.Optimize.DEFAULT]` for weights of 8 bits; with a
+        `representative_dataset` also for activations of 8 bits; with
+        `target_spec.supported_types = [tf.float16]` for weights of 16 bits.
+      representative_dataset: a function that returns samples, or a `tf.lite.RepresentativeDataset`.
+        Models of quantization-aware training (`tf.quantization.fake_quant_with_min_max_vars`) need
+        none.
+      target_spec: a `tf.lite.TargetSpec`. With
+        `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]`, operators that remain in float32
+        cause a warning.
+      inference_input_type, inference_output_type: tf.float32, tf.int8 or tf.uint8 for models in 8
+        bits; tf.float32 or tf.int16 for models with activations of 16 bits
+        (`EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8`).
+      allow_custom_ops: ignored, because no conversion uses custom operators.
       experimental_enable_resource_variables: whether functions may write variables; default True.
 
     Example:
@@ -58,13 +65,13 @@ class TFLiteConverter:
       >>> run = tf.lite.Interpreter(model_content=content).get_signature_runner()  # doctest: +SKIP
     """
 
-    def __init__(self, funcs: Sequence[Any], trackable_obj: Any = None) -> None:
+    def __init__(self, funcs: Sequence[Signed], trackable_obj: object = None) -> None:
         self._signatures: Callable[[], Sequence[Deployable]] = lambda: _of_functions(funcs)
         self.optimizations: Sequence[Any] = []
         self.representative_dataset: Any = None
         self.target_spec = TargetSpec()
-        self.inference_input_type: Any = float32
-        self.inference_output_type: Any = float32
+        self.inference_input_type: DTypeLike = float32
+        self.inference_output_type: DTypeLike = float32
         self.allow_custom_ops = False
         self.experimental_enable_resource_variables = True
         self.experimental_new_converter = True
@@ -79,24 +86,25 @@ class TFLiteConverter:
 
     @classmethod
     def from_keras_model(cls, model: Any) -> TFLiteConverter:
-        """A converter of what a Keras model predicts.
+        """Create a converter of the prediction of a Keras model.
 
         Args:
-          model: a model that was built or called.
+          model: a model that is built or was called.
         """
         return cls._of(lambda: [of_model(model)])
 
     @classmethod
-    def from_concrete_functions(cls, funcs: Sequence[Any], trackable_obj: Any = None) -> TFLiteConverter:  # fmt: skip
-        """A converter of concrete functions, each a signature.
+    def from_concrete_functions(cls, funcs: Sequence[Signed], trackable_obj: object = None) -> TFLiteConverter:  # fmt: skip
+        """Create a converter of concrete functions, one for each signature.
 
         Args:
-          funcs: a list of what `tf.function(...).get_concrete_function(...)` gives: one is the signature
-            'serving_default', several have the names of their functions.
-          trackable_obj: accepted: functions hold their variables.
+          funcs: a list of results of `tf.function(...).get_concrete_function(...)`. A single
+            function
+            is the signature 'serving_default'; several have the names of their functions.
+          trackable_obj: ignored, because functions hold their variables.
 
         Raises:
-          ValueError: for no function, and for what is no concrete function.
+          ValueError: if the list is empty or contains an object that is not a concrete function.
         """
         if not isinstance(funcs, (list, tuple)) or not funcs:
             raise ValueError(
@@ -113,24 +121,25 @@ class TFLiteConverter:
     @classmethod
     def from_saved_model(
         cls,
-        saved_model_dir: Any,
+        saved_model_dir: StrPath,
         signature_keys: Sequence[str] | None = None,
-        tags: Any = None,
+        tags: object = None,
     ) -> TFLiteConverter:
-        """A converter of signatures of a saved model.
+        """Create a converter of signatures of a saved model.
 
         Args:
-          saved_model_dir: the folder, of `Model.save` or `tf.saved_model.save`, here or in TensorFlow.
+          saved_model_dir: folder written by `Model.save` or `tf.saved_model.save`, here or in
+            TensorFlow.
           signature_keys: names of signatures; default all.
-          tags: accepted.
+          tags: ignored.
 
         Raises:
-          OSError: when nothing was saved there.
-          ValueError: for a signature that is not there.
+          OSError: if the folder contains no saved model.
+          ValueError: if a signature does not exist.
         """
         del tags
-        found = of_saved_signatures(saved_model_dir, signature_keys)
-        return cls._of(lambda: found)
+        signatures = of_saved_signatures(saved_model_dir, signature_keys)
+        return cls._of(lambda: signatures)
 
     @classmethod
     def experimental_from_jax(
@@ -138,16 +147,17 @@ class TFLiteConverter:
         serving_funcs: Sequence[Callable[..., Any]],
         inputs: Sequence[Sequence[tuple[str, Any]]],
     ) -> TFLiteConverter:
-        """A converter of functions of JAX, each a signature.
+        """Create a converter of functions of JAX arrays, one for each signature.
 
         Args:
-          serving_funcs: functions of arrays, with their weights; the first is the signature 'serving_default', others
-            have their names.
-          inputs: for each function (name, array) pairs of its positional arguments: of the arrays only shapes and
-            dtypes count.
+          serving_funcs: functions that hold their weights; the first one is the signature
+            'serving_default', others have their own names.
+          inputs: for each function, (name, array) pairs of its positional arguments; only the
+            shapes
+            and dtypes of the arrays matter.
 
         Raises:
-          ValueError: for no function, and for other numbers of inputs than of functions.
+          ValueError: if there are no functions, or their number differs from that of `inputs`.
 
         Example:
           >>> import jax.numpy as jnp
@@ -170,12 +180,13 @@ class TFLiteConverter:
         return cls._of(lambda: [of_jax_function(*part) for part in parts])
 
     def convert(self) -> bytes:
-        """The content of a .tflite file.
+        """Convert the signatures to the content of a .tflite file.
 
         Raises:
-          UnimplementedError: for an operation that cannot be converted, naming its primitive, its layer and why.
-          ValueError: for settings that contradict each other.
-          ImportError: without the extra `lite`.
+          UnimplementedError: if an operation cannot be converted; names its primitive and its
+            layer.
+          ValueError: if options contradict each other.
+          ImportError: if the extra `lite` is not installed.
         """
         samples, strict, kind = self._settings()
         graph, trained = self._graph(kind)
@@ -184,15 +195,16 @@ class TFLiteConverter:
             raise ValueError(
                 "representative_dataset is required when specifying operators on integers or INT8 supported types."
             )
-        ends = self._ends(quantized, kind)
+        dtypes = self._ends(quantized, kind)
         if quantized:
-            found = ({} if samples is None else ranges(graph, samples)) | trained
-            left = Calibrated(graph, found, kind).quantize(*ends)
-            if strict and left:
-                # TensorFlow's converter leaves them, too, whatever its documentation says.
+            result = ({} if samples is None else ranges(graph, samples)) | trained
+            remaining = Calibrated(graph, result, kind).quantize(*dtypes)
+            if strict and remaining:
+                # TensorFlow's converter leaves them in float32 too, although its documentation
+                # excludes it.
                 warnings.warn(
-                    f"tf.lite: {', '.join(left)} have no operators on {kind.dtype.itemsize * 8}-bit integers, which "
-                    "target_spec.supported_ops asks for alone: they stay float32.",
+                    f"tf.lite: {', '.join(remaining)} have no operators on {kind.dtype.itemsize * 8}-bit integers, the "
+                    "only ones that target_spec.supported_ops allows: they remain in float32.",
                     stacklevel=2,
                 )
         elif self.optimizations:
@@ -200,11 +212,11 @@ class TFLiteConverter:
         return written(graph)
 
     def calibrated(self) -> Calibrated:
-        """The model of floats, with the ranges that the samples of `representative_dataset` show.
+        """Convert to a float model, and measure its ranges on the `representative_dataset`.
 
         Raises:
-          UnimplementedError, ValueError, ImportError: as `convert`; ValueError also when the settings do not ask for
-            integers.
+          UnimplementedError, ImportError: as `convert`.
+          ValueError: as `convert`, or if the options do not request integers.
         """
         if not self.optimizations:
             raise ValueError("converter object must set optimizations to lite.Optimize.DEFAULT.")
@@ -213,13 +225,13 @@ class TFLiteConverter:
         samples, _, kind = self._settings()
         if samples is None:
             raise ValueError(
-                "converter object must not ask for float16 weights (target_spec.supported_types)."
+                "converter object must not request float16 weights (target_spec.supported_types)."
             )
         graph, trained = self._graph(kind)
         return Calibrated(graph, ranges(graph, samples) | trained, kind)
 
     def _graph(self, kind: Integers) -> tuple[Graph, dict[Tensor, tuple[float, float]]]:
-        """The model of floats, and the ranges that it was trained with."""
+        """Return the float model and the ranges of quantization-aware training."""
         signatures = self._signatures()
         if not self.experimental_enable_resource_variables:
             _refuse_writes(signatures)
@@ -231,38 +243,40 @@ class TFLiteConverter:
         return [as_dtype(t).name for t in self.target_spec.supported_types]
 
     def _settings(self) -> tuple[Callable[[], Any] | None, bool, Integers]:
-        """(samples or None, whether all must be integers, which)."""
+        """Return the samples, whether all operators must be quantized, and the integer types."""
         ops = set(self.target_spec.supported_ops)
-        wide = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 in ops
-        whole = wide or OpsSet.TFLITE_BUILTINS_INT8 in ops
-        strict = whole and OpsSet.TFLITE_BUILTINS not in ops
-        data, known = self.representative_dataset, {"float16", "float32", "int8"}
-        if set(self._types()) - known:
+        has_int16 = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 in ops
+        has_integers = has_int16 or OpsSet.TFLITE_BUILTINS_INT8 in ops
+        strict = has_integers and OpsSet.TFLITE_BUILTINS not in ops
+        dataset, supported = self.representative_dataset, {"float16", "float32", "int8"}
+        if set(self._types()) - supported:
             raise ValueError(
-                f"target_spec.supported_types: expected some of {sorted(known)}, got {self._types()}."
+                f"target_spec.supported_types: expected some of {sorted(supported)}, got {self._types()}."
             )
-        if isinstance(data, RepresentativeDataset):
-            data = data.input_gen
-        if data is not None and not callable(data):
+        if isinstance(dataset, RepresentativeDataset):
+            dataset = dataset.input_gen
+        if dataset is not None and not callable(dataset):
             raise TypeError(
-                f"representative_dataset must be a function that gives an iterable of samples, got {data!r}."
+                f"representative_dataset must be a function that returns an iterable of samples, got {dataset!r}."
             )
-        samples = data if self.optimizations and "float16" not in self._types() else None
-        return samples, strict, WORDS if wide else BYTES
+        samples = dataset if self.optimizations and "float16" not in self._types() else None
+        return samples, strict, WORDS if has_int16 else BYTES
 
     def _ends(self, quantized: bool, kind: Integers) -> tuple[np.dtype, np.dtype]:
-        """The dtypes of inputs and outputs."""
+        """Check the dtypes of inputs and outputs and return them."""
         first, second = (as_dtype(t).name for t in (self.inference_input_type, self.inference_output_type))  # fmt: skip
         integers = ["int16"] if kind is WORDS else ["int8", "uint8"]
         allowed = [f"tf.{name}" for name in ("float32", *(integers if quantized else ()))]
         if not {f"tf.{first}", f"tf.{second}"} <= set(allowed):
-            which = f"in {allowed}" if quantized else "tf.float32"
-            raise ValueError(f"The inference_input_type and inference_output_type must be {which}.")
+            expected = f"in {allowed}" if quantized else "tf.float32"
+            raise ValueError(
+                f"The inference_input_type and inference_output_type must be {expected}."
+            )
         return np.dtype(first), np.dtype(second)
 
 
-def _of_functions(functions: Sequence[Any]) -> list[Deployable]:
-    """Signatures: a single one is the default, several have the names of their functions."""
+def _of_functions(functions: Sequence[Signed]) -> list[Deployable]:
+    """Trace signatures: a single one is the default, several have the names of their functions."""
     if len(functions) == 1:
         return [of_concrete_function(functions[0])]
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""`tf.lite.experimental.QuantizationDebugger`: how far each operator on integers is from the same on floats."""
+"""`tf.lite.experimental.QuantizationDebugger`: errors of each quantized operator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from meshflow.environment.types import StrPath
 from meshflow.lite.calibration import Calibrated
 from meshflow.lite.converter import TFLiteConverter
 from meshflow.lite.graph import Operator, written
@@ -33,20 +34,23 @@ _LAYER_METRICS: dict[str, LayerMetric] = {
 
 
 class QuantizationDebugOptions:
-    """What a `QuantizationDebugger` measures, and what it leaves in floats.
+    """Options of a `QuantizationDebugger`.
 
     Args:
-      layer_debug_metrics: {name: function of the differences, an array, that gives a number}, besides
+      layer_debug_metrics: {name: function of an array of differences that returns a number}, added
+        to
         `num_elements`, `stddev`, `mean_error`, `max_abs_error` and `mean_squared_error`.
-      model_debug_metrics: {name: function of (outputs of the float model, outputs of the other), lists of arrays}.
-      layer_direct_compare_metrics: {name: function of (floats, integers, scale, zero point)} of each operator's result.
-      denylisted_ops: operators that stay in floats, such as ["CONV_2D"].
-      denylisted_nodes: names of the results of operators that stay in floats, the `tensor_name`s of
+      model_debug_metrics: {name: function of (float outputs, quantized outputs), lists of arrays}.
+      layer_direct_compare_metrics: {name: function of (floats, integers, scale, zero point)} of the
+        result of each operator.
+      denylisted_ops: operators that remain in float32, such as ["CONV_2D"].
+      denylisted_nodes: names of the results of operators that remain in float32, as `tensor_name`
+        in
         `QuantizationDebugger.layer_statistics_dump`.
       fully_quantize: whether inputs and outputs are integers, too.
 
     Raises:
-      ValueError: for two metrics of one name.
+      ValueError: if two metrics have the same name.
 
     Example:
       >>> import meshflow as tf
@@ -68,43 +72,47 @@ class QuantizationDebugOptions:
         self.model_debug_metrics = model_debug_metrics
         self.layer_direct_compare_metrics = layer_direct_compare_metrics
         metrics = (layer_debug_metrics, model_debug_metrics, layer_direct_compare_metrics)
-        names = [name for given in metrics for name in given or ()]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise ValueError(f"Provided metrics have duplicate keys: {twice}.")
+        names = [name for group in metrics for name in group or ()]
+        duplicates = sorted({n for n in names if names.count(n) > 1})
+        if duplicates:
+            raise ValueError(f"Provided metrics have duplicate keys: {duplicates}.")
         self.denylisted_ops = denylisted_ops
         self.denylisted_nodes = denylisted_nodes
         self.fully_quantize = fully_quantize
 
 
 class QuantizationDebugger:
-    """Finds the operators by which a model of integers differs from the model of floats.
+    """Measurement of the error of each operator of a quantized model.
 
-    Each operator on integers is computed on floats as well, from the same operands, so that its error is its own
-    and not that of those before it. Give a converter, or a model that was made so before.
+    Each quantized operator also runs on floats with the same operands, so that its error excludes
+    the
+    errors of the operators before it. Pass a converter, or a debug model that was created before.
 
     Args:
-      quant_debug_model_path: a file of `get_debug_quantized_model`, or of TensorFlow's.
-      quant_debug_model_content: its content, in place of the file.
-      float_model_path: a file of the float model, for `model_debug_metrics`.
-      float_model_content: its content, in place of the file.
-      debug_dataset: a function that gives an iterable of samples: lists of arrays in the order of the inputs.
+      quant_debug_model_path: file of a `get_debug_quantized_model`, here or in TensorFlow.
+      quant_debug_model_content: content of the file, instead of a path.
+      float_model_path: file of the float model, for `model_debug_metrics`.
+      float_model_content: content of the file, instead of a path.
+      debug_dataset: function that returns an iterable of samples: lists of arrays in the order of
+        the
+        inputs.
       debug_options: a `QuantizationDebugOptions`.
-      converter: a `tf.lite.TFLiteConverter` with `optimizations` and a `representative_dataset`, in place of models.
+      converter: a `tf.lite.TFLiteConverter` with `optimizations` and a `representative_dataset`,
+        instead of models.
 
     Attributes:
-      layer_statistics: {operator: {metric: mean over the samples}}, of `run`.
-      model_statistics: {metric: mean over the samples}, of `run`.
-      quant_model: the content of the model that is run, when a converter was given.
-      float_model: the content of the float model, when a converter and `model_debug_metrics` were given.
+      layer_statistics: {operator: {metric: mean over the samples}} after `run`.
+      model_statistics: {metric: mean over the samples} after `run`.
+      quant_model: content of the debug model, if a converter was passed.
+      float_model: content of the float model, if a converter and `model_debug_metrics` were passed.
 
     Raises:
-      ValueError: for a model without operators that compare, and for a converter that does not ask for integers.
-      ImportError: without the extra `lite`.
+      ValueError: if the model has no comparison operators, or the converter requests no integers.
+      ImportError: if the extra `lite` is not installed.
 
     Example:
       >>> import meshflow as tf
-      >>> def debugged(converter, samples):
+      >>> def dump_errors(converter, samples):
       ...     debugger = tf.lite.experimental.QuantizationDebugger(
       ...         converter=converter, debug_dataset=samples
       ...     )
@@ -115,9 +123,9 @@ class QuantizationDebugger:
 
     def __init__(
         self,
-        quant_debug_model_path: str | os.PathLike[str] | None = None,
+        quant_debug_model_path: StrPath | None = None,
         quant_debug_model_content: bytes | None = None,
-        float_model_path: str | os.PathLike[str] | None = None,
+        float_model_path: StrPath | None = None,
         float_model_content: bytes | None = None,
         debug_dataset: Callable[[], Iterable[Sequence[Any]]] | None = None,
         debug_options: QuantizationDebugOptions | None = None,
@@ -143,7 +151,7 @@ class QuantizationDebugger:
 
     @property
     def options(self) -> QuantizationDebugOptions:
-        """What is measured; other options make another model of the converter, and forget the statistics."""
+        """Return the options; new options convert again and reset the statistics."""
         return self._options
 
     @options.setter
@@ -153,49 +161,49 @@ class QuantizationDebugger:
             self._convert()
 
     def get_nondebug_quantized_model(self) -> bytes:
-        """The content of the model of integers, with what the options leave in floats.
+        """Return the content of the quantized model, with denylisted operators in float32.
 
         Raises:
-          ValueError: without a converter.
+          ValueError: if no converter was passed.
         """
         return self._model(debug=False)
 
     def get_debug_quantized_model(self) -> bytes:
-        """The same with operators that compare.
+        """Return the content of the quantized model with comparison operators.
 
         Raises:
-          ValueError: without a converter.
+          ValueError: if no converter was passed.
         """
         return self._model(debug=True)
 
     def run(self) -> None:
-        """Runs the samples, and fills `layer_statistics` and `model_statistics`.
+        """Run the samples, and compute `layer_statistics` and `model_statistics`.
 
         Raises:
-          ValueError: for a sample that is not of the model's inputs.
-          TypeError: when `debug_dataset` is no function.
+          ValueError: if a sample does not match the inputs of the model.
+          TypeError: if `debug_dataset` is not a function.
         """
         if not callable(self._samples):
             raise TypeError(
-                f"debug_dataset must be a function that gives an iterable of samples, got {self._samples!r}."
+                f"debug_dataset must be a function that returns an iterable of samples, got {self._samples!r}."
             )
         layers: dict[str, dict[str, list[float]]] = {}
         model: dict[str, list[float]] = {}
         for sample in self._samples():
             _invoke(self._quantized, sample)
-            for name, found in self._compared().items():
-                _append(layers.setdefault(name, {}), found)
+            for name, values in self._compared().items():
+                _append(layers.setdefault(name, {}), values)
             metrics = self._options.model_debug_metrics
             if metrics:
                 _invoke(self._float, sample)
-                both = _outputs(self._float), _outputs(self._quantized)
-                _append(model, {name: metric(*both) for name, metric in metrics.items()})
-        self.layer_statistics = {name: _means(found, np.nanmean) for name, found in layers.items()}
+                outputs = _outputs(self._float), _outputs(self._quantized)
+                _append(model, {name: metric(*outputs) for name, metric in metrics.items()})
+        self.layer_statistics = {name: _means(v, np.nanmean) for name, v in layers.items()}
         if self._options.model_debug_metrics:
             self.model_statistics = _means(model, np.mean)
 
     def layer_statistics_dump(self, file: IO[str]) -> None:
-        """Writes a table of comma-separated values, a line for each operator.
+        """Write the statistics as comma-separated values, one line for each operator.
 
         Args:
           file: a file that is open for text.
@@ -205,19 +213,19 @@ class QuantizationDebugger:
         table = csv.DictWriter(file, fields)
         table.writeheader()
         for name, metrics in (self.layer_statistics or {}).items():
-            place, other = self._verified[name]["inputs"]
-            scale, zero = _scale(self._details[place])
-            names = zip(*(self._details[i]["name"] for i in (place, other)), strict=False)
-            same = "".join(a for a, b in takewhile(lambda pair: pair[0] == pair[1], names))
-            about = {
-                "op_name": self._makers[place],
-                "tensor_idx": place,
+            quantized, output = self._verified[name]["inputs"]
+            scale, zero = _scale(self._details[quantized])
+            names = zip(*(self._details[i]["name"] for i in (quantized, output)), strict=False)
+            prefix = "".join(a for a, b in takewhile(lambda pair: pair[0] == pair[1], names))
+            columns = {
+                "op_name": self._makers[quantized],
+                "tensor_idx": quantized,
                 "scale": scale,
                 "zero_point": zero,
-                # Both names begin with that of the operator's result.
-                "tensor_name": same.removesuffix("/"),
+                # The name of the operator's result is the common prefix of both names.
+                "tensor_name": prefix.removesuffix("/"),
             }
-            table.writerow({**metrics, **about})
+            table.writerow({**metrics, **columns})
 
     # ---- models ------------------------------------------------------------------------------
 
@@ -226,13 +234,13 @@ class QuantizationDebugger:
             raise ValueError(
                 "No converter found, use this function with the converter option in the constructor."
             )
-        made = self._calibrated.copied()
-        before = float_forms(made.graph)
-        ends = made.kind.dtype if self._options.fully_quantize else np.dtype(np.float32)
-        made.quantize(ends, ends, self._denied(made))
+        model = self._calibrated.copied()
+        float_operators = float_forms(model.graph)
+        dtype = model.kind.dtype if self._options.fully_quantize else np.dtype(np.float32)
+        model.quantize(dtype, dtype, self._denied(model))
         if debug:
-            verify(made.graph, before)
-        return written(made.graph)
+            verify(model.graph, float_operators)
+        return written(model.graph)
 
     def _denied(self, model: Calibrated) -> set[Operator]:
         codes = set(self._options.denylisted_ops or ())
@@ -241,8 +249,8 @@ class QuantizationDebugger:
         unknown = sorted(names.difference(t.name for o in operators for t in o.outputs))
         if unknown:
             warnings.warn(
-                f"denylisted_nodes: no operator of the model gives {', '.join(unknown)}; layer_statistics_dump tells "
-                "the names (tensor_name).",
+                f"denylisted_nodes: no operator of the model produces {', '.join(unknown)}; see the names (tensor_name) in "
+                "layer_statistics_dump.",
                 stacklevel=2,
             )
         return {o for o in operators if o.code in codes or any(t.name in names for t in o.outputs)}
@@ -257,21 +265,21 @@ class QuantizationDebugger:
             self._float = self._interpreter(None, self.float_model)
         self._begin()
 
-    def _interpreter(self, path: Any, content: bytes | None) -> Any:
+    def _interpreter(self, path: StrPath | None, content: bytes | None) -> Any:
         module = interpreter_module()
-        # Only what the interpreter computes by itself can be read afterwards.
-        kept = self._options.layer_direct_compare_metrics is not None
-        kinds = module.OpResolverType
+        # Tensors can be read afterwards only if no delegate computes them.
+        preserves = self._options.layer_direct_compare_metrics is not None
+        resolvers = module.OpResolverType
         return module.Interpreter(
             None if path is None else os.fspath(path),
             content,
-            experimental_op_resolver_type=kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            if kept
-            else kinds.AUTO,
-            experimental_preserve_all_tensors=kept,
+            experimental_op_resolver_type=resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+            if preserves
+            else resolvers.AUTO,
+            experimental_preserve_all_tensors=preserves,
         )
 
-    # ---- what is in them ---------------------------------------------------------------------
+    # ---- statistics --------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self.layer_statistics, self.model_statistics = None, None
@@ -291,26 +299,26 @@ class QuantizationDebugger:
         return {**_LAYER_METRICS, **(self._options.layer_debug_metrics or {})}
 
     def _compared(self) -> dict[str, dict[str, float]]:
-        """The metrics of all operators after a call."""
-        found: dict[str, dict[str, float]] = {}
+        """Return the metrics of all operators after a call."""
+        results: dict[str, dict[str, float]] = {}
         for name, operator in self._verified.items():
             differences = self._quantized.get_tensor(operator["outputs"][0])
             metrics = self._layer_metrics().items()
-            found[name] = {key: metric(differences) for key, metric in metrics}
+            results[name] = {key: metric(differences) for key, metric in metrics}
             direct = self._options.layer_direct_compare_metrics
             if direct:
-                place, other = operator["inputs"]
-                scale, zero = _scale(self._details[place])
-                floats, integers = (self._quantized.get_tensor(i) for i in (other, place))
-                found[name] |= {
+                quantized, output = operator["inputs"]
+                scale, zero = _scale(self._details[quantized])
+                floats, integers = (self._quantized.get_tensor(i) for i in (output, quantized))
+                results[name] |= {
                     key: metric(floats, integers, scale, zero) for key, metric in direct.items()
                 }
-        return found
+        return results
 
 
 def _scale(details: Mapping[str, Any]) -> tuple[float, int]:
-    about = details["quantization_parameters"]
-    return about["scales"][0], about["zero_points"][0]
+    quantization = details["quantization_parameters"]
+    return quantization["scales"][0], quantization["zero_points"][0]
 
 
 def _is_quantized(details: Mapping[str, Any]) -> bool:
@@ -338,21 +346,21 @@ def _invoke(interpreter: Any, sample: Sequence[Any]) -> None:
 
 
 def _outputs(interpreter: Any) -> list[np.ndarray]:
-    """The results of a call as floats."""
-    found = []
+    """Return the outputs of a call as floats."""
+    arrays = []
     for details in interpreter.get_output_details():
         array = interpreter.get_tensor(details["index"])
         if _is_quantized(details):
             scale, zero = _scale(details)
             array = ((array.astype(np.float32) - zero) * scale).astype(np.float32)
-        found.append(array)
-    return found
+        arrays.append(array)
+    return arrays
 
 
-def _append(found: dict[str, list[float]], values: Mapping[str, float]) -> None:
+def _append(lists: dict[str, list[float]], values: Mapping[str, float]) -> None:
     for key, value in values.items():
-        found.setdefault(key, []).append(value)
+        lists.setdefault(key, []).append(value)
 
 
-def _means(found: Mapping[str, list[float]], mean: Callable[[Any], Any]) -> dict[str, float]:
-    return {key: mean(values) for key, values in found.items()}
+def _means(lists: Mapping[str, list[float]], mean: Callable[[Any], Any]) -> dict[str, float]:
+    return {key: mean(values) for key, values in lists.items()}

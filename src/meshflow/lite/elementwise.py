@@ -1,12 +1,10 @@
-"""Elementwise primitives as LiteRT's operators."""
+"""Lowering rules of elementwise primitives to LiteRT's operators."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from meshflow.deployment.equations import Equation, Value
+from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
 from meshflow.lite.lowering import Lowering, Refused, kept_dtype, lowers
 
@@ -26,24 +24,11 @@ _UNARY = {
 
 @lowers(*_BINARY)
 def _binary(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    if (
-        e.name == "div"
-        and e.inputs[0].dtype.kind in "iu"
-        and one.data is None
-        and other.data is None
-    ):
-        # Towards zero, as XLA's: LiteRT's divides so, too.
-        return l.binary("DIV", one, other)
-    if e.name in ("eq", "ne", "min") and one.dtype == np.bool_:
-        return _of_booleans(l, e.name, one, other)
-    return l.binary(_BINARY[e.name], one, other)
-
-
-def _of_booleans(l: Lowering, name: str, one: Tensor, other: Tensor) -> Tensor:
-    if name == "min":
-        return l.binary("LOGICAL_AND", one, other)
-    return l.binary(_BINARY[name], one, other)
+    x, y = map(l.least, e.inputs)
+    if e.name == "min" and x.dtype == np.bool_:
+        return l.binary("LOGICAL_AND", x, y)
+    # LiteRT's DIV of integers rounds toward zero, as XLA's does.
+    return l.binary(_BINARY[e.name], x, y)
 
 
 @lowers(*_UNARY)
@@ -53,46 +38,46 @@ def _unary(l: Lowering, e: Equation) -> Tensor:
 
 @lowers("max")
 def _max(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    if one.dtype == np.bool_:
-        return l.binary("LOGICAL_OR", one, other)
-    for value, limit in ((one, e.inputs[1]), (other, e.inputs[0])):
+    x, y = map(l.least, e.inputs)
+    if x.dtype == np.bool_:
+        return l.binary("LOGICAL_OR", x, y)
+    for value, limit in ((x, e.inputs[1]), (y, e.inputs[0])):
         if value.dtype == np.float32 and limit.constant is not None and not limit.constant.any():
             return l.unary("RELU", value)
-    return l.binary("MAXIMUM", one, other)
+    return l.binary("MAXIMUM", x, y)
 
 
 @lowers("and", "or", "xor")
 def _logical(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    if one.dtype != np.bool_ and e.name == "xor":
-        return l.emit("BITWISE_XOR", [one, other], e.outputs[0].shape, one.dtype)
-    if one.dtype != np.bool_:
-        raise Refused(f"LiteRT's operators for it are for booleans, not for {one.dtype.name}")
+    x, y = map(l.least, e.inputs)
+    if x.dtype != np.bool_ and e.name == "xor":
+        return l.emit("BITWISE_XOR", [x, y], e.outputs[0].shape, x.dtype)
+    if x.dtype != np.bool_:
+        raise Refused(f"LiteRT's operators for it take Booleans, not {x.dtype.name}")
     codes = {"and": "LOGICAL_AND", "or": "LOGICAL_OR", "xor": "NOT_EQUAL"}
-    return l.binary(codes[e.name], one, other)
+    return l.binary(codes[e.name], x, y)
 
 
 @lowers("shift_right_arithmetic")
 def _shift(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    return l.emit("RIGHT_SHIFT", [one, other], e.outputs[0].shape, one.dtype)
+    x, y = map(l.least, e.inputs)
+    return l.emit("RIGHT_SHIFT", [x, y], e.outputs[0].shape, x.dtype)
 
 
 @lowers("not")
 def _not(l: Lowering, e: Equation) -> Tensor:
     value = l.least(e.inputs[0])
     if value.dtype != np.bool_:
-        raise Refused(f"LiteRT's operator for it is for booleans, not for {value.dtype.name}")
+        raise Refused(f"LiteRT's operator for it takes Booleans, not {value.dtype.name}")
     return l.unary("LOGICAL_NOT", value)
 
 
 @lowers("select_n")
 def _select(l: Lowering, e: Equation) -> Tensor:
     if len(e.inputs) != 3 or e.inputs[0].dtype != np.bool_:
-        raise Refused("LiteRT chooses between two tensors by booleans only")
-    which, otherwise, chosen = map(l.least, e.inputs)
-    return l.emit("SELECT_V2", [which, chosen, otherwise], e.outputs[0].shape, chosen.dtype, "SelectV2Options")  # fmt: skip
+        raise Refused("LiteRT selects between two tensors by Booleans only")
+    condition, if_false, if_true = map(l.least, e.inputs)
+    return l.emit("SELECT_V2", [condition, if_true, if_false], e.outputs[0].shape, if_true.dtype, "SelectV2Options")  # fmt: skip
 
 
 @lowers("clamp")
@@ -117,14 +102,14 @@ def _integer_pow(l: Lowering, e: Equation) -> Tensor:
         return l.unary("SQUARE", value)
     if abs(power) > 8:
         return l.binary("POW", value, l.constant(np.asarray(power, value.dtype)))
-    found = value
+    result = value
     for _ in range(abs(power) - 1):
-        found = l.binary("MUL", found, value)
-    return found if power > 0 else l.binary("DIV", _number(l, found, 1), found)
+        result = l.binary("MUL", result, value)
+    return result if power > 0 else l.binary("DIV", _number(l, result, 1), result)
 
 
-def _number(l: Lowering, like: Tensor, number: float) -> Tensor:
-    return l.constant(np.asarray(number, like.dtype))
+def _number(l: Lowering, like: Tensor, scalar: float) -> Tensor:
+    return l.constant(np.asarray(scalar, like.dtype))
 
 
 @lowers("log1p")
@@ -166,14 +151,14 @@ def _atan2(l: Lowering, e: Equation) -> Tensor:
 
 @lowers("atan", "asin", "acos")
 def _angle(l: Lowering, e: Equation) -> Tensor:
-    """The angle of a point: of its tangent, or on the unit circle."""
+    """Compute the angle of a point on the unit circle or with x = 1."""
     value = l.least(e.inputs[0])
     one = _number(l, value, 1)
     if e.name == "atan":
-        other = l.broadcast(l.reshape(one, (1,) * len(value.shape)), value.shape)
+        second = l.broadcast(l.reshape(one, (1,) * len(value.shape)), value.shape)
     else:
-        other = l.unary("SQRT", l.binary("SUB", one, l.unary("SQUARE", value)))
-    point = [other, value] if e.name == "acos" else [value, other]
+        second = l.unary("SQRT", l.binary("SUB", one, l.unary("SQUARE", value)))
+    point = [second, value] if e.name == "acos" else [value, second]
     return l.emit("ATAN2", point, value.shape, np.float32, "ATan2Options")
 
 
@@ -186,8 +171,8 @@ def _area(l: Lowering, e: Equation) -> Tensor:
         return l.binary("MUL", l.unary("LOG", ratio), _number(l, value, 0.5))
     size, square = l.unary("ABS", value), l.unary("SQUARE", value)
     root = l.unary("SQRT", l.binary("ADD" if e.name == "asinh" else "SUB", square, one))
-    found = l.unary("LOG", l.binary("ADD", size, root))
-    return l.binary("MUL", l.unary("SIGN", value), found) if e.name == "asinh" else found
+    logarithm = l.unary("LOG", l.binary("ADD", size, root))
+    return l.binary("MUL", l.unary("SIGN", value), logarithm) if e.name == "asinh" else logarithm
 
 
 @lowers("round")
@@ -201,10 +186,10 @@ def _round(l: Lowering, e: Equation) -> Tensor:
 
 @lowers("rem")
 def _rem(l: Lowering, e: Equation) -> Tensor:
-    """The rest that has the dividend's sign; LiteRT's has the divisor's."""
-    one, other = map(l.least, e.inputs)
-    rest = l.binary("FLOOR_MOD", l.unary("ABS", one), l.unary("ABS", other))
-    return l.binary("MUL", rest, l.unary("SIGN", one))
+    """Compute the remainder with the sign of the dividend; LiteRT's has the sign of the divisor."""
+    dividend, divisor = map(l.least, e.inputs)
+    remainder = l.binary("FLOOR_MOD", l.unary("ABS", dividend), l.unary("ABS", divisor))
+    return l.binary("MUL", remainder, l.unary("SIGN", dividend))
 
 
 @lowers("is_finite")
@@ -215,21 +200,21 @@ def _is_finite(l: Lowering, e: Equation) -> Tensor:
 
 @lowers("erf", "erfc")
 def _erf(l: Lowering, e: Equation) -> Tensor:
-    """The error function by a rational approximation, to 3e-7."""
+    """Approximate the error function to 3e-7."""
     value = l.least(e.inputs[0])
 
-    def times(one: Tensor, number: float) -> Tensor:
-        return l.binary("MUL", one, _number(l, value, number))
+    def multiply(x: Tensor, factor: float) -> Tensor:
+        return l.binary("MUL", x, _number(l, value, factor))
 
-    def plus(one: Tensor, number: float) -> Tensor:
-        return l.binary("ADD", one, _number(l, value, number))
+    def add(x: Tensor, term: float) -> Tensor:
+        return l.binary("ADD", x, _number(l, value, term))
 
     size = l.unary("ABS", value)
-    # Abramowitz and Stegun, 7.1.26.
-    t = l.binary("DIV", _number(l, value, 1), plus(times(size, 0.3275911), 1))
-    series = times(t, 1.061405429)
-    for number in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series = l.binary("MUL", plus(series, number), t)
+    # Abramowitz and Stegun, formula 7.1.26.
+    t = l.binary("DIV", _number(l, value, 1), add(multiply(size, 0.3275911), 1))
+    series = multiply(t, 1.061405429)
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = l.binary("MUL", add(series, coefficient), t)
     tail = l.binary("MUL", series, l.unary("EXP", l.unary("NEG", l.unary("SQUARE", value))))
     error = l.binary("MUL", l.unary("SIGN", value), l.binary("SUB", _number(l, value, 1), tail))
     return error if e.name == "erf" else l.binary("SUB", _number(l, value, 1), error)
@@ -257,17 +242,16 @@ def _softmax(l: Lowering, e: Equation) -> Tensor:
     value, axis = l.full(e.inputs[0]), e.params["axis"]
     rank = len(value.shape)
     order = [i for i in range(rank) if i != axis] + [axis]
-    turned = l.transpose(value, order)
+    y = l.transpose(value, order)
     if e.name == "softmax":
-        found = l.emit("SOFTMAX", [turned], turned.shape, value.dtype, "SoftmaxOptions", beta=1.0)
+        result = l.emit("SOFTMAX", [y], y.shape, value.dtype, "SoftmaxOptions", beta=1.0)
     else:
-        found = l.emit("LOG_SOFTMAX", [turned], turned.shape, value.dtype, "LogSoftmaxOptions")
-    return l.transpose(found, np.argsort(order).tolist())
+        result = l.emit("LOG_SOFTMAX", [y], y.shape, value.dtype, "LogSoftmaxOptions")
+    return l.transpose(result, np.argsort(order).tolist())
 
 
 @lowers("iota")
 def _iota(l: Lowering, e: Equation) -> Tensor:
-    value: Value = e.outputs[0]
-    zero, one = (l.constant(np.int32(i)) for i in (0, 1))
-    line: Any = l.emit("RANGE", [zero, l.size(e.params["size"]), one], value.shape, np.int32, "RangeOptions")  # fmt: skip
-    return l.cast(line, value.dtype)
+    result, (zero, one) = e.outputs[0], (l.constant(np.int32(i)) for i in (0, 1))
+    indices = l.emit("RANGE", [zero, l.size(e.params["size"]), one], result.shape, np.int32, "RangeOptions")  # fmt: skip
+    return l.cast(indices, result.dtype)

@@ -1,10 +1,11 @@
-"""`tf.lite.experimental`: what is in a converted model, LiteRT's delegates, and its operators' times."""
+"""`tf.lite.experimental`: model analysis, quantization debugging, delegates and profiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.environment.types import StrPath
 from meshflow.lite import authoring
 from meshflow.lite.analyzing import Analyzer
 from meshflow.lite.debugging import QuantizationDebugger, QuantizationDebugOptions
@@ -12,47 +13,43 @@ from meshflow.lite.interpreter import interpreter_module
 from meshflow.profiler.deployed import DeployedProfile, profile_model
 
 __all__ = [
-    "Analyzer",
-    "QuantizationDebugOptions",
-    "QuantizationDebugger",
-    "authoring",
-    "load_delegate",
-    "profile",
-]
+    "Analyzer", "QuantizationDebugOptions", "QuantizationDebugger", "authoring",
+    "load_delegate", "profile",
+]  # fmt: skip
 
 
 def profile(
-    model_path: Any, inputs: Mapping[str, Any] | None = None, runs: int = 50, batch: int = 1
+    model_path: StrPath, inputs: Mapping[str, Any] | None = None, runs: int = 50, batch: int = 1
 ) -> DeployedProfile:
-    """The times of a .tflite file's operators; see `tf.profiler.profile_model`.
+    """Measure the times of a model's operators, as `tf.profiler.profile_model` does.
 
     Args:
-      model_path: the file.
-      inputs: arrays by the names of inputs; default zeros.
-      runs: how often it is run after the first call.
-      batch: rows of zeros, where the model leaves their number open.
+      model_path: path of a .tflite file.
+      inputs: arrays by names of inputs; default zeros.
+      runs: number of runs after the first call.
+      batch: batch size of the zeros if the model does not fix it.
 
     Raises:
-      ImportError: without the extra `lite`.
+      ImportError: if the extra `lite` is not installed.
     """
     return profile_model(model_path, inputs, runs, batch)
 
 
-def load_delegate(library: str, options: Any = None) -> object:
-    """A delegate of LiteRT, which runs some operators on other devices.
+def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> object:
+    """Load a delegate of LiteRT, which runs operators on another device.
 
     Args:
-      library: path of its library.
-      options: its options.
+      library: path of the delegate's shared library.
+      options: options of the delegate.
 
     Raises:
-      ImportError: without the extra `lite`.
+      ImportError: if the extra `lite` is not installed.
     """
     return interpreter_module().load_delegate(library, options)
 
 
 def __getattr__(name: str) -> Any:
-    """LiteRT's enumeration, loaded when it is first used."""
+    """Import LiteRT's enumeration when it is first used."""
     if name == "OpResolverType":
         return interpreter_module().OpResolverType
     raise AttributeError(f"module 'meshflow.lite.experimental' has no attribute {name!r}")

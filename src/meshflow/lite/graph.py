@@ -1,43 +1,38 @@
-"""A .tflite file before it is written: tensors, operators and subgraphs, and the writing of them."""
+"""Graph of a .tflite file before serialization: tensors, operators and subgraphs."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from meshflow.deployment.equations import DimSize
 from meshflow.environment import extras
 
 __all__ = [
-    "RESOURCE",
-    "Graph",
-    "Operator",
-    "Quantization",
-    "Subgraph",
-    "Tensor",
-    "copied",
-    "schema",
+    "RESOURCE", "Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copied", "schema",
     "written",
-]
+]  # fmt: skip
 
-# The dtype of what stands for a variable.
+# Element type of the handle of a variable.
 RESOURCE = np.dtype(object)
-# Operators that are there for what they do, not for a result.
+# Operators with side effects, which are kept without consumers of their results.
 _ACTING = {"CALL_ONCE", "ASSIGN_VARIABLE"}
 
-# Buffers from this size on lie outside the flatbuffer, whose offsets end at 2 GB.
+# FlatBuffers have offsets of at most 2 GiB.
 _LARGEST = 1 << 31
 _VERSION = "1"
 
 
-def schema() -> Any:
-    """The classes of the file format.
+def schema() -> ModuleType:
+    """Import the generated classes of the file format.
 
     Raises:
-      ImportError: without the extra `lite`.
+      ImportError: if the extra `lite` is not installed.
     """
     return extras.load(
         "ai_edge_litert.schema_py_generated",
@@ -48,10 +43,10 @@ def schema() -> Any:
 
 @dataclasses.dataclass
 class Quantization:
-    """How integers stand for numbers: `scale * (integer - zero_point)`.
+    """Mapping of integers to real values: `scale * (integer - zero_point)`.
 
     Attributes:
-      scales, zero_points: one, or one for each index of a dimension.
+      scales, zero_points: one value, or one for each index of a dimension.
       dimension: that dimension.
     """
 
@@ -62,17 +57,17 @@ class Quantization:
 
 @dataclasses.dataclass(eq=False)
 class Tensor:
-    """A tensor of a subgraph.
+    """Tensor of a subgraph.
 
     Attributes:
-      shape: sizes; what is no number varies.
-      dtype: the element type.
-      name: for people and profiles.
-      data: the elements of a constant.
-      quantization: of integers that stand for numbers.
+      shape: sizes; symbolic sizes are dynamic.
+      dtype: element type.
+      name: name in profiles.
+      data: elements of a constant.
+      quantization: mapping of quantized integers to real values.
     """
 
-    shape: tuple[Any, ...]
+    shape: tuple[DimSize, ...]
     dtype: np.dtype
     name: str = ""
     data: np.ndarray | None = None
@@ -81,14 +76,16 @@ class Tensor:
 
 @dataclasses.dataclass(eq=False)
 class Operator:
-    """An operator of a subgraph.
+    """Operator of a subgraph.
 
     Attributes:
-      code: the builtin operator's name, or a custom operator's.
-      inputs, outputs: tensors; None for an operand that is left out.
-      options: fields of its options, with 'kind' their table's name; a custom operator's have none.
-      version: of the operator.
-      scope: which layer it comes from.
+      code: name of the builtin or custom operator.
+      inputs, outputs: tensors; None for an optional operand that is absent.
+      options: fields of its options, with the name of their FlatBuffers table as 'kind'; the
+        options
+        of a custom operator have no table.
+      version: version of the operator.
+      scope: layer from which it was converted.
     """
 
     code: str
@@ -101,7 +98,7 @@ class Operator:
 
 @dataclasses.dataclass(eq=False)
 class Subgraph:
-    """Operators between inputs and outputs."""
+    """Operators in topological order, with inputs and outputs."""
 
     name: str
     inputs: list[Tensor] = dataclasses.field(default_factory=list)
@@ -109,7 +106,7 @@ class Subgraph:
     operators: list[Operator] = dataclasses.field(default_factory=list)
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, in the order in which the file numbers them."""
+        """Return all tensors, in the order of their indices in the file."""
         found: dict[Tensor, None] = dict.fromkeys(self.inputs)
         for operator in self.operators:
             found |= dict.fromkeys(t for t in operator.inputs if t is not None)
@@ -117,7 +114,7 @@ class Subgraph:
         return [*(found | dict.fromkeys(self.outputs))]
 
     def readers(self) -> dict[Tensor, list[Operator]]:
-        """The operators that read each tensor."""
+        """Return the operators that read each tensor."""
         found: dict[Tensor, list[Operator]] = {}
         for operator in self.operators:
             for tensor in operator.inputs:
@@ -126,26 +123,28 @@ class Subgraph:
         return found
 
     def makers(self) -> dict[Tensor, Operator]:
-        """The operator that makes each tensor."""
+        """Return the operator that computes each tensor."""
         return {t: o for o in self.operators for t in o.outputs}
 
     def drop_unused(self) -> None:
-        """Drops operators whose results nothing reads."""
-        needed, kept = set(self.outputs), []
+        """Remove operators without consumers (dead-code elimination)."""
+        needed, used = set(self.outputs), []
         for operator in reversed(self.operators):
             if operator.code in _ACTING or needed.intersection(operator.outputs):
-                kept.append(operator)
+                used.append(operator)
                 needed.update(t for t in operator.inputs if t is not None)
-        self.operators = kept[::-1]
+        self.operators = used[::-1]
 
 
 @dataclasses.dataclass(eq=False)
 class Graph:
-    """A model.
+    """Model of several subgraphs.
 
     Attributes:
-      subgraphs: those of signatures, and of loops and branches.
-      signatures: (name, number of the subgraph, names of inputs, names of outputs).
+      subgraphs: subgraphs of signatures, and of loops and branches.
+      signatures: for each signature its name, the index of its subgraph, and the names of its
+        inputs
+        and outputs.
     """
 
     subgraphs: list[Subgraph] = dataclasses.field(default_factory=list)
@@ -154,41 +153,38 @@ class Graph:
     )
 
     def operators(self) -> Iterator[Operator]:
-        """All operators."""
+        """Iterate over the operators of all subgraphs."""
         for subgraph in self.subgraphs:
             yield from subgraph.operators
 
 
 def copied(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
-    """A model of tensors and operators of its own, which may be rewritten, and its tensors by those of the other.
+    """Copy a graph, so that it can be rewritten; the elements of constants are shared.
 
-    Args:
-      graph: the model; both share the elements of constants.
+    Returns:
+      The copy, and its tensors by the tensors of `graph`.
     """
     tensors = {t: dataclasses.replace(t) for g in graph.subgraphs for t in g.tensors()}
-    found = Graph([], list(graph.signatures))
+    result = Graph([], list(graph.signatures))
     for subgraph in graph.subgraphs:
-        made = Subgraph(subgraph.name)
-        made.inputs = [tensors[t] for t in subgraph.inputs]
-        made.outputs = [tensors[t] for t in subgraph.outputs]
+        copy = Subgraph(subgraph.name)
+        copy.inputs = [tensors[t] for t in subgraph.inputs]
+        copy.outputs = [tensors[t] for t in subgraph.outputs]
         for o in subgraph.operators:
             inputs = [None if t is None else tensors[t] for t in o.inputs]
             outputs = [tensors[t] for t in o.outputs]
-            made.operators.append(
+            copy.operators.append(
                 dataclasses.replace(o, inputs=inputs, outputs=outputs, options=dict(o.options))
             )
-        found.subgraphs.append(made)
-    return found, tensors
+        result.subgraphs.append(copy)
+    return result, tensors
 
 
 def written(graph: Graph) -> bytes:
-    """The file's content.
-
-    Args:
-      graph: the model.
+    """Return the content of the .tflite file of a graph.
 
     Raises:
-      ValueError: for more than 2 GB.
+      ValueError: if the constants have 2 GiB or more.
     """
     return _Writer(graph).content()
 
@@ -233,7 +229,7 @@ class _Writer:
         return code
 
     def _buffer(self, data: np.ndarray) -> int:
-        # A subgraph of a loop reads the same weights again.
+        # Equal constants, such as weights that the subgraph of a loop reads too, share a buffer.
         key = hashlib.sha256(data.tobytes()).digest() if data.nbytes > 64 else data.tobytes()
         if key not in self._seen:
             buffer = self._s.BufferT()
@@ -242,73 +238,74 @@ class _Writer:
             self._buffers.append(buffer)
         return self._seen[key]
 
-    def _signature(self, name: str, place: int, inputs: list[str], outputs: list[str]) -> Any:
-        found = self._s.SignatureDefT()
-        found.signatureKey, found.subgraphIndex = name, place
-        graph = self._graph.subgraphs[place]
-        numbers = {t: i for i, t in enumerate(graph.tensors())}
+    def _signature(self, name: str, index: int, inputs: list[str], outputs: list[str]) -> Any:
+        signature = self._s.SignatureDefT()
+        signature.signatureKey, signature.subgraphIndex = name, index
+        graph = self._graph.subgraphs[index]
+        indices = {t: i for i, t in enumerate(graph.tensors())}
 
-        def maps(names: list[str], tensors: Sequence[Tensor]) -> list[Any]:
-            made = []
-            for key, tensor in zip(names, tensors, strict=True):
-                entry = self._s.TensorMapT()
-                entry.name, entry.tensorIndex = key, numbers[tensor]
-                made.append(entry)
-            return made
+        def make_maps(names: list[str], tensors: Sequence[Tensor]) -> list[Any]:
+            entries = [self._s.TensorMapT() for _ in names]
+            for entry, key, tensor in zip(entries, names, tensors, strict=True):
+                entry.name, entry.tensorIndex = key, indices[tensor]
+            return entries
 
-        found.inputs, found.outputs = maps(inputs, graph.inputs), maps(outputs, graph.outputs)
-        return found
+        signature.inputs = make_maps(inputs, graph.inputs)
+        signature.outputs = make_maps(outputs, graph.outputs)
+        return signature
 
     def _subgraph(self, graph: Subgraph) -> Any:
         tensors = graph.tensors()
-        numbers = {t: i for i, t in enumerate(tensors)}
-        found = self._s.SubGraphT()
-        found.name = graph.name
-        found.tensors = [self._tensor(t, i) for i, t in enumerate(tensors)]
-        found.inputs = [numbers[t] for t in graph.inputs]
-        found.outputs = [numbers[t] for t in graph.outputs]
-        found.operators = [self._operator(o, numbers) for o in graph.operators]
-        return found
+        indices = {t: i for i, t in enumerate(tensors)}
+        subgraph = self._s.SubGraphT()
+        subgraph.name = graph.name
+        subgraph.tensors = [self._tensor(t, i) for i, t in enumerate(tensors)]
+        subgraph.inputs = [indices[t] for t in graph.inputs]
+        subgraph.outputs = [indices[t] for t in graph.outputs]
+        subgraph.operators = [self._operator(o, indices) for o in graph.operators]
+        return subgraph
 
-    def _tensor(self, tensor: Tensor, number: int) -> Any:
-        found = self._s.TensorT()
-        found.name = tensor.name or f"tensor_{number}"
-        found.type = getattr(self._s.TensorType, _TYPES[np.dtype(tensor.dtype).name])
+    def _tensor(self, tensor: Tensor, index: int) -> Any:
+        result = self._s.TensorT()
+        result.name = tensor.name or f"tensor_{index}"
+        result.type = getattr(self._s.TensorType, _TYPES[np.dtype(tensor.dtype).name])
         sizes = [int(d) if isinstance(d, (int, np.integer)) else -1 for d in tensor.shape]
-        found.shape = [1 if d < 0 else d for d in sizes]
-        found.hasRank = True
+        result.shape = [1 if d < 0 else d for d in sizes]
+        result.hasRank = True
         if -1 in sizes:
-            found.shapeSignature = sizes
-        found.buffer = 0 if tensor.data is None else self._buffer(tensor.data)
+            result.shapeSignature = sizes
+        result.buffer = 0 if tensor.data is None else self._buffer(tensor.data)
         if tensor.quantization is not None:
-            about = self._s.QuantizationParametersT()
-            about.scale = np.asarray(tensor.quantization.scales, np.float32).reshape(-1).tolist()
-            about.zeroPoint = np.asarray(tensor.quantization.zero_points).reshape(-1).tolist()
-            about.quantizedDimension = tensor.quantization.dimension
-            found.quantization = about
-        return found
+            parameters = self._s.QuantizationParametersT()
+            parameters.scale = (
+                np.asarray(tensor.quantization.scales, np.float32).reshape(-1).tolist()
+            )
+            parameters.zeroPoint = np.asarray(tensor.quantization.zero_points).reshape(-1).tolist()
+            parameters.quantizedDimension = tensor.quantization.dimension
+            result.quantization = parameters
+        return result
 
-    def _operator(self, operator: Operator, numbers: dict[Tensor, int]) -> Any:
-        found = self._s.OperatorT()
+    def _operator(self, operator: Operator, indices: dict[Tensor, int]) -> Any:
+        result = self._s.OperatorT()
         key = operator.code, operator.version
-        found.opcodeIndex = self._codes.setdefault(key, len(self._codes))
-        found.inputs = [-1 if t is None else numbers[t] for t in operator.inputs]
-        found.outputs = [numbers[t] for t in operator.outputs]
+        result.opcodeIndex = self._codes.setdefault(key, len(self._codes))
+        result.inputs = [-1 if t is None else indices[t] for t in operator.inputs]
+        result.outputs = [indices[t] for t in operator.outputs]
         fields = dict(operator.options)
-        kind = fields.pop("kind", None)
-        if kind is not None:
-            options = getattr(self._s, f"{kind}T")()
+        table = fields.pop("kind", None)
+        if table is not None:
+            options = getattr(self._s, f"{table}T")()
             for name, value in fields.items():
-                assert hasattr(options, name), (kind, name)
+                assert hasattr(options, name), (table, name)
                 setattr(options, name, value)
-            found.builtinOptions = options
-            found.builtinOptionsType = getattr(self._s.BuiltinOptions, kind)
+            result.builtinOptions = options
+            result.builtinOptionsType = getattr(self._s.BuiltinOptions, table)
         elif fields:
             flexbuffers = extras.load(
                 "flatbuffers.flexbuffers", "lite", "tf.lite needs the package flatbuffers"
             )
-            found.customOptions = np.frombuffer(flexbuffers.Dumps(fields), np.uint8)
-        return found
+            result.customOptions = np.frombuffer(flexbuffers.Dumps(fields), np.uint8)
+        return result
 
 
 _TYPES = {

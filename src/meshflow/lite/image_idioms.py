@@ -1,4 +1,7 @@
-"""What moves or resizes the elements of images, as LiteRT's operators for it; finders as in `deployment.idioms`."""
+"""Patterns of LiteRT's operators that move or resize the elements of images.
+
+They have the form of the patterns in `deployment.patterns`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from meshflow.ops.image.resampling import weights
 __all__ = ["FINDERS"]
 
 
-def _resized(makers: Makers, equation: Equation) -> Equation | None:
-    """Products with the weights of bilinear interpolation along height and width."""
-    second = makers.by(equation.inputs[0], "dot_general") if equation.name == "transpose" else None
-    first = makers.by(second.inputs[0], "dot_general") if second else None
+def _resized(g: Makers, equation: Equation) -> Equation | None:
+    """Match products with the weights of bilinear interpolation along height and width."""
+    second = g.by(equation.inputs[0], "dot_general") if equation.name == "transpose" else None
+    first = g.by(second.inputs[0], "dot_general") if second else None
     if first is None or second is None or len(first.inputs[0].shape) != 4:
         return None
-    places: list[Any] = [0, 1, 2, 3]
+    axes: list[Any] = [0, 1, 2, 3]
     for product in (first, second):
         matrix, (contracted, batch) = (
             product.inputs[1].constant,
@@ -29,11 +32,11 @@ def _resized(makers: Makers, equation: Equation) -> Equation | None:
         if matrix is None or matrix.ndim != 2 or batch != ((), ()) or tuple(contracted[1]) != (1,):
             return None
         (axis,) = contracted[0]
-        if places[axis] not in (1, 2) or not _is_bilinear(matrix):
+        if axes[axis] not in (1, 2) or not _is_bilinear(matrix):
             return None
-        places = [p for i, p in enumerate(places) if i != axis] + [(places[axis], "new")]
-    turned = [places[i] for i in equation.params["permutation"]]
-    if turned != [0, (1, "new"), (2, "new"), 3]:
+        axes = [p for i, p in enumerate(axes) if i != axis] + [(axes[axis], "new")]
+    transposed = [axes[i] for i in equation.params["permutation"]]
+    if transposed != [0, (1, "new"), (2, "new"), 3]:
         return None
     return Equation("resize", [first.inputs[0]], [], {"method": "bilinear"})
 
@@ -43,11 +46,11 @@ def _is_bilinear(matrix: np.ndarray) -> bool:
     return bool(np.allclose(matrix, expected, rtol=0, atol=1e-6))
 
 
-def _nearest(makers: Makers, equation: Equation) -> Equation | None:
-    """Lookups of the nearest rows, then of the nearest columns."""
+def _nearest(g: Makers, equation: Equation) -> Equation | None:
+    """Match a lookup of the nearest rows and one of the nearest columns."""
     if not _takes_nearest(equation, 2):
         return None
-    rows = makers.by(equation.inputs[0], "gather")
+    rows = g.by(equation.inputs[0], "gather")
     if rows is None or not _takes_nearest(rows, 1):
         return None
     return Equation("resize", [rows.inputs[0]], [], {"method": "nearest"})
@@ -56,97 +59,101 @@ def _nearest(makers: Makers, equation: Equation) -> Equation | None:
 def _takes_nearest(equation: Equation, axis: int) -> bool:
     if equation.name != "gather" or len(equation.inputs[0].shape) != 4:
         return False
-    places, how = equation.inputs[1].constant, rows_of(equation)
+    indices, form = equation.inputs[1].constant, rows_of(equation)
     others = [i for i in range(4) if i != axis]
     if (
-        places is None
-        or not isinstance(how, Rows)
-        or how.axes != [axis]
-        or list(how.offsets) != others
+        indices is None
+        or not isinstance(form, Rows)
+        or form.axes != [axis]
+        or list(form.offsets) != others
     ):
         return False
-    new, old = places.size, equation.inputs[0].shape[axis]
+    new, old = indices.size, equation.inputs[0].shape[axis]
     scale = np.float32(old / new)
     expected = np.minimum(
         np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale), old - 1
     )
-    return new != old and np.array_equal(places.reshape(-1), expected)
+    return new != old and np.array_equal(indices.reshape(-1), expected)
 
 
-def _enlarged(makers: Makers, equation: Equation) -> Equation | None:
-    """Rows and columns of an image that are repeated."""
+def _enlarged(g: Makers, equation: Equation) -> Equation | None:
+    """Match rows and columns of an image that are repeated."""
     source = equation.outputs[0]
     axes: list[int] = []
-    found = _repeated(makers, equation)
-    while found is not None and len(axes) < 2:
-        source, axis = found
+    repeat = _repeated(g, equation)
+    while repeat is not None and len(axes) < 2:
+        source, axis = repeat
         axes.append(axis)
-        before = makers.by(source, "reshape")
-        found = None if before is None else _repeated(makers, before)
+        reshape = g.by(source, "reshape")
+        repeat = None if reshape is None else _repeated(g, reshape)
     fits = len(source.shape) == 4 and source.dtype == np.float32 and set(axes) <= {1, 2}
     if not axes or not fits or len(set(axes)) != len(axes):
         return None
     return Equation("resize", [source], [], {"method": "nearest"})
 
 
-def _repeated(makers: Makers, equation: Equation) -> tuple[Value, int] | None:
-    """What a value has each element of several times along a dimension, and the dimension."""
-    wide = makers.by(equation.inputs[0], "broadcast") if equation.name == "reshape" else None
-    apart = makers.by(wide.inputs[0], "reshape") if wide else None
-    if wide is None or apart is None:
+def _repeated(g: Makers, equation: Equation) -> tuple[Value, int] | None:
+    """Return the value with elements that are repeated along a dimension, and the dimension."""
+    broadcast = g.by(equation.inputs[0], "broadcast") if equation.name == "reshape" else None
+    split = g.by(broadcast.inputs[0], "reshape") if broadcast else None
+    if broadcast is None or split is None:
         return None
-    source, whole, shape = apart.inputs[0], wide.outputs[0].shape, apart.outputs[0].shape
-    places = [i for i, (n, m) in enumerate(zip(shape, whole, strict=True)) if n != m]
-    if len(places) != 1 or places[0] == 0:
+    source, wide, shape = (split.inputs[0], broadcast.outputs[0].shape, split.outputs[0].shape)
+    axes = [i for i, (n, m) in enumerate(zip(shape, wide, strict=True)) if n != m]
+    if len(axes) != 1 or axes[0] == 0:
         return None
-    (place,) = places
-    result = (*whole[: place - 1], whole[place - 1] * whole[place], *whole[place + 1 :])
-    if (*shape[:place], *shape[place + 1 :]) != source.shape or result != equation.outputs[0].shape:
+    (axis,) = axes
+    result = (*wide[: axis - 1], wide[axis - 1] * wide[axis], *wide[axis + 1 :])
+    if (*shape[:axis], *shape[axis + 1 :]) != source.shape or result != equation.outputs[0].shape:
         return None
-    return source, place - 1
+    return source, axis - 1
 
 
-def _blocks(makers: Makers, equation: Equation) -> Equation | None:
-    """Squares of an image that become channels, or images of a batch, and the other way round."""
-    turn = makers.by(equation.inputs[0], "transpose") if equation.name == "reshape" else None
-    apart = makers.by(turn.inputs[0], "reshape") if turn else None
-    if turn is None or apart is None or len(equation.outputs[0].shape) != 4:
+def _blocks(g: Makers, equation: Equation) -> Equation | None:
+    """Match blocks of an image that become channels or images of the batch, and the inverse."""
+    transpose = g.by(equation.inputs[0], "transpose") if equation.name == "reshape" else None
+    split = g.by(transpose.inputs[0], "reshape") if transpose else None
+    if transpose is None or split is None or len(equation.outputs[0].shape) != 4:
         return None
-    source, cut, order = apart.inputs[0], turn.inputs[0].shape, tuple(turn.params["permutation"])
+    source, cut, order = (
+        split.inputs[0],
+        transpose.inputs[0].shape,
+        tuple(transpose.params["permutation"]),
+    )
     if len(source.shape) != 4 or len(cut) != 6:
         return None
     b, h, w, c = source.shape
-    whole = equation.outputs[0].shape
+    new = equation.outputs[0].shape
     if order == (0, 1, 3, 2, 4, 5):
         size = cut[2] if cut[2] == cut[4] else cut[3]
-        if cut == (b, whole[1], size, whole[2], size, c):
+        if cut == (b, new[1], size, new[2], size, c):
             return Equation("space_to_depth", [source], [], {"size": size})
-        if cut == (b, h, w, size, size, whole[3]) and cut[3] == cut[4]:
+        if cut == (b, h, w, size, size, new[3]) and cut[3] == cut[4]:
             return Equation("depth_to_space", [source], [], {"size": size})
-    if order == (2, 4, 0, 1, 3, 5) and cut == (b, whole[1], cut[2], whole[2], cut[4], c):
+    if order == (2, 4, 0, 1, 3, 5) and cut == (b, new[1], cut[2], new[2], cut[4], c):
         return Equation("space_to_batch", [source], [], {"sizes": [cut[2], cut[4]]})
-    if order == (2, 3, 0, 4, 1, 5) and cut == (cut[0], cut[1], whole[0], h, w, c):
+    if order == (2, 3, 0, 4, 1, 5) and cut == (cut[0], cut[1], new[0], h, w, c):
         return Equation("batch_to_space", [source], [], {"sizes": [cut[0], cut[1]]})
     return None
 
 
-def _mirrored(makers: Makers, equation: Equation) -> Equation | None:
-    """A tensor with its own edges, reversed, before and behind it."""
+def _mirrored(g: Makers, equation: Equation) -> Equation | None:
+    """Match a concatenation of a tensor with its reversed edges."""
     if equation.name != "concatenate" or len(equation.inputs) != 2:
         return None
-    axis, (longer, behind) = equation.params["dimension"], equation.inputs
-    first = makers.by(longer, "concatenate")
+    axis, (partial, after) = equation.params["dimension"], equation.inputs
+    first = g.by(partial, "concatenate")
     if first is None or len(first.inputs) != 2 or first.params["dimension"] != axis:
         return None
     before, source = first.inputs
     low, size = before.shape[axis], source.shape[axis]
     if not isinstance(size, int):
         return None
-    start = _reversed_part(makers, before, source, axis)
-    end = _reversed_part(makers, behind, longer, axis)
+    start = _reversed_part(g, before, source, axis)
+    end = _reversed_part(g, after, partial, axis)
     if start is None or end is None or start not in (0, 1):
         return None
-    high = behind.shape[axis]
+    high = after.shape[axis]
     # The last `high` elements, without the very last one if the first one is left out, too.
     if end != low + size - high - start:
         return None
@@ -154,19 +161,19 @@ def _mirrored(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("mirror_pad", [source], [], {"pads": pads, "mode": start})
 
 
-def _reversed_part(makers: Makers, value: Value, source: Value, axis: int) -> int | None:
-    """Where the elements that a value has in reverse order begin."""
-    turn = makers.by(value, "rev")
-    if turn is None or tuple(turn.params["dimensions"]) != (axis,):
+def _reversed_part(g: Makers, value: Value, source: Value, axis: int) -> int | None:
+    """Return the start of the slice of `source` that a value reverses, or None."""
+    reverse = g.by(value, "rev")
+    if reverse is None or tuple(reverse.params["dimensions"]) != (axis,):
         return None
-    part = makers.by(turn.inputs[0], "slice")
+    part = g.by(reverse.inputs[0], "slice")
     if part is None:
-        return 0 if turn.inputs[0].least is source.least else None
+        return 0 if reverse.inputs[0].least is source.least else None
     starts = list(part.params["start_indices"])
-    ones = part.params["strides"] is None or set(part.params["strides"]) == {1}
+    has_unit_strides = part.params["strides"] is None or set(part.params["strides"]) == {1}
     if (
         part.inputs[0].least is not source.least
-        or not ones
+        or not has_unit_strides
         or any(s for i, s in enumerate(starts) if i != axis)
     ):
         return None

@@ -1,15 +1,15 @@
-"""Models in integers: weights of 8 bits and activations of 8 or 16, by ranges that samples showed.
+"""Integer quantization: int8 weights, and int8 or int16 activations with calibrated ranges.
 
-What has no operator for integers stays float32, with conversions around it.
+Operators without an integer kernel remain in float32, between conversions.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.lite.fusing import CHANNELS
 from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
@@ -22,14 +22,14 @@ _INT8 = np.dtype(np.int8)
 
 @dataclasses.dataclass(frozen=True)
 class Integers:
-    """What activations are made of.
+    """Integer types of a quantized model.
 
     Attributes:
-      dtype: their dtype.
-      bias: the dtype of what is added to products.
-      fixed: scale and zero point of operators whose results have always the same.
-      without: operators that have no kernel for them.
-      versions: the versions of operators that have.
+      dtype: dtype of activations.
+      bias: dtype of biases.
+      fixed: scale and zero point of operators that require them for their results.
+      without: operators without a kernel for these types.
+      versions: versions of the operators that have one.
     """
 
     dtype: np.dtype
@@ -39,7 +39,7 @@ class Integers:
     versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def affine(self, low: float, high: float) -> Quantization:
-        """How numbers between two bounds, and zero, are written; in 16 bits around zero."""
+        """Return the quantization of a range that includes zero; symmetric for int16."""
         low, high = min(low, 0.0), max(high, 0.0)
         if self.dtype == _INT8:
             scale = max(high - low, 1e-8) / 255
@@ -48,11 +48,11 @@ class Integers:
             scale, zero = max(high, -low, 1e-8) / 32767, 0
         return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
 
-    def rounded(self, data: np.ndarray, how: Quantization) -> np.ndarray:
-        """Numbers as integers."""
+    def rounded(self, data: np.ndarray, quantization: Quantization) -> np.ndarray:
+        """Quantize an array of floats."""
         bounds = np.iinfo(self.dtype)
-        found = np.round(data / how.scales[0]) + how.zero_points[0]
-        return np.clip(found, bounds.min, bounds.max).astype(self.dtype)
+        steps = np.round(data / quantization.scales[0]) + quantization.zero_points[0]
+        return np.clip(steps, bounds.min, bounds.max).astype(self.dtype)
 
 
 BYTES = Integers(
@@ -81,10 +81,10 @@ WORDS = Integers(
         "LEAKY_RELU": 2,
     },
 )  # fmt: skip
-# The places of what is multiplied, of the weights and of the bias, of operators that have weights.
+# Indices of the data, the weights and the bias among the operands of operators with weights.
 _PLACES = {**dict.fromkeys(CHANNELS, (0, 1, 2)), "TRANSPOSE_CONV": (2, 1, 3)}
 _CHANNELS = {**CHANNELS, "TRANSPOSE_CONV": 0}
-# Their results have the scale of their operands; the places of these operands, None for all.
+# Operators with results of the same scale as some operands; the indices of these, None for all.
 MOVING: dict[str, tuple[int, ...] | None] = {
     "MAX_POOL_2D": (0,), "AVERAGE_POOL_2D": (0,), "RESHAPE": (0,), "TRANSPOSE": (0,), "STRIDED_SLICE": (0,),
     "SLICE": (0,), "PAD": (0,), "PADV2": (0,), "SPLIT_V": (0,), "GATHER": (0,), "REDUCE_MAX": (0,),
@@ -97,7 +97,7 @@ _FREE = {
     "ADD", "SUB", "MUL", "MEAN", "RELU", "RELU6", "BATCH_MATMUL", "GELU", "SUM", "ELU", "LEAKY_RELU", "HARD_SWISH",
     "PRELU", "SQUARED_DIFFERENCE", "RELU_N1_TO_1",
 }  # fmt: skip
-# They read numbers and give others than numbers.
+# Operators that take quantized operands, but have other results.
 _READING = {"ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}
 
 
@@ -107,20 +107,20 @@ def quantize(
     kind: Integers = BYTES,
     denied: Collection[Operator] = (),
 ) -> list[str]:
-    """Makes the subgraphs of signatures compute in integers.
+    """Quantize the subgraphs of signatures in place.
 
     Args:
-      graph: a float model; its inputs and outputs stay float32.
-      ranges: of its tensors.
-      kind: of which integers.
-      denied: operators that stay as they are.
+      graph: a float model; its inputs and outputs remain float32.
+      ranges: minimum and maximum of its tensors.
+      kind: the integer types to quantize to.
+      denied: operators that remain in float32.
 
     Returns:
-      The codes of operators on floats that are left.
+      The codes of the operators that remain in float32.
     """
-    numbers = sorted({s[1] for s in graph.signatures})
+    indices = sorted({s[1] for s in graph.signatures})
     return sorted(
-        {c for n in numbers for c in _Quantizer(graph.subgraphs[n], ranges, kind, denied).run()}
+        {c for n in indices for c in _Quantizer(graph.subgraphs[n], ranges, kind, denied).run()}
     )
 
 
@@ -141,29 +141,29 @@ class _Quantizer:
     def run(self) -> list[str]:
         self._choose()
         self._join()
-        made = {t for o in self._quantized for t in _results(o)}
-        found: list[Operator] = []
-        given: set[Tensor] = set()
+        computed = {t for o in self._quantized for t in _results(o)}
+        operators: list[Operator] = []
+        converted: set[Tensor] = set()
         for operator in self._graph.operators:
             if operator in self._quantized:
                 for tensor in self._operands(operator):
-                    if tensor.data is None and tensor not in made and tensor not in given:
-                        given.add(tensor)
+                    if tensor.data is None and tensor not in computed and tensor not in converted:
+                        converted.add(tensor)
                         result = self._integer(tensor)
-                        found.append(
+                        operators.append(
                             Operator("QUANTIZE", [tensor], [result], {}, 1, operator.scope)
                         )
-                found += self._rewritten(operator)
+                operators += self._rewritten(operator)
             else:
-                if operator.code == "SHAPE" and operator.inputs[0] in made:
+                if operator.code == "SHAPE" and operator.inputs[0] in computed:
                     operator.inputs = [self._integer(t) for t in operator.inputs if t is not None]
-                found += self._floats(operator.inputs, made, given)
-                found.append(operator)
-        found += self._floats(self._graph.outputs, made, given)
-        self._graph.operators = found
+                operators += self._floats(operator.inputs, computed, converted)
+                operators.append(operator)
+        operators += self._floats(self._graph.outputs, computed, converted)
+        self._graph.operators = operators
         return [
             o.code
-            for o in found
+            for o in operators
             if o.code not in ("QUANTIZE", "DEQUANTIZE", "SHAPE")
             and any(t is not None and t.dtype == np.float32 for t in [*o.inputs, *o.outputs])
         ]
@@ -171,20 +171,20 @@ class _Quantizer:
     # ---- which operators, and which scales ---------------------------------------------------
 
     def _operands(self, operator: Operator) -> list[Tensor]:
-        """The operands that are quantized, constants too, without weights and biases."""
+        """Return the operands to quantize, including constants but not weights and biases."""
         if operator.code in _PLACES:
             source = operator.inputs[_PLACES[operator.code][0]]
             return [] if source is None else [source]
-        places = MOVING.get(operator.code)
-        inputs = operator.inputs if places is None else [operator.inputs[i] for i in places]
+        indices = MOVING.get(operator.code)
+        inputs = operator.inputs if indices is None else [operator.inputs[i] for i in indices]
         return [t for t in inputs if t is not None and t.dtype == np.float32]
 
     def _choose(self) -> None:
-        made: set[Tensor] = set(self._graph.inputs)
+        computed: set[Tensor] = set(self._graph.inputs)
         for operator in self._graph.operators:
             operands, results = self._operands(operator), _results(operator)
-            known = all(t.data is not None or t in self._ranges for t in [*operands, *results])
-            if not known or not operands or operator.code in self._kind.without:
+            has_ranges = all(t.data is not None or t in self._ranges for t in [*operands, *results])
+            if not has_ranges or not operands or operator.code in self._kind.without:
                 continue
             if operator in self._denied:
                 continue
@@ -192,19 +192,19 @@ class _Quantizer:
                 continue
             if operator.code in _PLACES:
                 weights, bias = _weights_of(operator)
-                fits = weights is not None and weights.data is not None
-                fits = fits and (bias is None or bias.data is not None)
+                is_quantizable = weights is not None and weights.data is not None
+                is_quantizable = is_quantizable and (bias is None or bias.data is not None)
             elif operator.code in MOVING or operator.code in _READING:
                 # Moving floats costs less than converting them.
-                fits = all(t in made or t.data is not None for t in operands)
+                is_quantizable = all(t in computed or t.data is not None for t in operands)
             else:
-                fits = operator.code in _FREE or self._is_fixed_and_fits(operator)
-            if fits:
+                is_quantizable = operator.code in _FREE or self._is_fixed_and_fits(operator)
+            if is_quantizable:
                 self._quantized.add(operator)
-                made.update(results)
+                computed.update(results)
 
     def _is_fixed_and_fits(self, operator: Operator) -> bool:
-        """Whether the scale of an operator's results is given, and reaches as far as they do."""
+        """Check whether an operator has a fixed scale that covers the range of its results."""
         if operator.code not in self._kind.fixed:
             return False
         scale, zero = self._kind.fixed[operator.code]
@@ -218,102 +218,107 @@ class _Quantizer:
         return tensor
 
     def _join(self) -> None:
-        """Finds the scale of each tensor: one for all that operators only move between."""
+        """Choose quantizations; tensors that same-scale operators connect share one."""
         limits: dict[Tensor, tuple[float, float]] = {}
         members: dict[Tensor, int] = {}
-        everything: dict[Tensor, None] = {}
+        tensors_in_order: dict[Tensor, None] = {}
         for operator in self._graph.operators:
             if operator not in self._quantized:
                 continue
             tensors = [*self._operands(operator), *_results(operator)]
-            everything |= dict.fromkeys(tensors)
+            tensors_in_order |= dict.fromkeys(tensors)
             if operator.code in MOVING:
                 first = self._root(tensors[0])
                 for tensor in tensors[1:]:
                     root = self._root(tensor)
                     if root is not first:
                         self._group[root] = first
-        for tensor in everything:
+        for tensor in tensors_in_order:
             root = self._root(tensor)
             low, high = self._ranges.get(tensor, (0.0, 0.0))
             if tensor.data is not None and tensor.data.size:
                 low, high = float(tensor.data.min()), float(tensor.data.max())
-            least, most = limits.get(root, (0.0, 0.0))
-            limits[root] = min(low, least), max(high, most)
+            lowest, highest = limits.get(root, (0.0, 0.0))
+            limits[root] = min(low, lowest), max(high, highest)
             members[root] = members.get(root, 0) + 1
         self._how = {root: self._kind.affine(*limit) for root, limit in limits.items()}
         for operator in self._quantized:
             if operator.code in self._kind.fixed and members[self._root(operator.outputs[0])] == 1:
                 self._how[operator.outputs[0]] = self._fixed(operator.code)
 
-    # ---- tensors and operators of integers ---------------------------------------------------
+    # ---- integer tensors and operators -------------------------------------------------------
 
     def _integer(self, tensor: Tensor) -> Tensor:
         if tensor not in self._integers:
-            how = self._how[self._root(tensor)]
-            data = None if tensor.data is None else self._kind.rounded(tensor.data, how)
+            quantization = self._how[self._root(tensor)]
+            data = None if tensor.data is None else self._kind.rounded(tensor.data, quantization)
             name = f"{tensor.name}/{self._kind.dtype.name}"
-            made = Tensor(tensor.shape, self._kind.dtype, name, data, how)
-            self._integers[tensor] = made
+            integers = Tensor(tensor.shape, self._kind.dtype, name, data, quantization)
+            self._integers[tensor] = integers
         return self._integers[tensor]
 
-    def _floats(self, tensors: Any, made: set[Tensor], given: set[Tensor]) -> list[Operator]:
-        """What makes numbers of integers that operators on floats read."""
-        found = []
+    def _floats(
+        self, tensors: Iterable[Tensor | None], computed: set[Tensor], converted: set[Tensor]
+    ) -> list[Operator]:
+        """Return operators that dequantize the tensors that float operators read."""
+        operators = []
         for tensor in tensors:
-            if tensor is not None and tensor in made and tensor not in given:
-                given.add(tensor)
-                integers = self._integer(tensor)
-                found.append(Operator("DEQUANTIZE", [integers], [tensor], {}, 2))
-        return found
+            if tensor is not None and tensor in computed and tensor not in converted:
+                converted.add(tensor)
+                operators.append(Operator("DEQUANTIZE", [self._integer(tensor)], [tensor], {}, 2))
+        return operators
 
     def _rewritten(self, operator: Operator) -> list[Operator]:
         code = operator.code
         if code == "PADV2" and operator.inputs[2] is not None:
-            how = self._how[self._root(operator.outputs[0])]
+            quantization = self._how[self._root(operator.outputs[0])]
             filler = operator.inputs[2]
             assert filler.data is not None
-            data = self._kind.rounded(np.asarray(filler.data), how)
-            operator.inputs[2] = Tensor(filler.shape, self._kind.dtype, "", data, how)
+            data = self._kind.rounded(np.asarray(filler.data), quantization)
+            operator.inputs[2] = Tensor(filler.shape, self._kind.dtype, "", data, quantization)
         if code in _PLACES:
             self._weights(operator)
         quantized = set(self._operands(operator))
         operator.inputs = [self._integer(t) if t in quantized else t for t in operator.inputs]
         results = operator.outputs
-        numbers = set(_results(operator))
-        operator.outputs = [self._integer(t) if t in numbers else t for t in results]
+        float_results = set(_results(operator))
+        operator.outputs = [self._integer(t) if t in float_results else t for t in results]
         operator.version = self._kind.versions.get(code, 1)
         if code in ("ADD", "SUB"):
-            # Scales near a power of two are not taken for one.
+            # LiteRT must not round scales to powers of two.
             operator.options["potScaleInt16"] = False
         if code not in self._kind.fixed:
             return [operator]
         target = operator.outputs[0]
         if target.quantization is not None and target.quantization.scales[0] == np.float32(self._kind.fixed[code][0]):  # fmt: skip
             return [operator]
-        own = Tensor(target.shape, self._kind.dtype, f"{target.name}/own", None, self._fixed(code))
-        operator.outputs = [own]
-        return [operator, Operator("QUANTIZE", [own], [target], {}, 2, operator.scope)]
+        fixed_result = Tensor(
+            target.shape, self._kind.dtype, f"{target.name}/own", None, self._fixed(code)
+        )
+        operator.outputs = [fixed_result]
+        return [operator, Operator("QUANTIZE", [fixed_result], [target], {}, 2, operator.scope)]
 
     def _weights(self, operator: Operator) -> None:
         first, second, third = _PLACES[operator.code]
         source, (weights, bias) = operator.inputs[first], _weights_of(operator)
         assert source is not None and weights is not None and weights.data is not None
         step, limit = self._how[self._root(source)].scales[0], np.iinfo(np.int32)
-        least: Any = 0.0
+        min_scales: np.ndarray | float = 0.0
         if bias is not None and bias.data is not None:
-            # Weights far smaller than biases get a scale with which these fit 32 bits; larger integers would be
-            # rounded as doubles.
-            least = np.abs(bias.data).astype(float) / (float(step) * (limit.max - 1))
-        integers, how = by_channel(weights.data, _CHANNELS[operator.code], least)
-        operator.inputs[second] = Tensor(weights.shape, _INT8, weights.name, integers, how)
+            # The scale of weights must be large enough that the bias fits 32 bits; doubles would
+            # round larger integers.
+            min_scales = np.abs(bias.data).astype(float) / (float(step) * (limit.max - 1))
+        integers, quantization = by_channel(weights.data, _CHANNELS[operator.code], min_scales)
+        operator.inputs[second] = Tensor(weights.shape, _INT8, weights.name, integers, quantization)
         if bias is not None:
             assert bias.data is not None
-            scales = how.scales * step
+            scales = quantization.scales * step
             data = np.clip(np.round(bias.data.astype(float) / scales), limit.min, limit.max)
-            about = Quantization(scales, np.zeros(scales.size, np.int64))
-            held = data.astype(self._kind.bias)
-            operator.inputs[third] = Tensor(bias.shape, self._kind.bias, bias.name, held, about)
+            bias_quantization = Quantization(scales, np.zeros(scales.size, np.int64))
+            integer_bias = data.astype(self._kind.bias)
+            operator.inputs[third] = Tensor(
+                bias.shape, self._kind.bias, bias.name, integer_bias, bias_quantization
+            )
 
     def _fixed(self, code: str) -> Quantization:
         scale, zero = self._kind.fixed[code]
@@ -325,7 +330,7 @@ def _results(operator: Operator) -> list[Tensor]:
 
 
 def _weights_of(operator: Operator) -> tuple[Tensor | None, Tensor | None]:
-    """Weights and bias, if there are any."""
+    """Return the weights and the bias of an operator."""
     _, second, third = _PLACES[operator.code]
     return operator.inputs[second], operator.inputs[third] if third < len(operator.inputs) else None
 
@@ -333,70 +338,77 @@ def _weights_of(operator: Operator) -> tuple[Tensor | None, Tensor | None]:
 def with_integer_ends(
     graph: Graph,
     ranges: dict[Tensor, tuple[float, float]],
-    inputs: Any,
-    outputs: Any,
+    inputs: DTypeLike,
+    outputs: DTypeLike,
     kind: Integers = BYTES,
 ) -> None:
-    """Makes inputs and outputs of quantized signatures integers, too.
+    """Quantize the inputs and outputs of quantized signatures in place.
 
     Args:
-      graph: of `quantize`.
-      ranges: of the tensors of the float model.
-      inputs, outputs: float32 (as they are), the dtype of the integers, or uint8 for those of 8 bits.
-      kind: of which integers the model is.
+      graph: a model after `quantize_graph`.
+      ranges: minimum and maximum of the tensors of the float model.
+      inputs: dtype of inputs: float32 (unchanged), that of the activations, or uint8 for int8.
+      outputs: dtype of outputs, one of the same.
+      kind: the integer types of the model.
     """
-    for _, number, _, _ in graph.signatures:
-        subgraph = graph.subgraphs[number]
-        how = {
+    for _, index, _, _ in graph.signatures:
+        subgraph = graph.subgraphs[index]
+        quantizations = {
             t: kind.affine(*ranges[t]) for t in [*subgraph.inputs, *subgraph.outputs] if t in ranges
         }
         if np.dtype(inputs) != np.float32:
-            subgraph.inputs = [_opened(subgraph, t, np.dtype(inputs), how) for t in subgraph.inputs]
+            subgraph.inputs = [
+                _opened(subgraph, t, np.dtype(inputs), quantizations) for t in subgraph.inputs
+            ]
         if np.dtype(outputs) != np.float32:
-            subgraph.outputs = [_closed(subgraph, t, np.dtype(outputs), how) for t in subgraph.outputs]  # fmt: skip
+            subgraph.outputs = [_closed(subgraph, t, np.dtype(outputs), quantizations) for t in subgraph.outputs]  # fmt: skip
         subgraph.drop_unused()
 
 
-def _bytes(how: Quantization, like: Tensor, dtype: np.dtype) -> Tensor:
-    """A tensor under the name of another, of integers, or of bytes 128 above them."""
-    more = 128 if dtype == np.uint8 else 0
-    about = Quantization(how.scales, how.zero_points + more)
-    return Tensor(like.shape, dtype, like.name, None, about)
+def _bytes(quantization: Quantization, like: Tensor, dtype: np.dtype) -> Tensor:
+    """Return a tensor with the name of another; the integers of uint8 are shifted by 128."""
+    offset = 128 if dtype == np.uint8 else 0
+    shifted = Quantization(quantization.scales, quantization.zero_points + offset)
+    return Tensor(like.shape, dtype, like.name, None, shifted)
 
 
-def _opened(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Tensor:
-    """An input as integers, and as numbers for operators that read these."""
-    if tensor not in how:
+def _opened(
+    subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, quantizations: dict[Tensor, Quantization]
+) -> Tensor:
+    """Quantize an input, and dequantize it for operators on floats."""
+    if tensor not in quantizations:
         return tensor
-    readers = [o for o in subgraph.operators if tensor in o.inputs]
-    operator = next((o for o in readers if o.code == "QUANTIZE"), None)
+    consumers = [o for o in subgraph.operators if tensor in o.inputs]
+    operator = next((o for o in consumers if o.code == "QUANTIZE"), None)
     if operator is not None and dtype != np.uint8:
         subgraph.operators.remove(operator)
-        made = operator.outputs[0]
-        made.name = tensor.name
+        result = operator.outputs[0]
+        result.name = tensor.name
     else:
-        same = None if operator is None else operator.outputs[0].quantization
-        made = _bytes(same or how[tensor], tensor, dtype)
+        quantization = None if operator is None else operator.outputs[0].quantization
+        result = _bytes(quantization or quantizations[tensor], tensor, dtype)
         if operator is not None:
-            operator.inputs = [made]
-    for other in readers:
+            operator.inputs = [result]
+    for other in consumers:
         if other.code == "SHAPE":
-            other.inputs = [made]
+            other.inputs = [result]
     if any(tensor in o.inputs for o in subgraph.operators):
         tensor.name += "/numbers"
-        # LiteRT makes numbers of int8 everywhere, of bytes not.
-        before = made
+        # LiteRT has DEQUANTIZE of int8 on all devices, but not of uint8.
+        source = result
         if dtype == np.uint8:
-            before = _bytes(how[tensor], tensor, np.dtype(np.int8))
-        subgraph.operators.insert(0, Operator("DEQUANTIZE", [before], [tensor], {}, 2))
-        if before is not made:
-            subgraph.operators.insert(0, Operator("QUANTIZE", [made], [before], {}, 2))
-    return made
+            source = _bytes(quantizations[tensor], tensor, np.dtype(np.int8))
+        subgraph.operators.insert(0, Operator("DEQUANTIZE", [source], [tensor], {}, 2))
+        if source is not result:
+            subgraph.operators.insert(0, Operator("QUANTIZE", [result], [source], {}, 2))
+    return result
 
 
-def _closed(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Tensor:
-    """A result as integers."""
-    if tensor not in how:
+def _closed(
+    subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, quantizations: dict[Tensor, Quantization]
+) -> Tensor:
+    """Quantize an output."""
+    if tensor not in quantizations:
         return tensor
     operator = subgraph.makers().get(tensor)
     source = None if operator is None or operator.code != "DEQUANTIZE" else operator.inputs[0]
@@ -404,13 +416,13 @@ def _closed(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Te
         source.name = tensor.name
         return source
     if source is None:
-        own = np.dtype(np.int8) if dtype == np.uint8 else dtype
-        source = _bytes(how[tensor], tensor, own)
+        source_dtype = np.dtype(np.int8) if dtype == np.uint8 else dtype
+        source = _bytes(quantizations[tensor], tensor, source_dtype)
         tensor.name += "/numbers"
         subgraph.operators.append(Operator("QUANTIZE", [tensor], [source], {}, 1))
         if dtype != np.uint8:
             return source
     assert source.quantization is not None
-    made = _bytes(source.quantization, source, dtype)
-    subgraph.operators.append(Operator("QUANTIZE", [source], [made], {}, 2))
-    return made
+    result = _bytes(source.quantization, source, dtype)
+    subgraph.operators.append(Operator("QUANTIZE", [source], [result], {}, 2))
+    return result

@@ -1,20 +1,21 @@
-"""LiteRT's interpreter, which is imported when one is made."""
+"""LiteRT's interpreter, which is imported when an object of it is created."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.environment import extras
+from meshflow.environment.types import ArrayLike
 
 __all__ = ["Interpreter", "interpreter_module"]
 
 
 def interpreter_module() -> Any:
-    """LiteRT's module of interpreters.
+    """Import LiteRT's module of interpreters.
 
     Raises:
-      ImportError: without the extra `lite`.
+      ImportError: if the extra `lite` is not installed.
     """
     return extras.load(
         "ai_edge_litert.interpreter", "lite", "tf.lite needs LiteRT, the package ai-edge-litert"
@@ -22,18 +23,18 @@ def interpreter_module() -> Any:
 
 
 class _LiteRT(type):
-    """The type of a class whose objects, and whose subclasses, are LiteRT's."""
+    """Metaclass of a class with objects and subclasses that belong to LiteRT's own class."""
 
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
-    ) -> Any:
+    ) -> type:
         if any(type(base) is _LiteRT for base in bases):
-            own = interpreter_module().Interpreter
-            given = tuple(own if type(base) is _LiteRT else base for base in bases)
-            return type(own)(name, given, namespace, **options)
+            litert_class = interpreter_module().Interpreter
+            litert_bases = tuple(litert_class if type(b) is _LiteRT else b for b in bases)
+            return type(litert_class)(name, litert_bases, namespace, **options)
         return super().__new__(mcs, name, bases, namespace, **options)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return cls.__subclasscheck__(type(instance))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
@@ -43,21 +44,23 @@ class _LiteRT(type):
 
 
 class Interpreter(metaclass=_LiteRT):
-    """Runs a model that was converted: LiteRT's own class.
+    """Interpreter of a converted model; its objects are of LiteRT's own class.
 
     Args:
-      model_path: a .tflite file.
-      model_content: its content, in place of the file.
-      experimental_delegates: of `tf.lite.experimental.load_delegate`.
-      num_threads: how many threads it uses.
-      experimental_op_resolver_type: of `tf.lite.experimental.OpResolverType`; default its `AUTO`.
-      experimental_preserve_all_tensors: whether results inside of the model can be read after a call.
-      experimental_disable_delegate_clustering: whether operators keep their order.
-      experimental_default_delegate_latest_features: whether the default delegate uses what is new in it.
-      **options: those that LiteRT has besides.
+      model_path: path of a .tflite file.
+      model_content: content of the file, instead of a path.
+      experimental_delegates: results of `tf.lite.experimental.load_delegate`.
+      num_threads: number of threads.
+      experimental_op_resolver_type: member of `tf.lite.experimental.OpResolverType`; default
+        `AUTO`.
+      experimental_preserve_all_tensors: whether intermediate results can be read after a call.
+      experimental_disable_delegate_clustering: whether the order of operators is preserved.
+      experimental_default_delegate_latest_features: whether the default delegate uses its latest
+        features.
+      **options: other options of LiteRT.
 
     Raises:
-      ImportError: without the extra `lite`.
+      ImportError: if the extra `lite` is not installed.
     """
 
     def __new__(
@@ -72,11 +75,11 @@ class Interpreter(metaclass=_LiteRT):
         experimental_default_delegate_latest_features: bool = False,
         **options: Any,
     ) -> Interpreter:
-        """LiteRT's object."""
+        """Create LiteRT's interpreter."""
         module = interpreter_module()
         if experimental_op_resolver_type is None:
             experimental_op_resolver_type = module.OpResolverType.AUTO
-        made: Interpreter = module.Interpreter(
+        interpreter: Interpreter = module.Interpreter(
             model_path=model_path,
             model_content=model_content,
             experimental_delegates=experimental_delegates,
@@ -87,7 +90,7 @@ class Interpreter(metaclass=_LiteRT):
             experimental_default_delegate_latest_features=experimental_default_delegate_latest_features,
             **options,
         )
-        return made
+        return interpreter
 
     if TYPE_CHECKING:
 
@@ -99,8 +102,8 @@ class Interpreter(metaclass=_LiteRT):
         def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Any]]: ...  # fmt: skip
         def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any: ...
         def tensor(self, tensor_index: int) -> Callable[[], Any]: ...
-        def set_tensor(self, tensor_index: int, value: Any) -> None: ...
-        def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None: ...  # fmt: skip
+        def set_tensor(self, tensor_index: int, value: ArrayLike) -> None: ...
+        def resize_tensor_input(self, input_index: int, tensor_size: Sequence[int], strict: bool = False) -> None: ...  # fmt: skip
         def num_subgraphs(self) -> int: ...
         def reset_all_variables(self) -> None: ...
         def invoke(self) -> None: ...

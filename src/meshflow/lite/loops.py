@@ -1,9 +1,8 @@
-"""Loops and branches as LiteRT's WHILE and IF, whose programs are subgraphs."""
+"""Lowering rules of loops and branches to LiteRT's WHILE and IF, with subgraphs for their bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ __all__: list[str] = []
 
 
 def _inside(l: Lowering, name: str, like: Sequence[Tensor]) -> tuple[Lowering, list[Tensor]]:
-    """A new subgraph whose inputs are as some tensors."""
+    """Add a subgraph with inputs of the same shapes and dtypes as some tensors."""
     graph = Subgraph(f"{name}_{len(l.graph.subgraphs)}")
     l.graph.subgraphs.append(graph)
     graph.inputs = [Tensor(t.shape, t.dtype, f"{name}_{i}") for i, t in enumerate(like)]
@@ -27,7 +26,7 @@ def _number(l: Lowering) -> int:
 
 
 def _finished(l: Lowering, results: Sequence[Tensor]) -> int:
-    """Ends a subgraph; its number. Constants, and results that come twice, are copied."""
+    """Set the outputs of a subgraph, copying constants and duplicates, and return its index."""
     outputs: list[Tensor] = []
     for tensor in results:
         if tensor.data is not None or tensor in outputs:
@@ -38,53 +37,55 @@ def _finished(l: Lowering, results: Sequence[Tensor]) -> int:
     return _number(l)
 
 
-def _while(l: Lowering, test: int, body: int, state: Sequence[Tensor]) -> list[Tensor]:
+def _while(l: Lowering, condition: int, body: int, state: Sequence[Tensor]) -> list[Tensor]:
     results = [l.new(t.shape, t.dtype, "while") for t in state]
-    l.add("WHILE", list(state), results, "WhileOptions", condSubgraphIndex=test, bodySubgraphIndex=body)  # fmt: skip
+    l.add("WHILE", list(state), results, "WhileOptions", condSubgraphIndex=condition, bodySubgraphIndex=body)  # fmt: skip
     return results
 
 
 def _free(values: Sequence[Value]) -> list[int]:
-    """Which operands of a loop's program are no constants."""
+    """Return the indices of the values that are not constants, which are folded into the body."""
     return [i for i, v in enumerate(values) if v.constant is None]
 
 
 @lowers("scan")
 def _scan(l: Lowering, e: Equation) -> list[Tensor]:
-    """A loop over the first dimension of some operands; its state has a counter and what it reads, too."""
+    """Lower a scan to a loop; its state also holds a counter, the stacked results and all operands."""
     p, body = e.params, e.params["body"]
-    consts, carried, length = p["num_consts"], p["num_carry"], p["length"]
-    fixed = _free(e.inputs[:consts])
-    first = [l.full(v) for v in e.inputs[consts : consts + carried]]
-    rows = [l.full(v) for v in e.inputs[consts + carried :]]
-    stacks = [_zeros(l, v) for v in e.outputs[carried:]]
+    num_consts, num_carry, length = p["num_consts"], p["num_carry"], p["length"]
+    const_indices = _free(e.inputs[:num_consts])
+    carry_operands = [l.full(v) for v in e.inputs[num_consts : num_consts + num_carry]]
+    scanned = [l.full(v) for v in e.inputs[num_consts + num_carry :]]
+    stacks = [_zeros(l, v) for v in e.outputs[num_carry:]]
     count = l.constant(np.int32(0))
-    held = [l.full(e.inputs[i]) for i in fixed]
-    state = [count, *first, *stacks, *held, *rows]
+    const_operands = [l.full(e.inputs[i]) for i in const_indices]
+    state = [count, *carry_operands, *stacks, *const_operands, *scanned]
 
     inner, inputs = _inside(l, "body", state)
     i, rest = inputs[0], inputs[1:]
-    carry, rest = rest[:carried], rest[carried:]
-    piles, rest = rest[: len(stacks)], rest[len(stacks) :]
-    keep, lines = rest[: len(held)], rest[len(held) :]
-    place = i
+    carry, rest = rest[:num_carry], rest[num_carry:]
+    stacked, rest = rest[: len(stacks)], rest[len(stacks) :]
+    const_tensors, scanned_tensors = rest[: len(const_operands)], rest[len(const_operands) :]
+    index = i
     if p["reverse"]:
         last = inner.binary("SUB", inner.size(length), inner.constant(np.int32(1)))
-        place = inner.binary("SUB", last, i)
-    # The others were folded into the program.
-    unused = [Tensor(v.shape, v.dtype) for v in body.inputs[:consts]]
-    for number, tensor in zip(fixed, keep, strict=True):
-        unused[number] = tensor
-    row = [_row(inner, t, place) for t in lines]
-    results = inner.run(body, [*unused, *carry, *row])
-    filled = [_with_row(inner, t, r, place) for t, r in zip(piles, results[carried:], strict=True)]
+        index = inner.binary("SUB", last, i)
+    # Constants are folded into the body, so their placeholders are not read.
+    body_inputs = [Tensor(v.shape, v.dtype) for v in body.inputs[:num_consts]]
+    for position, tensor in zip(const_indices, const_tensors, strict=True):
+        body_inputs[position] = tensor
+    slices = [_row(inner, t, index) for t in scanned_tensors]
+    results = inner.run(body, [*body_inputs, *carry, *slices])
+    filled = [
+        _with_row(inner, t, r, index) for t, r in zip(stacked, results[num_carry:], strict=True)
+    ]
     step = inner.binary("ADD", i, inner.constant(np.int32(1)))
-    number = _finished(inner, [step, *results[:carried], *filled, *keep, *lines])
+    body_index = _finished(inner, [step, *results[:num_carry], *filled, *const_tensors, *scanned_tensors])  # fmt: skip
 
-    tester, inputs = _inside(l, "test", state)
-    more = tester.binary("LESS", inputs[0], tester.size(length))
-    found = _while(l, _finished(tester, [more]), number, state)
-    return found[1 : 1 + carried + len(stacks)]
+    condition, inputs = _inside(l, "test", state)
+    more = condition.binary("LESS", inputs[0], condition.size(length))
+    outputs = _while(l, _finished(condition, [more]), body_index, state)
+    return outputs[1 : 1 + num_carry + len(stacks)]
 
 
 def _zeros(l: Lowering, value: Value) -> Tensor:
@@ -92,78 +93,72 @@ def _zeros(l: Lowering, value: Value) -> Tensor:
     return l.broadcast(l.constant(zero), value.shape)
 
 
-def _row(l: Lowering, tensor: Tensor, place: Tensor) -> Tensor:
-    return l.emit("GATHER", [tensor, place], tensor.shape[1:], tensor.dtype, "GatherOptions", axis=0)  # fmt: skip
+def _row(l: Lowering, tensor: Tensor, index: Tensor) -> Tensor:
+    return l.emit("GATHER", [tensor, index], tensor.shape[1:], tensor.dtype, "GatherOptions", axis=0)  # fmt: skip
 
 
-def _with_row(l: Lowering, tensor: Tensor, row: Tensor, place: Tensor) -> Tensor:
+def _with_row(l: Lowering, tensor: Tensor, row: Tensor, index: Tensor) -> Tensor:
     zero = l.constant(np.int32(0))
-    places = [place, *[zero] * len(row.shape)]
-    start = l.emit("PACK", places, [len(places)], np.int32, "PackOptions", valuesCount=len(places), axis=0)  # fmt: skip
-    one = l.reshape(row, (1, *row.shape))
-    return l.emit("DYNAMIC_UPDATE_SLICE", [tensor, one, start], tensor.shape, tensor.dtype)
+    indices = [index, *[zero] * len(row.shape)]
+    start = l.emit("PACK", indices, [len(indices)], np.int32, "PackOptions", valuesCount=len(indices), axis=0)  # fmt: skip
+    expanded_row = l.reshape(row, (1, *row.shape))
+    return l.emit("DYNAMIC_UPDATE_SLICE", [tensor, expanded_row, start], tensor.shape, tensor.dtype)
 
 
 @lowers("while")
 def _loop(l: Lowering, e: Equation) -> list[Tensor]:
     p = e.params
-    of_test, of_body = p["cond_nconsts"], p["body_nconsts"]
-    first = _free(e.inputs[:of_test])
-    second = _free(e.inputs[of_test : of_test + of_body])
-    held = [l.full(e.inputs[i]) for i in first]
-    held += [l.full(e.inputs[of_test + i]) for i in second]
-    state = [*(l.full(v) for v in e.inputs[of_test + of_body :]), *held]
-    carried = len(state) - len(held)
+    num_test, num_consts = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
+    test_indices = _free(e.inputs[:num_test])
+    body_indices = _free(e.inputs[num_test:num_consts])
+    consts = [l.full(e.inputs[i]) for i in test_indices]
+    consts += [l.full(e.inputs[num_test + i]) for i in body_indices]
+    state = [*(l.full(v) for v in e.inputs[num_consts:]), *consts]
+    num_carry = len(state) - len(consts)
 
-    def run(name: str, program: Program, places: list[int], at: int, count: int) -> Any:
+    def run(name: str, program: Program, indices: list[int], start: int, count: int) -> tuple[Lowering, list[Tensor], list[Tensor]]:  # fmt: skip
         inner, inputs = _inside(l, name, state)
-        given = [Tensor(v.shape, v.dtype) for v in program.inputs[:count]]
-        for number, tensor in zip(places, inputs[carried + at :], strict=False):
-            given[number] = tensor
-        return inner, inputs, inner.run(program, [*given, *inputs[:carried]])
+        const_inputs = [Tensor(v.shape, v.dtype) for v in program.inputs[:count]]
+        for index, tensor in zip(indices, inputs[num_carry + start :], strict=False):
+            const_inputs[index] = tensor
+        return inner, inputs, inner.run(program, [*const_inputs, *inputs[:num_carry]])
 
-    tester, _, more = run("test", p["test"], first, 0, of_test)
-    test = _finished(tester, more)
-    inner, inputs, results = run("body", p["body"], second, len(first), of_body)
-    body = _finished(inner, [*results, *inputs[carried:]])
-    return _while(l, test, body, state)[:carried]
+    inner, _, results = run("test", p["test"], test_indices, 0, num_test)
+    test = _finished(inner, results)
+    inner, inputs, results = run("body", p["body"], body_indices, len(test_indices), p["body_nconsts"])  # fmt: skip
+    body = _finished(inner, [*results, *inputs[num_carry:]])
+    return _while(l, test, body, state)[:num_carry]
 
 
 @lowers("cond")
 def _branches(l: Lowering, e: Equation) -> list[Tensor]:
     programs = e.params["programs"]
-    which = l.cast(l.full(e.inputs[0]), np.int32)
-    places = _free(e.inputs[1:])
-    state = [l.full(e.inputs[1 + i]) for i in places]
-    numbers = []
+    index = l.cast(l.full(e.inputs[0]), np.int32)
+    operands = _free(e.inputs[1:])
+    state = [l.full(e.inputs[1 + i]) for i in operands]
+    subgraphs = []
     for program in programs:
         inner, inputs = _inside(l, "branch", state)
-        given = [Tensor(v.shape, v.dtype) for v in program.inputs]
-        for number, tensor in zip(places, inputs, strict=True):
-            given[number] = tensor
-        numbers.append(_finished(inner, inner.run(program, given)))
-    return _choice(l, which, numbers, state, e.outputs, 0)
+        branch_inputs = [Tensor(v.shape, v.dtype) for v in program.inputs]
+        for position, tensor in zip(operands, inputs, strict=True):
+            branch_inputs[position] = tensor
+        subgraphs.append(_finished(inner, inner.run(program, branch_inputs)))
+    return _choice(l, index, subgraphs, state, e.outputs, 0)
 
 
 def _choice(
-    l: Lowering, which: Tensor, numbers: list[int], state: list[Tensor], values: Any, at: int
-) -> list[Tensor]:
-    """Branch `at` if it is asked for, otherwise one of those behind it."""
+    l: Lowering, index: Tensor, subgraphs: list[int], state: list[Tensor], values: list[Value], first: int
+) -> list[Tensor]:  # fmt: skip
+    """Add an IF that runs branch `first`, or a nested IF over the branches after it."""
     results = [l.new(v.shape, v.dtype, "if") for v in values]
-    test = l.binary("LESS_EQUAL", which, l.constant(np.int32(at)))
-    if at + 2 >= len(numbers):
-        other = numbers[min(at + 1, len(numbers) - 1)]
+    test = l.binary("LESS_EQUAL", index, l.constant(np.int32(first)))
+    if first + 2 >= len(subgraphs):
+        rest = subgraphs[min(first + 1, len(subgraphs) - 1)]
     else:
-        inner, inputs = _inside(l, "branch", [which, *state])
-        other = _finished(inner, _choice(inner, inputs[0], numbers, inputs[1:], values, at + 1))
-        state = [which, *state]
-        numbers[at] = _forwarding(l, numbers[at], state)
-    l.add("IF", [test, *state], results, "IfOptions", thenSubgraphIndex=numbers[at], elseSubgraphIndex=other)  # fmt: skip
+        inner, inputs = _inside(l, "branch", [index, *state])
+        rest = _finished(inner, _choice(inner, inputs[0], subgraphs, inputs[1:], values, first + 1))
+        state = [index, *state]
+        # Both subgraphs of an IF have the same inputs.
+        l.graph.subgraphs[subgraphs[first]].inputs.insert(0, Tensor((), np.dtype(np.int32), "which"))  # fmt: skip
+    l.add("IF", [test, *state], results, "IfOptions", thenSubgraphIndex=subgraphs[first], elseSubgraphIndex=rest)  # fmt: skip
     return results
-
-
-def _forwarding(l: Lowering, number: int, state: list[Tensor]) -> int:
-    """A branch that takes the choice itself as one more operand."""
-    graph = l.graph.subgraphs[number]
-    graph.inputs.insert(0, Tensor((), np.dtype(np.int32), "which"))
-    return number

@@ -1,6 +1,7 @@
-"""Programs as LiteRT's operators: one function for each primitive, found in one table.
+"""Lowering of flat programs to LiteRT's operators.
 
-The functions are in the modules `elementwise`, `shaping`, `products`, `loops`; here is what they share.
+The rules are in the modules `elementwise`, `array_ops`, `products`, `loops`, `scatter` and
+`pattern_operators`.
 """
 
 from __future__ import annotations
@@ -9,36 +10,38 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
-from meshflow.deployment.lowering import Refused, holder, is_number, joined, same_pads
+from meshflow.deployment.equations import DimSize, broadcast_shapes
+from meshflow.deployment.lowering import Pads, Refused, Rule, holder, is_number, same_pads
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
 __all__ = ["SAME", "VALID", "Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
 
-# How convolutions and pooling pad.
+# Padding modes of convolutions and pooling.
 SAME, VALID = 0, 1
 
-# Operators take bytes for numbers that were quantized.
+# LiteRT's operators take int8 for quantized values only.
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32", "int8": "int32"}
 
 
-def kept_dtype(dtype: Any) -> np.dtype:
-    """The dtype that LiteRT computes in: of floats, only float32 has operators, and int8 are not those of numbers."""
+def kept_dtype(dtype: DTypeLike) -> np.dtype:
+    """Return the dtype in which LiteRT computes: float32 for all floats, and int32 for int8."""
     dtype = np.dtype(dtype)
     return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
 
 
-class Lowering(lowering.Lowering):
-    """Writes a program's operators into a subgraph.
+class Lowering(lowering.Lowering[Tensor]):
+    """Lowering of a program to operators of a subgraph.
 
     Args:
-      graph: the model, which gets the subgraphs of loops and branches.
-      subgraph: where operators go.
+      graph: the model, to which subgraphs of loops and branches are added.
+      subgraph: the subgraph to which operators are added.
     """
 
     runtime, caller = "LiteRT", "tf.lite"
-    handlers: ClassVar[dict[str, Any]] = {}
+    handlers: ClassVar[dict[str, Rule]] = {}
 
     def __init__(self, graph: Graph, subgraph: Subgraph) -> None:
         super().__init__()
@@ -46,40 +49,41 @@ class Lowering(lowering.Lowering):
         self._sizes: dict[str, Tensor] = {}
 
     def make_constant(self, array: np.ndarray) -> Tensor:
-        """A tensor of known elements."""
-        made = array.astype(kept_dtype(array.dtype), copy=False)
-        return Tensor(made.shape, made.dtype, data=made)
+        """Create a tensor of constant elements."""
+        data = array.astype(kept_dtype(array.dtype), copy=False)
+        return Tensor(data.shape, data.dtype, data=data)
 
-    def arithmetic(self, name: str, one: Tensor, other: Tensor) -> Tensor:
-        """Arithmetic of sizes."""
-        return self.binary(_ARITHMETIC[name], one, other)
+    def arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+        """Compute an operation of two sizes."""
+        return self.binary(_ARITHMETIC[name], x, y)
 
     def emit(
         self,
         code: str,
         inputs: Iterable[Tensor | None],
-        shape: Iterable[Any],
-        dtype: Any,
-        kind: str | None = None,
+        shape: Iterable[DimSize],
+        dtype: DTypeLike,
+        table: str | None = None,
         version: int = 1,
         **fields: Any,
     ) -> Tensor:
-        """The result of an operator of one result.
+        """Add an operator of one result, and return the result.
 
         Args:
-          code: the operator's name.
+          code: name of the operator.
           inputs: its operands.
-          shape, dtype: of the result.
-          kind: the table of its options.
-          version: the operator's.
+          shape: shape of the result.
+          dtype: dtype of the result.
+          table: name of the FlatBuffers table of its options.
+          version: version of the operator.
           **fields: its options.
         """
         result = self.new(shape, dtype, code)
-        self.add(code, inputs, [result], kind, version, **fields)
+        self.add(code, inputs, [result], table, version, **fields)
         return result
 
-    def new(self, shape: Iterable[Any], dtype: Any, code: str) -> Tensor:
-        """A tensor that an operator is to make."""
+    def new(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
+        """Create a tensor for the result of an operator."""
         name = f"{self._scope}/{code.lower()}" if self._scope else code.lower()
         return Tensor(tuple(shape), kept_dtype(dtype), f"{name}_{len(self.subgraph.operators)}")
 
@@ -88,55 +92,45 @@ class Lowering(lowering.Lowering):
         code: str,
         inputs: Iterable[Tensor | None],
         outputs: list[Tensor],
-        kind: str | None = None,
+        table: str | None = None,
         version: int = 1,
         **fields: Any,
     ) -> None:
-        """Adds an operator of any number of results; arguments as in `emit`."""
-        options = {"kind": kind, **fields} if kind else {}
+        """Add an operator of any number of results; arguments as in `emit`."""
+        options = {"kind": table, **fields} if table else {}
         operator = Operator(code, list(inputs), outputs, options, version, self._scope)
         self.subgraph.operators.append(operator)
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def shape_tensor(self, shape: Sequence[Any]) -> Tensor:
-        """A shape as a tensor of int32."""
+    def shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
+        """Return a shape as a tensor of int32."""
         if all(map(is_number, shape)):
             return self.constant(np.asarray(shape, np.int32))
         for tensor in self.subgraph.inputs:
             if tensor.shape == tuple(shape):
                 return self.emit("SHAPE", [tensor], [len(shape)], np.int32, "ShapeOptions", outType=2)  # fmt: skip
         parts = [self.size(d) for d in shape]
-        return self.emit(
-            "PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0
-        )
+        return self.emit("PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0)  # fmt: skip
 
     def variable_size(self, name: str) -> Tensor:
-        """The size that a symbol stands for, from an input that has it."""
+        """Return a symbolic size, read from the shape of an input."""
         if name not in self._sizes:
-            tensor, place, times = holder(self.subgraph.inputs, name)
-            rank = [len(tensor.shape)]
-            shape = self.emit("SHAPE", [tensor], rank, np.int32, "ShapeOptions", outType=2)
-            found = self.part(shape, place)
-            self._sizes[name] = found if times == 1 else self.binary("FLOOR_DIV", found, self.size(times))  # fmt: skip
+            tensor, axis, multiple = holder(self.subgraph.inputs, name)
+            shape = self.emit("SHAPE", [tensor], [len(tensor.shape)], np.int32, "ShapeOptions", outType=2)  # fmt: skip
+            size = self.part(shape, axis)
+            self._sizes[name] = size if multiple == 1 else self.binary("FLOOR_DIV", size, self.size(multiple))  # fmt: skip
         return self._sizes[name]
 
-    def part(self, line: Tensor, place: int) -> Tensor:
-        """One element of a tensor of one dimension."""
-        bounds = [self.constant(np.asarray([i], np.int32)) for i in (place, place + 1, 1)]
-        return self.emit(
-            "STRIDED_SLICE",
-            [line, *bounds],
-            [],
-            line.dtype,
-            "StridedSliceOptions",
-            shrinkAxisMask=1,
-        )
+    def part(self, vector: Tensor, index: int) -> Tensor:
+        """Return an element of a vector as a scalar."""
+        bounds = [self.constant(np.asarray([i], np.int32)) for i in (index, index + 1, 1)]
+        return self.emit("STRIDED_SLICE", [vector, *bounds], [], vector.dtype, "StridedSliceOptions", shrinkAxisMask=1)  # fmt: skip
 
-    # ---- operators that many others need ---------------------------------------------------
+    # ---- operators that many rules use ------------------------------------------------------
 
-    def reshape(self, tensor: Tensor, shape: Sequence[Any]) -> Tensor:
-        """A tensor's elements in another shape."""
+    def reshape(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+        """Reshape a tensor."""
         if tuple(shape) == tensor.shape:
             return tensor
         if tensor.data is not None and all(map(is_number, shape)):
@@ -149,29 +143,29 @@ class Lowering(lowering.Lowering):
         return self.emit("RESHAPE", [tensor, self.shape_tensor(shape)], shape, tensor.dtype)
 
     def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
-        """A tensor with its dimensions in another order."""
+        """Permute the dimensions of a tensor."""
         if list(order) == list(range(len(order))):
             return tensor
         if tensor.data is not None:
             return self.constant(tensor.data.transpose(order))
         shape = [tensor.shape[i] for i in order]
-        wide = [i for i in order if tensor.shape[i] != 1]
-        if wide == sorted(wide) and sum(not is_number(d) for d in shape) <= 1:
+        large_axes = [i for i in order if tensor.shape[i] != 1]
+        if large_axes == sorted(large_axes) and sum(not is_number(d) for d in shape) <= 1:
             return self.reshape(tensor, shape)
-        places = self.constant(np.asarray(order, np.int32))
-        return self.emit("TRANSPOSE", [tensor, places], shape, tensor.dtype, "TransposeOptions")
+        perm = self.constant(np.asarray(order, np.int32))
+        return self.emit("TRANSPOSE", [tensor, perm], shape, tensor.dtype, "TransposeOptions")
 
     def reverse(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
-        """A tensor with its elements in reverse order along some dimensions."""
+        """Reverse the elements of a tensor along some dimensions."""
         if tensor.data is not None:
             return self.constant(np.flip(tensor.data, tuple(axes)))
         for axis in axes:
-            places = self.constant(np.asarray([axis], np.int32))
-            tensor = self.emit("REVERSE_V2", [tensor, places], tensor.shape, tensor.dtype, "ReverseV2Options")  # fmt: skip
+            axis_tensor = self.constant(np.asarray([axis], np.int32))
+            tensor = self.emit("REVERSE_V2", [tensor, axis_tensor], tensor.shape, tensor.dtype, "ReverseV2Options")  # fmt: skip
         return tensor
 
-    def broadcast(self, tensor: Tensor, shape: Sequence[Any]) -> Tensor:
-        """A tensor repeated where it has size 1."""
+    def broadcast(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+        """Repeat a tensor along its dimensions of size 1."""
         if tensor.shape == tuple(shape):
             return tensor
         if tensor.data is not None and all(map(is_number, shape)):
@@ -182,24 +176,23 @@ class Lowering(lowering.Lowering):
         inputs = [tensor, self.shape_tensor(shape)]
         return self.emit("BROADCAST_TO", inputs, shape, tensor.dtype, version=2)
 
-    def binary(self, code: str, one: Tensor, other: Tensor) -> Tensor:
-        """Sum, product and the like, with broadcasting."""
-        shape = joined(one.shape, other.shape)
-        kind, fields = _BINARY.get(code, (None, {}))
-        dtype = np.bool_ if kind in _TESTS else one.dtype
-        return self.emit(code, [one, other], shape, dtype, kind, **fields)
+    def binary(self, code: str, x: Tensor, y: Tensor) -> Tensor:
+        """Add an elementwise operator of two operands, which broadcast."""
+        table, fields = _BINARY.get(code, (None, {}))
+        dtype = np.bool_ if table in _TESTS else x.dtype
+        return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype, table, **fields)
 
     def unary(self, code: str, tensor: Tensor) -> Tensor:
-        """Exponentials, roots and the like."""
+        """Add an elementwise operator of one operand."""
         return self.emit(code, [tensor], tensor.shape, tensor.dtype)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """A tensor of its own with the same elements."""
+        """Return a new tensor with the same elements."""
         shape = self.shape_tensor(tensor.shape)
         return self.emit("RESHAPE", [tensor, shape], tensor.shape, tensor.dtype)
 
-    def cast(self, tensor: Tensor, dtype: Any) -> Tensor:
-        """A tensor in another dtype."""
+    def cast(self, tensor: Tensor, dtype: DTypeLike) -> Tensor:
+        """Convert a tensor to another dtype."""
         dtype = kept_dtype(dtype)
         if tensor.dtype == dtype:
             return tensor
@@ -207,33 +200,27 @@ class Lowering(lowering.Lowering):
             return self.constant(tensor.data.astype(dtype))
         return self.emit("CAST", [tensor], tensor.shape, dtype)
 
-    def slice(self, tensor: Tensor, starts: Any, limits: Any, strides: Any = None) -> Tensor:
-        """Elements between bounds.
-
-        Args:
-          tensor: the tensor.
-          starts, limits: for each dimension; the limit of a size that varies is the size itself.
-          strides: steps; default 1.
-        """
-        strides = [1] * len(starts) if strides is None else list(strides)
+    def slice(self, tensor: Tensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> Tensor:  # fmt: skip
+        """Slice a tensor; a limit that is the symbolic size itself means all elements."""
+        steps = [1] * len(starts) if strides is None else list(strides)
         shape, end_mask = [], 0
-        for i, (low, high, step) in enumerate(zip(starts, limits, strides, strict=True)):
-            whole = high is tensor.shape[i] or high == tensor.shape[i]
-            if whole and low == 0 and step == 1:
+        for i, (low, high, step) in enumerate(zip(starts, limits, steps, strict=True)):
+            is_full = high is tensor.shape[i] or high == tensor.shape[i]
+            if is_full and low == 0 and step == 1:
                 shape.append(tensor.shape[i])
                 end_mask |= 1 << i
             else:
                 shape.append(-(-(high - low) // step))
         if tuple(shape) == tensor.shape:
             return tensor
-        plain = [1 << 30 if end_mask >> i & 1 else d for i, d in enumerate(limits)]
-        ends = self.shape_tensor(plain)
+        bounds = [1 << 30 if end_mask >> i & 1 else d for i, d in enumerate(limits)]
+        ends = self.shape_tensor(bounds)
         begins = self.shape_tensor(list(starts))
-        inputs = [tensor, begins, ends, self.constant(np.asarray(strides, np.int32))]
+        inputs = [tensor, begins, ends, self.constant(np.asarray(steps, np.int32))]
         return self.emit("STRIDED_SLICE", inputs, shape, tensor.dtype, "StridedSliceOptions", endMask=end_mask)  # fmt: skip
 
-    def pad(self, tensor: Tensor, pads: Sequence[tuple[int, int]], value: Any) -> Tensor:
-        """A tensor with a constant around it."""
+    def pad(self, tensor: Tensor, pads: Pads, value: ArrayLike) -> Tensor:
+        """Pad a tensor with a constant; LiteRT pads with float32's minimum for -inf."""
         if not any(map(any, pads)):
             return tensor
         shape = [d + low + high for d, (low, high) in zip(tensor.shape, pads, strict=True)]
@@ -243,8 +230,8 @@ class Lowering(lowering.Lowering):
             filler = np.finfo(np.float32).min
         if not filler:
             return self.emit("PAD", [tensor, sizes], shape, tensor.dtype, "PadOptions")
-        number = self.constant(np.asarray(filler, tensor.dtype))
-        return self.emit("PADV2", [tensor, sizes, number], shape, tensor.dtype, "PadV2Options")
+        scalar = self.constant(np.asarray(filler, tensor.dtype))
+        return self.emit("PADV2", [tensor, sizes, scalar], shape, tensor.dtype, "PadV2Options")
 
 
 lowers = Lowering.lowers

@@ -1,4 +1,7 @@
-"""Divisions rounded down, lengths, sums, rounding and random numbers as LiteRT's operators; finders as in `deployment.idioms`."""
+"""Patterns of LiteRT's numeric operators: floor division, norms, sums, rounding and random numbers.
+
+They have the form of the patterns in `deployment.patterns`.
+"""
 
 from __future__ import annotations
 
@@ -13,53 +16,53 @@ from meshflow.deployment.idioms import Makers, number_of, with_constant
 __all__ = ["FINDERS", "drawn"]
 
 
-def _equal(one: Value, other: Value) -> bool:
-    """Whether two values are one, or equal constants."""
-    if one.least is other.least:
+def _equal(x: Value, y: Value) -> bool:
+    """Check whether two values are identical or equal constants."""
+    if x.least is y.least:
         return True
-    known = one.constant, other.constant
-    return known[0] is not None and known[1] is not None and np.array_equal(known[0], known[1])
+    a, b = x.constant, y.constant
+    return a is not None and b is not None and np.array_equal(a, b)
 
 
 _DRAWS = {"philox_uniform": "random_uniform", "philox_normal": "random_standard_normal"}
 
 
-def drawn(states: Collection[Value], makers: Makers, equation: Equation) -> Equation | None:
-    """Random numbers, drawn from a state that calls advance."""
+def drawn(states: Collection[Value], g: Makers, equation: Equation) -> Equation | None:
+    """Match random numbers that depend only on constants and on states of generators."""
     name = _DRAWS.get(equation.name)
     if name is None:
         return None
-    waiting, seen = list(equation.inputs), set(states)
-    while waiting:
-        value = waiting.pop()
-        maker = makers.made.get(value.least)
+    pending, seen = list(equation.inputs), set(states)
+    while pending:
+        value = pending.pop()
+        producer = g.made.get(value.least)
         if {value, value.least} & seen or value.constant is not None:
             continue
-        if maker is None:
+        if producer is None:
             return None
         seen.add(value)
-        waiting += maker.inputs
+        pending += producer.inputs
     return Equation(name, [], [], {})
 
 
-def _fake_quant(makers: Makers, equation: Equation) -> Equation | None:
-    """Numbers rounded to the steps of a range, and held in it."""
+def _fake_quant(g: Makers, equation: Equation) -> Equation | None:
+    """Match rounding to the steps of a range after clipping to it."""
     value, step = _constant_operand(equation, "mul")
     if value is None or not step or step <= 0:
         return None
-    value, _ = _past(makers, value, "add")
-    floor = makers.by(value, "floor")
-    value, half = _past(makers, floor.inputs[0], "add") if floor else (value, 0.0)
-    value, divisor = _past(makers, value, "div")
-    value, low = _past(makers, value, "sub")
-    inside, bounds = value, {}
+    value, _ = _past(g, value, "add")
+    floor = g.by(value, "floor")
+    value, half = _past(g, floor.inputs[0], "add") if floor else (value, 0.0)
+    value, divisor = _past(g, value, "div")
+    value, low = _past(g, value, "sub")
+    clipped, bounds = value, {}
     for name in ("min", "max"):
-        made = makers.by(inside, name)
-        parts = with_constant(made) if made else None
-        found = number_of(parts[1]) if parts else None
-        if parts is None or found is None:
+        bound = g.by(clipped, name)
+        parts = with_constant(bound) if bound else None
+        limit = number_of(parts[1]) if parts else None
+        if parts is None or limit is None:
             return None
-        inside, bounds[name] = parts[0], found
+        clipped, bounds[name] = parts[0], limit
     if (
         floor is None
         or half != 0.5
@@ -72,8 +75,8 @@ def _fake_quant(makers: Makers, equation: Equation) -> Equation | None:
     narrow = round(2**bits - 1 - count)
     if narrow not in (0, 1) or not 2 <= bits <= 16:
         return None
-    about = {"low": low, "high": bounds["min"], "bits": bits, "narrow": bool(narrow)}
-    return Equation("fake_quant", [inside], [], about)
+    options = {"low": low, "high": bounds["min"], "bits": bits, "narrow": bool(narrow)}
+    return Equation("fake_quant", [clipped], [], options)
 
 
 def _constant_operand(equation: Equation, name: str) -> tuple[Value | None, float | None]:
@@ -81,58 +84,60 @@ def _constant_operand(equation: Equation, name: str) -> tuple[Value | None, floa
     return (None, None) if parts is None else (parts[0], number_of(parts[1]))
 
 
-def _past(makers: Makers, value: Value, name: str) -> tuple[Value, float]:
-    """The operand and the number of an equation, which is left out where it says nothing."""
-    made = makers.by(value, name)
+def _past(g: Makers, value: Value, name: str) -> tuple[Value, float]:
+    """Split an equation into operand and number; an absent equation has the number 0."""
+    made = g.by(value, name)
     source, number = _constant_operand(made, name) if made else (None, None)
     return (value, 0.0) if source is None or number is None else (source, number)
 
 
-def _floor_mod(makers: Makers, equation: Equation) -> Equation | None:
-    """The rest with the divisor's sign, made of that with the dividend's."""
-    rest = makers.by(equation.inputs[1], "rem") if _is_choice(equation) else None
-    if rest is None:
+def _floor_mod(g: Makers, equation: Equation) -> Equation | None:
+    """Match a remainder that is corrected to the sign of the divisor."""
+    remainder = g.by(equation.inputs[1], "rem") if _is_choice(equation) else None
+    if remainder is None:
         return None
-    which, _, chosen = equation.inputs
-    total = makers.by(chosen, "add")
-    if total is None or total.inputs[0].least is not rest.outputs[0]:
+    condition, _, corrected = equation.inputs
+    total = g.by(corrected, "add")
+    if total is None or total.inputs[0].least is not remainder.outputs[0]:
         return None
-    if not _equal(total.inputs[1], rest.inputs[1]) or not _has_rest(makers, which, rest):
+    if not _equal(total.inputs[1], remainder.inputs[1]) or not _has_rest(g, condition, remainder):
         return None
-    return Equation("floor_mod", list(rest.inputs), [], {})
+    return Equation("floor_mod", list(remainder.inputs), [], {})
 
 
-def _floor_div(makers: Makers, equation: Equation) -> Equation | None:
-    """Division rounded down, made of that towards zero."""
+def _floor_div(g: Makers, equation: Equation) -> Equation | None:
+    """Match a quotient rounded toward zero that is corrected to floor division."""
     if equation.name == "round":
-        choice = makers.by(equation.inputs[0], "select_n")
-        if choice is None or equation.outputs[0].dtype.kind != "f":
+        select = g.by(equation.inputs[0], "select_n")
+        if select is None or equation.outputs[0].dtype.kind != "f":
             return None
     else:
-        choice = equation
-    if not _is_choice(choice) or choice.outputs[0].dtype.kind not in "if":
+        select = equation
+    if not _is_choice(select) or select.outputs[0].dtype.kind not in "if":
         return None
-    which, quotient, chosen = choice.inputs
-    division, less = makers.by(quotient, "div"), makers.by(chosen, "sub")
-    if division is None or less is None or number_of(less.inputs[1]) != 1:
+    condition, quotient, corrected = select.inputs
+    division, decrement = g.by(quotient, "div"), g.by(corrected, "sub")
+    if division is None or decrement is None or number_of(decrement.inputs[1]) != 1:
         return None
-    if less.inputs[0].least is not division.outputs[0]:
+    if decrement.inputs[0].least is not division.outputs[0]:
         return None
     dividend, divisor = division.inputs
     if equation.name == "round":
-        # (a - rest) / b, of numbers that have one.
-        guarded = makers.by(dividend, "select_n")
-        whole = makers.by(guarded.inputs[1] if guarded else dividend, "sub")
-        rest = makers.by(whole.inputs[1], "rem") if whole else None
-        if whole is None or rest is None or whole.inputs[0].least is not rest.inputs[0].least:
+        # JAX computes (a - remainder) / b for floats.
+        guarded = g.by(dividend, "select_n")
+        exact = g.by(guarded.inputs[1] if guarded else dividend, "sub")
+        remainder = g.by(exact.inputs[1], "rem") if exact else None
+        if (
+            exact is None
+            or remainder is None
+            or exact.inputs[0].least is not remainder.inputs[0].least
+        ):
             return None
-        if not _equal(rest.inputs[1], divisor) or not _has_rest(makers, which, rest):
+        if not _equal(remainder.inputs[1], divisor) or not _has_rest(g, condition, remainder):
             return None
-        return Equation("floor_div", [whole.inputs[0], divisor], [], {})
-    rests = [
-        r for r in makers.readers(dividend) if r.name == "rem" and _equal(r.inputs[1], divisor)
-    ]
-    if not any(_has_rest(makers, which, r) for r in rests):
+        return Equation("floor_div", [exact.inputs[0], divisor], [], {})
+    rests = [r for r in g.readers(dividend) if r.name == "rem" and _equal(r.inputs[1], divisor)]
+    if not any(_has_rest(g, condition, r) for r in rests):
         return None
     return Equation("floor_div", [dividend, divisor], [], {})
 
@@ -141,58 +146,58 @@ def _is_choice(equation: Equation) -> bool:
     return equation.name == "select_n" and len(equation.inputs) == 3
 
 
-def _has_rest(makers: Makers, which: Value, rest: Equation) -> bool:
-    """Whether a value says that there is a rest, and that signs differ."""
-    both = makers.by(which, "and")
-    tests = [makers.by(v, "ne") for v in both.inputs] if both else []
+def _has_rest(g: Makers, condition: Value, remainder: Equation) -> bool:
+    """Check whether a condition is a nonzero remainder together with different signs."""
+    conjunction = g.by(condition, "and")
+    tests = [g.by(v, "ne") for v in conjunction.inputs] if conjunction else []
     if len(tests) != 2 or None in tests:
         return False
-    plain = [
+    nonzero_tests = [
         t
         for t in tests
-        if t and t.inputs[0].least is rest.outputs[0] and number_of(t.inputs[1]) == 0
+        if t and t.inputs[0].least is remainder.outputs[0] and number_of(t.inputs[1]) == 0
     ]
-    signs = [t for t in tests if t and t not in plain]
-    return len(plain) == 1 and all(
-        v.constant is not None or makers.by(v, "lt", "sign") is not None
-        for t in signs
+    sign_tests = [t for t in tests if t and t not in nonzero_tests]
+    return len(nonzero_tests) == 1 and all(
+        v.constant is not None or g.by(v, "lt", "sign") is not None
+        for t in sign_tests
         for v in t.inputs
     )
 
 
-def _l2_normalized(makers: Makers, equation: Equation) -> Equation | None:
-    """Rows divided by their lengths."""
+def _l2_normalized(g: Makers, equation: Equation) -> Equation | None:
+    """Match the division of rows by their lengths."""
     if equation.name != "mul":
         return None
     for source, factor in (equation.inputs, equation.inputs[::-1]):
-        inverse = makers.by(factor, "div", "rsqrt")
+        inverse = g.by(factor, "div", "rsqrt")
         if inverse is None:
             continue
-        root = inverse if inverse.name == "rsqrt" else makers.by(inverse.inputs[1], "sqrt")
+        root = inverse if inverse.name == "rsqrt" else g.by(inverse.inputs[1], "sqrt")
         if inverse.name == "div" and number_of(inverse.inputs[0]) != 1:
             continue
-        bounded = makers.by(root.inputs[0], "max") if root else None
+        bounded = g.by(root.inputs[0], "max") if root else None
         bound = with_constant(bounded) if bounded else None
-        total = makers.by(bound[0], "reduce_sum") if bound else None
-        square = makers.by(total.inputs[0], "square") if total else None
+        total = g.by(bound[0], "reduce_sum") if bound else None
+        square = g.by(total.inputs[0], "square") if total else None
         if bound is None or total is None or square is None:
             continue
         last = (len(source.shape) - 1,)
-        least = number_of(bound[1])
+        epsilon = number_of(bound[1])
         if square.inputs[0].least is not source.least or tuple(total.params["axes"]) != last:
             continue
         if (
-            least is not None
-            and math.isclose(least, 1e-12, rel_tol=1e-3)
+            epsilon is not None
+            and math.isclose(epsilon, 1e-12, rel_tol=1e-3)
             and len(source.shape) <= 4
         ):
             return Equation("l2_normalization", [source], [], {})
     return None
 
 
-def _inverse_root(makers: Makers, equation: Equation) -> Equation | None:
-    """One divided by a root."""
-    root = makers.by(equation.inputs[1], "sqrt") if equation.name == "div" else None
+def _inverse_root(g: Makers, equation: Equation) -> Equation | None:
+    """Match the inverse of a square root."""
+    root = g.by(equation.inputs[1], "sqrt") if equation.name == "div" else None
     if (
         root is None
         or number_of(equation.inputs[0]) != 1
@@ -202,19 +207,14 @@ def _inverse_root(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("rsqrt", root.inputs, [], {})
 
 
-def _exclusive(makers: Makers, equation: Equation) -> Equation | None:
-    """Sums of what is before each element."""
+def _exclusive(g: Makers, equation: Equation) -> Equation | None:
+    """Match a cumulative sum that is shifted by one element."""
     if equation.name != "concatenate" or len(equation.inputs) != 2:
         return None
-    axis, (zero, rest) = equation.params["dimension"], equation.inputs
-    part = makers.by(rest, "slice")
-    sums = makers.by(part.inputs[0], "cumsum") if part else None
-    if (
-        part is None
-        or sums is None
-        or number_of(_filler(makers, zero)) != 0
-        or zero.shape[axis] != 1
-    ):
+    axis, (zero, shifted) = equation.params["dimension"], equation.inputs
+    part = g.by(shifted, "slice")
+    sums = g.by(part.inputs[0], "cumsum") if part else None
+    if part is None or sums is None or number_of(_filler(g, zero)) != 0 or zero.shape[axis] != 1:
         return None
     if sums.params["axis"] != axis or sums.params["reverse"] or sums.params.get("exclusive"):
         return None
@@ -224,30 +224,24 @@ def _exclusive(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("cumsum", sums.inputs, [], {**sums.params, "exclusive": True})
 
 
-def _filler(makers: Makers, value: Value) -> Value:
-    wide = makers.by(value, "broadcast")
-    return wide.inputs[0] if wide else value
+def _filler(g: Makers, value: Value) -> Value:
+    broadcast = g.by(value, "broadcast")
+    return broadcast.inputs[0] if broadcast else value
 
 
-def _turned_sums(makers: Makers, equation: Equation) -> Equation | None:
-    """Sums from the end, as sums of what is turned around."""
-    sums = makers.by(equation.inputs[0], "cumsum") if equation.name == "rev" else None
-    turn = makers.by(sums.inputs[0], "rev") if sums else None
-    if sums is None or turn is None:
+def _turned_sums(g: Makers, equation: Equation) -> Equation | None:
+    """Match the reverse of a cumulative sum of a reversed operand."""
+    sums = g.by(equation.inputs[0], "cumsum") if equation.name == "rev" else None
+    reverse = g.by(sums.inputs[0], "rev") if sums else None
+    if sums is None or reverse is None:
         return None
-    axes = tuple(turn.params["dimensions"]), tuple(equation.params["dimensions"])
+    axes = tuple(reverse.params["dimensions"]), tuple(equation.params["dimensions"])
     if axes != ((sums.params["axis"],), (sums.params["axis"],)):
         return None
     params = {**sums.params, "reverse": not sums.params["reverse"]}
-    return Equation("cumsum", turn.inputs, [], params)
+    return Equation("cumsum", reverse.inputs, [], params)
 
 
 FINDERS = (
-    _fake_quant,
-    _floor_mod,
-    _floor_div,
-    _l2_normalized,
-    _inverse_root,
-    _exclusive,
-    _turned_sums,
-)
+    _fake_quant, _floor_mod, _floor_div, _l2_normalized, _inverse_root, _exclusive, _turned_sums,
+)  # fmt: skip

@@ -1,8 +1,6 @@
-"""What LiteRT has an operator of its own for, and XLA has not: the equations that `idioms` finds."""
+"""Lowering rules of the equations that `patterns` creates, for operators that only LiteRT has."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -17,28 +15,28 @@ __all__: list[str] = []
 def _one_hot(l: Lowering, e: Equation) -> Tensor:
     p, index, result = e.params, l.full(e.inputs[0]), e.outputs[0]
     shape = [n for i, n in enumerate(index.shape) if i != p["axis"]]
-    numbers = l.cast(l.reshape(index, shape), np.int32)
-    ends = [l.constant(np.asarray(p[k], np.dtype(result.dtype))) for k in ("on", "off")]
-    inputs = [numbers, l.constant(np.int32(p["depth"])), *ends]
-    return l.emit("ONE_HOT", inputs, result.shape, ends[0].dtype, "OneHotOptions", axis=p["axis"])
+    indices = l.cast(l.reshape(index, shape), np.int32)
+    values = [l.constant(np.asarray(p[k], np.dtype(result.dtype))) for k in ("on", "off")]
+    inputs = [indices, l.constant(np.int32(p["depth"])), *values]
+    return l.emit("ONE_HOT", inputs, result.shape, values[0].dtype, "OneHotOptions", axis=p["axis"])
 
 
 @lowers("resize")
 def _resize(l: Lowering, e: Equation) -> Tensor:
     image, shape = l.full(e.inputs[0]), e.outputs[0].shape
     sizes = l.shape_tensor(shape[1:3])
-    code, kind = {
+    code, table = {
         "bilinear": ("RESIZE_BILINEAR", "ResizeBilinearOptions"),
         "nearest": ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),
     }[e.params["method"]]
-    return l.emit(code, [image, sizes], shape, image.dtype, kind, version=3, alignCorners=False, halfPixelCenters=True)  # fmt: skip
+    return l.emit(code, [image, sizes], shape, image.dtype, table, version=3, alignCorners=False, halfPixelCenters=True)  # fmt: skip
 
 
 @lowers("space_to_depth", "depth_to_space")
 def _blocks(l: Lowering, e: Equation) -> Tensor:
-    image, down = l.full(e.inputs[0]), e.name == "space_to_depth"
-    kind = "SpaceToDepthOptions" if down else "DepthToSpaceOptions"
-    return l.emit(e.name.upper(), [image], e.outputs[0].shape, image.dtype, kind, blockSize=e.params["size"])  # fmt: skip
+    image, is_space_to_depth = l.full(e.inputs[0]), e.name == "space_to_depth"
+    table = "SpaceToDepthOptions" if is_space_to_depth else "DepthToSpaceOptions"
+    return l.emit(e.name.upper(), [image], e.outputs[0].shape, image.dtype, table, blockSize=e.params["size"])  # fmt: skip
 
 
 @lowers("space_to_batch", "batch_to_space")
@@ -53,7 +51,7 @@ def _batches(l: Lowering, e: Equation) -> Tensor:
 def _mirror_pad(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
     pads = l.constant(np.asarray(e.params["pads"], np.int32))
-    # Without the edge itself (REFLECT) or with it (SYMMETRIC).
+    # REFLECT (0) omits the edge, and SYMMETRIC (1) repeats it.
     mode = 0 if e.params["mode"] else 1
     return l.emit("MIRROR_PAD", [value, pads], e.outputs[0].shape, value.dtype, "MirrorPadOptions", mode=mode)  # fmt: skip
 
@@ -72,14 +70,14 @@ def _l2_normalization(l: Lowering, e: Equation) -> Tensor:
 @lowers("fake_quant")
 def _fake_quant(l: Lowering, e: Equation) -> Tensor:
     p, value = e.params, l.full(e.inputs[0])
-    about = {"min": p["low"], "max": p["high"], "numBits": p["bits"], "narrowRange": p["narrow"]}
-    return l.emit("FAKE_QUANT", [value], value.shape, value.dtype, "FakeQuantOptions", **about)
+    options = {"min": p["low"], "max": p["high"], "numBits": p["bits"], "narrowRange": p["narrow"]}
+    return l.emit("FAKE_QUANT", [value], value.shape, value.dtype, "FakeQuantOptions", **options)
 
 
 @lowers("tile")
 def _tile(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
-    times: Any = l.shape_tensor(e.params["reps"])
+    times = l.shape_tensor(e.params["reps"])
     return l.emit("TILE", [value, times], e.outputs[0].shape, value.dtype, "TileOptions")
 
 
@@ -99,25 +97,27 @@ def _random(l: Lowering, e: Equation) -> Tensor:
 
 @lowers("sort_up", "sort_down")
 def _sorted(l: Lowering, e: Equation) -> list[Tensor]:
-    """All elements as the greatest ones, of their opposites where the least come first."""
-    value, axis, up = l.full(e.inputs[0]), e.params["axis"], e.name == "sort_up"
+    """Lower a sort to TOPK_V2 of all elements, of the negated ones for an ascending order."""
+    value, axis, is_ascending = l.full(e.inputs[0]), e.params["axis"], e.name == "sort_up"
     size, rank = value.shape[axis], len(value.shape)
     order = [i for i in range(rank) if i != axis] + [axis]
-    turned = l.transpose(value, order)
-    if up:
-        turned = _opposite(l, turned)
-    results = [l.new(turned.shape, d, "sort") for d in (turned.dtype, np.int32)]
-    l.add("TOPK_V2", [turned, l.size(size)], results, "TopKV2Options")
-    numbers, places = results
-    back = np.argsort(order).tolist()
-    found = [l.transpose(t, back) for t in (_opposite(l, numbers) if up else numbers, places)]
-    if not up:
-        found = [found[e.params["part"]]]
-    return [l.cast(t, v.dtype) for t, v in zip(found, e.outputs, strict=False)]
+    transposed = l.transpose(value, order)
+    if is_ascending:
+        transposed = _opposite(l, transposed)
+    results = [l.new(transposed.shape, d, "sort") for d in (transposed.dtype, np.int32)]
+    l.add("TOPK_V2", [transposed, l.size(size)], results, "TopKV2Options")
+    values, indices = results
+    inverse = np.argsort(order).tolist()
+    outputs = [
+        l.transpose(t, inverse) for t in (_opposite(l, values) if is_ascending else values, indices)
+    ]
+    if not is_ascending:
+        outputs = [outputs[e.params["part"]]]
+    return [l.cast(t, v.dtype) for t, v in zip(outputs, e.outputs, strict=False)]
 
 
 def _opposite(l: Lowering, value: Tensor) -> Tensor:
     if value.dtype.kind == "f":
         return l.unary("NEG", value)
-    # The least integer has no negative.
+    # The minimum of an integer dtype has no negative value, but -1 - x exists for all x.
     return l.binary("SUB", l.constant(np.asarray(-1, value.dtype)), value)

@@ -1,4 +1,4 @@
-"""What a conversion may be asked for."""
+"""Options of a conversion."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from meshflow.core.values.dtypes import DTypeLike
+
 __all__ = ["OpsSet", "Optimize", "RepresentativeDataset", "TargetSpec"]
 
 
 class OpsSet(enum.Enum):
-    """Which operators a model may be made of."""
+    """Set of operators that a model may use."""
 
     TFLITE_BUILTINS = "TFLITE_BUILTINS"
     SELECT_TF_OPS = "SELECT_TF_OPS"
@@ -25,7 +27,7 @@ class OpsSet(enum.Enum):
 
 
 class Optimize(enum.Enum):
-    """What a conversion makes smaller and faster. All mean `DEFAULT`."""
+    """Optimization of a conversion; all members mean `DEFAULT`."""
 
     DEFAULT = "DEFAULT"
     OPTIMIZE_FOR_SIZE = "OPTIMIZE_FOR_SIZE"
@@ -37,11 +39,11 @@ class Optimize(enum.Enum):
 
 
 class RepresentativeDataset:
-    """Samples by which the ranges of activations are found.
+    """Samples for the calibration of activations.
 
     Args:
-      input_gen: a function that gives an iterable of samples: lists of arrays in the order of the inputs,
-        dictionaries of arrays by name, or (signature, dictionary).
+      input_gen: function that returns an iterable of samples: lists of arrays in the order of the
+        inputs, dictionaries of arrays by name, or (signature, dictionary).
 
     Example:
       >>> import meshflow as tf
@@ -55,25 +57,27 @@ class RepresentativeDataset:
 
 
 class TargetSpec:
-    """What the device that runs the model has.
+    """Operators and dtypes of the device that runs the model.
 
     Args:
-      supported_ops: a list of `OpsSet`s.
-      supported_types: dtypes: `[tf.float16]` for weights of 16 bits, `[tf.int8]`.
-      experimental_select_user_tf_ops: accepted.
-      experimental_supported_backends: accepted.
+      supported_ops: members of `OpsSet`.
+      supported_types: dtypes: `[tf.float16]` for weights of 16 bits, or `[tf.int8]`.
+      experimental_select_user_tf_ops: ignored.
+      experimental_supported_backends: ignored.
     """
 
     def __init__(
         self,
         supported_ops: Iterable[OpsSet] | None = None,
-        supported_types: Iterable[Any] | None = None,
-        experimental_select_user_tf_ops: Any = None,
-        experimental_supported_backends: Any = None,
+        supported_types: Iterable[DTypeLike] | None = None,
+        experimental_select_user_tf_ops: object = None,
+        experimental_supported_backends: object = None,
     ) -> None:
         self.supported_ops: Iterable[OpsSet] = (
             {OpsSet.TFLITE_BUILTINS} if supported_ops is None else supported_ops
         )
-        self.supported_types: Iterable[Any] = set() if supported_types is None else supported_types
+        self.supported_types: Iterable[DTypeLike] = (
+            set() if supported_types is None else supported_types
+        )
         self.experimental_select_user_tf_ops = experimental_select_user_tf_ops
         self.experimental_supported_backends = experimental_supported_backends

@@ -1,4 +1,4 @@
-"""Ranges that a model was trained with: of numbers that it rounded to a few bits itself."""
+"""Ranges of quantization-aware training, taken from FAKE_QUANT operators."""
 
 from __future__ import annotations
 
@@ -9,58 +9,60 @@ __all__ = ["take_ranges"]
 
 
 def take_ranges(graph: Graph, kind: Integers) -> dict[Tensor, tuple[float, float]]:
-    """Takes the operators that round to `kind` out of a model.
+    """Remove the FAKE_QUANT operators of the bit width of `kind`, and return their ranges.
 
     Args:
       graph: the model.
-      kind: of which integers it is to be.
+      kind: the integer types to quantize to.
 
     Returns:
-      The ranges of the tensors that they gave, and of what only moves elements of these.
+      The ranges of their results, and of tensors that only move elements of these.
     """
-    found: dict[Tensor, tuple[float, float]] = {}
+    ranges: dict[Tensor, tuple[float, float]] = {}
     for subgraph in graph.subgraphs:
         rounding = [o for o in subgraph.operators if _rounds(o, kind)]
         for operator in rounding:
-            _take(subgraph, operator, found)
+            _take(subgraph, operator, ranges)
         if rounding:
-            _spread(subgraph, kind, found)
-    return found
+            _spread(subgraph, kind, ranges)
+    return ranges
 
 
 def _rounds(operator: Operator, kind: Integers) -> bool:
     return operator.code == "FAKE_QUANT" and operator.options["numBits"] == kind.dtype.itemsize * 8
 
 
-def _take(subgraph: Subgraph, o: Operator, found: dict[Tensor, tuple[float, float]]) -> None:
+def _take(subgraph: Subgraph, o: Operator, ranges: dict[Tensor, tuple[float, float]]) -> None:
     source, result = o.inputs[0], o.outputs[0]
     assert source is not None
-    maker = subgraph.makers().get(source)
-    kept = result
-    if maker is None or source in subgraph.outputs:
-        kept = source
+    producer = subgraph.makers().get(source)
+    remaining = result
+    if producer is None or source in subgraph.outputs:
+        remaining = source
     else:
-        maker.outputs = [result if t is source else t for t in maker.outputs]
+        producer.outputs = [result if t is source else t for t in producer.outputs]
     subgraph.operators.remove(o)
-    for reader in subgraph.operators:
-        reader.inputs = [kept if t in (source, result) else t for t in reader.inputs]
-    subgraph.outputs = [kept if t is result else t for t in subgraph.outputs]
-    found[kept] = o.options["min"], o.options["max"]
+    for consumer in subgraph.operators:
+        consumer.inputs = [remaining if t in (source, result) else t for t in consumer.inputs]
+    subgraph.outputs = [remaining if t is result else t for t in subgraph.outputs]
+    ranges[remaining] = o.options["min"], o.options["max"]
 
 
-def _spread(subgraph: Subgraph, kind: Integers, found: dict[Tensor, tuple[float, float]]) -> None:
+def _spread(subgraph: Subgraph, kind: Integers, ranges: dict[Tensor, tuple[float, float]]) -> None:
     for operator in subgraph.operators:
         result = operator.outputs[0] if operator.outputs else None
-        if result is None or result in found:
+        if result is None or result in ranges:
             continue
         if operator.code in kind.fixed:
             scale, zero = kind.fixed[operator.code]
             low = -zero - (1 << kind.dtype.itemsize * 8 - 1)
-            found[result] = scale * low, scale * (low + (1 << kind.dtype.itemsize * 8) - 1)
+            ranges[result] = scale * low, scale * (low + (1 << kind.dtype.itemsize * 8) - 1)
         elif operator.code in MOVING:
-            places = MOVING[operator.code]
-            sources = operator.inputs if places is None else [operator.inputs[i] for i in places]
-            limits = [found[t] for t in sources if t in found]
+            positions = MOVING[operator.code]
+            sources = (
+                operator.inputs if positions is None else [operator.inputs[i] for i in positions]
+            )
+            limits = [ranges[t] for t in sources if t in ranges]
             if len(limits) == len(sources):
-                about = min(low for low, _ in limits), max(high for _, high in limits)
-                found.update(dict.fromkeys(operator.outputs, about))
+                limit = min(low for low, _ in limits), max(high for _, high in limits)
+                ranges.update(dict.fromkeys(operator.outputs, limit))

@@ -1,9 +1,9 @@
-"""Variables that a converted model keeps from call to call: LiteRT's resources, given their values by the first call."""
+"""Variables of a converted model: LiteRT resources, which keep their values between calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,15 +15,18 @@ from meshflow.lite.graph import RESOURCE, Graph, Subgraph, Tensor
 from meshflow.lite.idioms import with_operators
 from meshflow.lite.lowering import Lowering, kept_dtype
 
+if TYPE_CHECKING:
+    from meshflow.core.variables.variable import Variable
+
 __all__ = ["Variables"]
 
 
 class Variables:
-    """What the signatures of a model write.
+    """Variables that the signatures of a model write.
 
     Args:
-      graph: the model, which gets a subgraph with the initial values if there are variables.
-      signatures: the functions.
+      graph: the model; gets a subgraph that assigns the initial values if there are variables.
+      signatures: functions of the model.
     """
 
     def __init__(self, graph: Graph, signatures: Sequence[Deployable]) -> None:
@@ -32,86 +35,74 @@ class Variables:
         self._graph = graph
         self._first: int | None = None
 
-    def program(self, signature: Deployable) -> tuple[Program, list[Any], list[Any]]:
-        """What a signature computes; of variables that are written by none the values are constants.
-
-        Args:
-          signature: the function.
+    def program(self, signature: Deployable) -> tuple[Program, list[Variable], list[Variable]]:
+        """Return the program of a signature; variables that no signature writes are constants.
 
         Returns:
-          (a program, the variables that are its inputs after the arguments, those whose new values are its results
-          after the others). LiteRT's random operators keep the states of theirs themselves.
+          The program; the variables that are its inputs after the arguments; and those of which
+          the new values are its outputs after the results. States of random number generators are
+          not written, because LiteRT's operators keep their own.
         """
         program, read, written = signature.with_variables(list(self._written.values()))
-        places = program.inputs[len(program.inputs) - len(read) :]
-        states = {p for p, v in zip(places, read, strict=True) if _is_random(v)}
+        inputs = program.inputs[len(program.inputs) - len(read) :]
+        states = {i for i, v in zip(inputs, read, strict=True) if _is_random(v)}
         count = len(program.outputs) - len(written)
         values = zip(program.outputs[count:], written, strict=True)
-        kept = [(value, v) for value, v in values if not _is_random(v)]
-        results = [*program.outputs[:count], *(value for value, _ in kept)]
+        updates = [(value, v) for value, v in values if not _is_random(v)]
+        results = [*program.outputs[:count], *(value for value, _ in updates)]
         program = without_unused(Program(program.inputs, results, program.equations))
-        return with_operators(program, states), read, [v for _, v in kept]
+        return with_operators(program, states), read, [v for _, v in updates]
 
-    def read(self, lowering: Lowering, variables: Sequence[Any]) -> list[Tensor]:
-        """The values that a call begins with.
-
-        Args:
-          lowering: of the call.
-          variables: which.
-        """
+    def read(self, lowering: Lowering, variables: Sequence[Variable]) -> list[Tensor]:
+        """Add operators that read variables, and return their values."""
         if self._first is not None:
             lowering.add("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=self._first)
-        found = []
+        values = []
         for variable in variables:
             shape, dtype = _about(variable)
             if _is_random(variable):
-                found.append(Tensor(tuple(shape), dtype))
+                values.append(Tensor(tuple(shape), dtype))
                 continue
             handle = [self._handle(lowering, variable)]
-            found.append(
-                lowering.emit("READ_VARIABLE", handle, shape, dtype, "ReadVariableOptions")
-            )
-        return found
+            value = lowering.emit("READ_VARIABLE", handle, shape, dtype, "ReadVariableOptions")
+            values.append(value)
+        return values
 
-    def write(self, lowering: Lowering, variables: Sequence[Any], values: Sequence[Tensor]) -> None:
-        """Keeps values for the next call.
-
-        Args:
-          lowering: of the call.
-          variables: which.
-          values: of them.
-        """
+    def write(
+        self, lowering: Lowering, variables: Sequence[Variable], values: Sequence[Tensor]
+    ) -> None:
+        """Add operators that assign values to variables for the next call."""
         for variable, value in zip(variables, values, strict=True):
             operands = [self._handle(lowering, variable), value]
             lowering.add("ASSIGN_VARIABLE", operands, [], "AssignVariableOptions")
 
     def initialize(self) -> None:
-        """Adds the subgraph with the initial values, which is to come after those of the signatures."""
+        """Add the subgraph that assigns the initial values; it must follow those of the signatures."""
         variables = [v for v in self._written.values() if not _is_random(v)]
         if not variables:
             return
-        first = Subgraph("initial_values")
+        initializer = Subgraph("initial_values")
         self._first = len(self._graph.subgraphs)
-        self._graph.subgraphs.append(first)
-        lowering = Lowering(self._graph, first)
+        self._graph.subgraphs.append(initializer)
+        lowering = Lowering(self._graph, initializer)
         values = [lowering.constant(np.asarray(v._as_tensor()._value)) for v in variables]
         self.write(lowering, variables, values)
 
-    def _handle(self, lowering: Lowering, variable: Any) -> Tensor:
+    def _handle(self, lowering: Lowering, variable: Variable) -> Tensor:
         name = self._names[id(variable)]
         return lowering.emit("VAR_HANDLE", [], [], RESOURCE, "VarHandleOptions", container="", sharedName=name)  # fmt: skip
 
 
-def _is_random(variable: Any) -> bool:
-    """Whether a variable is the state of a stream of random numbers."""
+def _is_random(variable: Variable) -> bool:
+    """Check whether a variable is the state of a random number generator."""
     name = variable.name.split("/")[-1].split(":")[0]
     return bool(name.startswith(STATE_NAME) and variable.dtype.name == "int64")
 
 
-def _about(variable: Any) -> tuple[list[int], np.dtype]:
+def _about(variable: Variable) -> tuple[list[int], np.dtype]:
     if not variable.shape.is_fully_defined():
         raise UnimplementedError(
-            f"tf.lite: the variable {variable.name} has the shape {variable.shape}: those that a converted function "
-            "writes need all their sizes."
+            f"tf.lite: the variable {variable.name} has the shape {variable.shape}: variables that a converted "
+            "function writes need static shapes."
         )
     return variable.shape.as_list(), kept_dtype(variable.dtype.dtype)

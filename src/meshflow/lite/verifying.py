@@ -1,4 +1,4 @@
-"""Models of integers that compute each operator on floats, too, and say how far the results are apart."""
+"""Debug models that run each quantized operator on floats too, and compare the results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
 __all__ = ["VERIFY", "float_forms", "verify"]
 
-# LiteRT's operator, whose result is the difference between integers and floats.
+# LiteRT's custom operator that returns the difference between quantized and float values.
 VERIFY = "NumericVerify"
-# Differences beyond this many scales are what its log tells, which nobody asks for.
+# Differences above this number of scales would be logged, but logging is off.
 _TOLERANCE = 5.0
 
 
 def float_forms(graph: Graph) -> dict[Operator, Operator]:
-    """Each operator of a float model as it is before `Calibrated.quantize` rewrites it."""
+    """Copy the operators of a float model, before `CalibratedModel.quantize` rewrites them."""
     return {
         o: dataclasses.replace(
             o, inputs=list(o.inputs), outputs=list(o.outputs), options=dict(o.options)
@@ -28,11 +28,11 @@ def float_forms(graph: Graph) -> dict[Operator, Operator]:
 
 
 def verify(graph: Graph, floats: Mapping[Operator, Operator]) -> None:
-    """Puts beside each operator on integers the same one on floats, of the same operands, and their difference.
+    """Add a float operator and a comparison for each quantized operator, with the same operands.
 
     Args:
-      graph: a model of integers.
-      floats: its operators before, as `float_forms` tells them.
+      graph: a quantized model.
+      floats: result of `copy_operators` for the float model.
     """
     for subgraph in graph.subgraphs:
         _Verifier(floats).run(subgraph)
@@ -55,10 +55,10 @@ class _Verifier:
             elif operator in self._floats:
                 self._compare(operator, self._floats[operator])
         subgraph.operators = self._operators
-        places = {t: i for i, t in enumerate(subgraph.tensors())}
+        indices = {t: i for i, t in enumerate(subgraph.tensors())}
         for operator in subgraph.operators:
             if operator.code == VERIFY and operator.inputs[0] is not None:
-                operator.outputs[0].name += f":{places[operator.inputs[0]]}"
+                operator.outputs[0].name += f":{indices[operator.inputs[0]]}"
 
     def _compare(self, operator: Operator, before: Operator) -> None:
         pairs = list(zip(operator.outputs, before.outputs, strict=True))
@@ -68,22 +68,22 @@ class _Verifier:
         inputs = [self._number(t) if _moves(t, f) else f for t, f in operands]
         outputs = [dataclasses.replace(f, name=f"{f.name}/float") for _, f in pairs]
         self._operators.append(dataclasses.replace(before, inputs=inputs, outputs=outputs))
-        for (tensor, named), number in zip(pairs, outputs, strict=True):
-            difference = Tensor(number.shape, number.dtype, f"{VERIFY}/{named.name}")
+        for (tensor, named), output in zip(pairs, outputs, strict=True):
+            difference = Tensor(output.shape, output.dtype, f"{VERIFY}/{named.name}")
             options = {"tolerance": _TOLERANCE, "log_if_failed": False}
-            self._operators.append(Operator(VERIFY, [tensor, number], [difference], options))
+            self._operators.append(Operator(VERIFY, [tensor, output], [difference], options))
 
     def _number(self, tensor: Tensor | None) -> Tensor:
         assert tensor is not None
         if tensor not in self._numbers:
-            number = Tensor(tensor.shape, np.dtype(np.float32), f"{tensor.name}/number")
-            self._operators.append(Operator("DEQUANTIZE", [tensor], [number], {}, 2))
-            self._numbers[tensor] = number
+            output = Tensor(tensor.shape, np.dtype(np.float32), f"{tensor.name}/number")
+            self._operators.append(Operator("DEQUANTIZE", [tensor], [output], {}, 2))
+            self._numbers[tensor] = output
         return self._numbers[tensor]
 
 
 def _moves(tensor: Tensor | None, before: Tensor | None) -> bool:
-    """Whether an operand is computed, and in integers."""
+    """Check whether an operand is computed and quantized."""
     if tensor is None or before is None or tensor.data is not None:
         return False
     return tensor.quantization is not None and before.dtype == np.float32

@@ -19,6 +19,7 @@ from meshflow.ops.math import cast
 _JAX_ONLY = frozenset(
     [
         *(
+            "batch_size",
             "device",
             "out_sharding",
             "precision",
@@ -181,7 +182,9 @@ def _array_function(
             first += arguments.pop(starred)
         # What was left out keeps JAX's own default.
         defaults = {n: own.parameters[n].default for n in arguments}
-        return function(*first, **{n: v for n, v in arguments.items() if v is not defaults[n]})
+        found = function(*first, **{n: v for n, v in arguments.items() if v is not defaults[n]})
+        # JAX 0.10 returns lists, as TensorFlow does, later versions tuples.
+        return list(found) if starred is not None and isinstance(found, tuple) else found
 
     def annotation(parameter: str) -> str:
         if parameter in lists:
@@ -233,7 +236,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def _is_array(parameter: inspect.Parameter) -> bool:
     text = str(parameter.annotation)
-    return "ArrayLike" in text or "_jax.Array" in text
+    # The class is `jax.jaxlib._jax.Array` before JAX 0.11.
+    return "ArrayLike" in text or "_jax.Array" in text or "jax.Array" in text
 
 
 def _is_list(parameter: inspect.Parameter) -> bool:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.jnp_wrappers import wrap_jnp
+from meshflow.ops.math.products import cross_arrays
 
 __all__ = [
     *(
@@ -55,7 +56,7 @@ matvec = wrap_jnp(jnp.matvec)
 vecmat = wrap_jnp(jnp.vecmat)
 tensordot = wrap_jnp(jnp.tensordot)
 kron = wrap_jnp(jnp.kron)
-cross = wrap_jnp(jnp.cross, operands=["a", "b"])
+cross = wrap_jnp(cross_arrays, "cross", operands=["a", "b"])
 trace = wrap_jnp(jnp.trace, counting=True)
 _einsum = wrap_jnp(jnp.einsum, "einsum", operands=["operands"], static=["subscripts"])
 

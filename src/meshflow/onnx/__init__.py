@@ -1,6 +1,6 @@
-"""Models as ONNX files, written from the same list of equations as LiteRT's, and run by ONNX Runtime.
+"""Conversion of models to ONNX files, from the same flat programs as LiteRT's, and ONNX Runtime.
 
-The packages are those of the extra `onnx`.
+The extra `onnx` installs the packages.
 """
 
 from meshflow.onnx.exporting import export, exported

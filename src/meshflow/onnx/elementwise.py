@@ -1,4 +1,4 @@
-"""Elementwise primitives as ONNX nodes."""
+"""Lowering rules of elementwise primitives to ONNX nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BINARY = {
 }  # fmt: skip
 _TESTS = {
     "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "ne": "Equal",
-    # In searches.
+    # Comparisons in searches.
     "lt_to": "Less", "le_to": "LessOrEqual",
 }  # fmt: skip
 _UNARY = {
@@ -28,25 +28,25 @@ _UNARY = {
 
 @lowers(*_BINARY)
 def _binary(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    logical = e.name in ("and", "or", "xor", "max", "min") and one.dtype == np.bool_
+    x, y = map(l.least, e.inputs)
+    logical = e.name in ("and", "or", "xor", "max", "min") and x.dtype == np.bool_
     if e.name in ("and", "or", "xor") and not logical:
         code = {"and": "BitwiseAnd", "or": "BitwiseOr", "xor": "BitwiseXor"}[e.name]
-        return l.binary(code, one, other)
+        return l.binary(code, x, y)
     if logical and e.name in ("max", "min"):
-        return l.binary("Or" if e.name == "max" else "And", one, other)
-    if e.name == "max" and one.dtype.kind == "f":
-        for value, limit in ((one, e.inputs[1]), (other, e.inputs[0])):
+        return l.binary("Or" if e.name == "max" else "And", x, y)
+    if e.name == "max" and x.dtype.kind == "f":
+        for value, limit in ((x, e.inputs[1]), (y, e.inputs[0])):
             if limit.constant is not None and not limit.constant.any():
                 return l.unary("Relu", value)
-    return l.binary(_BINARY[e.name], one, other)
+    return l.binary(_BINARY[e.name], x, y)
 
 
 @lowers(*_TESTS)
 def _test(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    found = l.binary(_TESTS[e.name], one, other, np.bool_)
-    return l.unary("Not", found) if e.name == "ne" else found
+    x, y = map(l.least, e.inputs)
+    result = l.binary(_TESTS[e.name], x, y, np.bool_)
+    return l.unary("Not", result) if e.name == "ne" else result
 
 
 @lowers(*_UNARY)
@@ -91,9 +91,9 @@ def _integer_pow(l: Lowering, e: Equation) -> Tensor:
 @lowers("select_n")
 def _select(l: Lowering, e: Equation) -> Tensor:
     if len(e.inputs) != 3 or e.inputs[0].dtype != np.bool_:
-        raise Refused("ONNX chooses between two tensors by booleans only")
-    which, otherwise, chosen = map(l.least, e.inputs)
-    return l.emit("Where", [which, chosen, otherwise], e.outputs[0].least.shape, chosen.dtype)
+        raise Refused("ONNX selects between two tensors by Booleans only")
+    condition, if_false, if_true = map(l.least, e.inputs)
+    return l.emit("Where", [condition, if_true, if_false], e.outputs[0].least.shape, if_true.dtype)
 
 
 @lowers("clamp")
@@ -118,8 +118,8 @@ def _round(l: Lowering, e: Equation) -> Tensor:
 
 @lowers("rem")
 def _rem(l: Lowering, e: Equation) -> Tensor:
-    one, other = map(l.least, e.inputs)
-    return l.emit("Mod", [one, other], e.outputs[0].least.shape, one.dtype, fmod=1)
+    dividend, divisor = map(l.least, e.inputs)
+    return l.emit("Mod", [dividend, divisor], e.outputs[0].least.shape, dividend.dtype, fmod=1)
 
 
 @lowers("is_finite")
@@ -169,5 +169,5 @@ def _softmax(l: Lowering, e: Equation) -> Tensor:
 @lowers("iota")
 def _iota(l: Lowering, e: Equation) -> Tensor:
     zero, one = (l.constant(np.asarray(i, np.int64)) for i in (0, 1))
-    line = l.emit("Range", [zero, l.size(e.params["size"]), one], e.outputs[0].shape, np.int64)
-    return l.cast(line, e.outputs[0].dtype)
+    indices = l.emit("Range", [zero, l.size(e.params["size"]), one], e.outputs[0].shape, np.int64)
+    return l.cast(indices, e.outputs[0].dtype)

@@ -1,4 +1,4 @@
-"""`Model.export("model.onnx", format="onnx")`: what a model predicts as an ONNX file."""
+"""`Model.export("model.onnx", format="onnx")`: conversion of a model's prediction to an ONNX file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow._version import __version__
 from meshflow.deployment.programs import Deployable, of_anything
+from meshflow.environment.types import StrPath
 from meshflow.files.replacing import replacing
 from meshflow.onnx import elementwise, loops, products, shaping  # noqa: F401 - they fill the table
 from meshflow.onnx.loops import described
@@ -16,34 +18,33 @@ from meshflow.onnx.lowering import OPSET, Lowering, Names, Tensor, onnx
 
 __all__ = ["export", "exported"]
 
-# Before, axes and shapes were attributes of many operators.
+# Older opsets take axes and shapes as attributes of many operators.
 _OLDEST = 13
 _LARGEST = 1 << 31
 
 
 def export(
-    source: Any,
-    filepath: Any,
-    signature: str = "serving_default",
-    opset_version: int | None = None,
-) -> None:
-    """Writes what a model or a function computes as an ONNX file; sizes that are left open stay open.
+    source: Any, filepath: StrPath, signature: str = "serving_default", opset_version: int | None = None
+) -> None:  # fmt: skip
+    """Convert a model or a function to an ONNX file; unknown sizes remain unknown.
 
     Args:
-      source: a built Keras model, which predicts; a concrete function; a `tf.function` with an input signature; or
-        the folder of a saved model, written here or in TensorFlow.
-      filepath: the file.
-      signature: which one, of a saved model.
-      opset_version: the version of ONNX's operators, from 13; default 18, which ONNX Runtime since 1.14 and TensorRT
-        since 8.6 have.
+      source: a built Keras model, of which the prediction is converted; a concrete function; a
+        `tf.function` with an input signature; or the folder of a saved model, written here or in
+        TensorFlow.
+      filepath: path of the file to write.
+      signature: signature of a saved model.
+      opset_version: version of ONNX's operators, at least 13; default 18, which ONNX Runtime
+        supports
+        since 1.14 and TensorRT since 8.6.
 
     Raises:
-      UnimplementedError: for an operation that cannot be converted, naming its primitive, its layer and why.
-      ValueError: when the model has not been built, has more than 2 GB of weights, or no such signature, and for a
-        version that the package onnx does not have.
-      TypeError: for anything else, and for a function whose arguments are not known.
-      OSError: when nothing was saved in the folder.
-      ImportError: without the extra `onnx`.
+      UnimplementedError: if an operation cannot be converted; names its primitive and its layer.
+      ValueError: if the model is not built, has 2 GiB of weights or more, has no such signature, or
+        if the package onnx does not support the opset version.
+      TypeError: if `source` is none of these, or a function without an input signature.
+      OSError: if the folder contains no saved model.
+      ImportError: if the extra `onnx` is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -58,15 +59,15 @@ def export(
 
 
 def exported(signature: Deployable, opset: int = OPSET) -> bytes:
-    """An ONNX file's content.
+    """Return the content of an ONNX file.
 
     Args:
-      signature: the function.
-      opset: the version of ONNX's operators.
+      signature: the function to convert.
+      opset: version of ONNX's operators.
 
     Raises:
-      UnimplementedError: for an operation that cannot be converted.
-      ValueError: for a version that is not known, or more than 2 GB of weights.
+      UnimplementedError: if an operation cannot be converted.
+      ValueError: if the version is not supported, or the weights have 2 GiB or more.
     """
     helper, numpy_helper = onnx(".helper"), onnx(".numpy_helper")
     newest = onnx(".defs").onnx_opset_version()
@@ -76,16 +77,16 @@ def exported(signature: Deployable, opset: int = OPSET) -> bytes:
             f"that is installed; got {opset!r}."
         )
     names = Names(opset)
-    given = []
+    model_inputs = []
     for name, value in zip(signature.inputs, signature.program.inputs, strict=True):
-        given.append(Tensor(name, value.shape, _at_the_ends(value.dtype)))
-    names.inputs = given
+        model_inputs.append(Tensor(name, value.shape, _at_the_ends(value.dtype)))
+    names.inputs = model_inputs
     lowering = Lowering(names)
-    inputs = [lowering.cast(t, t.dtype) for t in given]
+    inputs = [lowering.cast(t, t.dtype) for t in model_inputs]
     results = []
-    found = lowering.run(signature.program, inputs)
+    tensors = lowering.run(signature.program, inputs)
     for name, value, tensor in zip(
-        signature.outputs, signature.program.outputs, found, strict=True
+        signature.outputs, signature.program.outputs, tensors, strict=True
     ):
         dtype = np.dtype(np.float16) if value.dtype == np.float16 else tensor.dtype
         output = Tensor(name if name not in signature.inputs else f"{name}_output", tensor.shape, dtype)  # fmt: skip
@@ -93,16 +94,16 @@ def exported(signature: Deployable, opset: int = OPSET) -> bytes:
         results.append(output)
     results = [results[i] for i in signature.order or range(len(results))]
     nodes = _needed(lowering.nodes, {t.name for t in results})
-    read = _read(nodes)
-    known = [t for t in names.constants if t.name in read]
-    size = sum(t.data.nbytes for t in known if t.data is not None)
+    used_names = _read(nodes)
+    initializers = [t for t in names.constants if t.name in used_names]
+    size = sum(t.data.nbytes for t in initializers if t.data is not None)
     if size >= _LARGEST:
         raise ValueError(
             f"The model has {size / 1e9:.1f} GB of constants; an ONNX file has at most 2 GB."
         )
-    constants = [numpy_helper.from_array(np.asarray(t.data), t.name) for t in known]
+    constants = [numpy_helper.from_array(np.asarray(t.data), t.name) for t in initializers]
     graph = helper.make_graph(
-        nodes, signature.name, [described(t) for t in given], [described(t) for t in results], constants
+        nodes, signature.name, [described(t) for t in model_inputs], [described(t) for t in results], constants
     )  # fmt: skip
     versions = [helper.make_opsetid("", opset)]
     model = helper.make_model(
@@ -114,26 +115,26 @@ def exported(signature: Deployable, opset: int = OPSET) -> bytes:
 
 
 def _read(nodes: Iterable[Any]) -> set[str]:
-    """The names that nodes, and those of the graphs inside, read."""
-    found: set[str] = set()
+    """Return the names that nodes and their nested graphs read."""
+    names: set[str] = set()
     for node in nodes:
-        found.update(node.input)
+        names.update(node.input)
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                found |= _read(attribute.g.node) | {o.name for o in attribute.g.output}
-    return found
+                names |= _read(attribute.g.node) | {o.name for o in attribute.g.output}
+    return names
 
 
-def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that results depend on."""
-    kept = []
+def _needed(nodes: list[Any], required: set[str]) -> list[Any]:
+    """Return the nodes on which results depend."""
+    used = []
     for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted |= _read([node])
-    return kept[::-1]
+        if required.intersection(node.output):
+            used.append(node)
+            required |= _read([node])
+    return used[::-1]
 
 
-def _at_the_ends(dtype: Any) -> np.dtype:
-    """The dtype of an input: NumPy has no bfloat16."""
+def _at_the_ends(dtype: DTypeLike) -> np.dtype:
+    """Return the dtype of an input; bfloat16, which NumPy lacks, becomes float32."""
     return np.dtype(np.float32) if np.dtype(dtype).name == "bfloat16" else np.dtype(dtype)

@@ -1,6 +1,6 @@
-"""Programs as ONNX nodes: one function for each primitive, found in one table.
+"""Lowering of flat programs to ONNX nodes.
 
-The functions are in the modules `elementwise`, `shaping`, `products`, `loops`; here is what they share.
+The rules are in the modules `elementwise`, `array_ops`, `products` and `loops`.
 """
 
 from __future__ import annotations
@@ -10,71 +10,65 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
-from meshflow.deployment.lowering import Refused, holder, is_number, joined, same_pads
+from meshflow.deployment.equations import DimSize, broadcast_shapes
+from meshflow.deployment.lowering import Pads, Refused, Rule, holder, is_number, same_pads
 from meshflow.environment import extras
 
 __all__ = [
-    "OPSET",
-    "Lowering",
-    "Names",
-    "Refused",
-    "Tensor",
-    "is_number",
-    "kept_dtype",
-    "lowers",
-    "onnx",
-    "same_pads",
-]
+    "OPSET", "Lowering", "Names", "Refused", "Tensor", "is_number", "kept_dtype", "lowers",
+    "onnx", "same_pads",
+]  # fmt: skip
 
-# The version of the operators that is written unless another is asked for.
+# Default version of ONNX's operators.
 OPSET = 18
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32"}
 
 
 def onnx(part: str = "") -> Any:
-    """The package, or a module of it.
+    """Import the package onnx or a module of it.
 
     Raises:
-      ImportError: without the extra `onnx`.
+      ImportError: if the extra `onnx` is not installed.
     """
     return extras.load(f"onnx{part}", "onnx", "ONNX files need the package onnx")
 
 
-def kept_dtype(dtype: Any) -> np.dtype:
-    """The dtype that is written: 16-bit floats as float32, as few runtimes' operators have them."""
+def kept_dtype(dtype: DTypeLike) -> np.dtype:
+    """Return the dtype to write: float32 for 16-bit floats, which few runtimes' operators support."""
     dtype = np.dtype(dtype)
     return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
 
 
 @dataclasses.dataclass(eq=False)
 class Tensor:
-    """A tensor of a graph.
+    """Tensor of a graph.
 
     Attributes:
-      name: its name, the only one of this name in the model.
-      shape: sizes; what is no number varies.
-      dtype: the element type.
-      data: the elements of a constant.
+      name: name, unique in the model.
+      shape: sizes; symbolic sizes are dynamic.
+      dtype: element type.
+      data: elements of a constant.
     """
 
     name: str
-    shape: tuple[Any, ...]
+    shape: tuple[DimSize, ...]
     dtype: np.dtype
     data: np.ndarray | None = None
 
 
 class Names:
-    """What a model's graphs share: names, and constants.
+    """State that the graphs of a model share: names and constants.
 
     Args:
-      opset: the version of the operators.
+      opset: version of ONNX's operators.
 
     Attributes:
-      opset: the same.
-      constants: tensors of known elements.
-      inputs: of the model.
+      opset: version of ONNX's operators.
+      constants: constant tensors.
+      inputs: inputs of the model.
     """
 
     def __init__(self, opset: int = OPSET) -> None:
@@ -83,22 +77,22 @@ class Names:
         self.constants: list[Tensor] = []
         self.inputs: list[Tensor] = []
 
-    def new(self, what: str) -> str:
-        """A name that nothing else has."""
+    def new(self, prefix: str) -> str:
+        """Return an unused name."""
         self._count += 1
-        return f"{what}_{self._count}"
+        return f"{prefix}_{self._count}"
 
 
-class Lowering(lowering.Lowering):
-    """Writes a program's nodes.
+class Lowering(lowering.Lowering[Tensor]):
+    """Lowering of a program to ONNX nodes.
 
     Args:
-      names: of the model.
-      outer: the lowering around that of a loop or branch, whose tensors its nodes may read.
+      names: state of the model.
+      outer: lowering of the enclosing graph, for the body of a loop or branch.
     """
 
     runtime, caller = "ONNX", "Model.export"
-    handlers: ClassVar[dict[str, Any]] = {}
+    handlers: ClassVar[dict[str, Rule]] = {}
     size_dtype = np.int64
 
     def __init__(self, names: Names, outer: Lowering | None = None) -> None:
@@ -109,53 +103,54 @@ class Lowering(lowering.Lowering):
         self._scope = "" if outer is None else outer._scope
 
     def make_constant(self, array: np.ndarray) -> Tensor:
-        """A tensor of known elements."""
-        made = array.astype(kept_dtype(array.dtype), copy=False)
-        tensor = Tensor(self.names.new("constant"), made.shape, made.dtype, made)
+        """Create a tensor of constant elements."""
+        data = array.astype(kept_dtype(array.dtype), copy=False)
+        tensor = Tensor(self.names.new("constant"), data.shape, data.dtype, data)
         self.names.constants.append(tensor)
         return tensor
 
-    def integers(self, numbers: Iterable[int]) -> Tensor:
-        """Numbers as a line of int64."""
-        return self.constant(np.asarray(list(numbers), np.int64))
+    def integers(self, values: Iterable[int]) -> Tensor:
+        """Return integers as a vector of int64."""
+        return self.constant(np.asarray(list(values), np.int64))
 
-    def number(self, like: Tensor, number: float) -> Tensor:
-        """A scalar of a tensor's dtype."""
-        return self.constant(np.asarray(number, like.dtype))
+    def number(self, like: Tensor, value: float) -> Tensor:
+        """Return a scalar of the dtype of a tensor."""
+        return self.constant(np.asarray(value, like.dtype))
 
     def emit(
-        self, code: str, inputs: Iterable[Tensor | None], shape: Iterable[Any], dtype: Any, **attributes: Any
+        self, code: str, inputs: Iterable[Tensor | None], shape: Iterable[DimSize], dtype: DTypeLike, **attributes: Any
     ) -> Tensor:  # fmt: skip
-        """The result of a node of one result.
+        """Add a node of one result, and return the result.
 
         Args:
-          code: the operator's name.
+          code: name of the operator.
           inputs: its operands.
-          shape, dtype: of the result.
-          **attributes: the node's.
+          shape: shape of the result.
+          dtype: dtype of the result.
+          **attributes: attributes of the node.
         """
         result = self.new(shape, dtype, code)
         self.add(code, inputs, [result], **attributes)
         return result
 
-    def new(self, shape: Iterable[Any], dtype: Any, code: str) -> Tensor:
-        """A tensor that a node is to make."""
+    def new(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
+        """Create a tensor for the result of a node."""
         name = f"{self._scope}/{code}" if self._scope else code
         return Tensor(self.names.new(name), tuple(shape), kept_dtype(dtype))
 
     def add(
         self, code: str, inputs: Iterable[Tensor | None], outputs: list[Tensor], **attributes: Any
     ) -> None:
-        """Adds a node of any number of results.
+        """Add a node of any number of results.
 
         Raises:
-          Refused: when the operator, or the operator for these dtypes, comes in a later version.
+          LoweringError: if a later opset introduces the operator, or its support for these dtypes.
         """
         inputs = list(inputs)
         self._check(code, inputs)
-        given = ["" if t is None else t.name for t in inputs]
+        names = ["" if t is None else t.name for t in inputs]
         name = outputs[0].name if outputs else self.names.new(code)
-        node = onnx(".helper").make_node(code, given, [t.name for t in outputs], name, **attributes)
+        node = onnx(".helper").make_node(code, names, [t.name for t in outputs], name, **attributes)
         self.nodes.append(node)
 
     def _check(self, code: str, inputs: Sequence[Tensor | None]) -> None:
@@ -165,50 +160,50 @@ class Lowering(lowering.Lowering):
         except defs.SchemaError:
             first = min(s.since_version for s in defs.get_all_schemas_with_history() if s.name == code)  # fmt: skip
             raise Refused(
-                f"ONNX has its operator {code} since version {first}, and the file is of opset_version={opset}"
+                f"ONNX has the operator {code} since version {first}, and the file has opset_version={opset}"
             ) from None
         if opset >= OPSET:
             return
         for i, tensor in enumerate(inputs):
             allowed = schema.inputs[min(i, len(schema.inputs) - 1)].types
-            kind = "bool" if tensor is None or tensor.dtype == np.bool_ else tensor.dtype.name
-            kind = {"float32": "float", "float64": "double"}.get(kind, kind)
-            if tensor is not None and f"tensor({kind})" not in allowed:
+            dtype_name = "bool" if tensor is None or tensor.dtype == np.bool_ else tensor.dtype.name
+            dtype_name = {"float32": "float", "float64": "double"}.get(dtype_name, dtype_name)
+            if tensor is not None and f"tensor({dtype_name})" not in allowed:
                 raise Refused(
-                    f"ONNX's operator {code} takes no {tensor.dtype} in opset_version={opset}; a later one may"
+                    f"ONNX's operator {code} does not take {tensor.dtype} in opset_version={opset}; a later one may"
                 )
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def arithmetic(self, name: str, one: Tensor, other: Tensor) -> Tensor:
-        """Arithmetic of sizes."""
+    def arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+        """Compute an operation of two sizes."""
         if name == "floordiv":
-            # ONNX's division rounds towards zero, its remainder has the divisor's sign.
-            whole = self.binary("Sub", one, self.binary("Mod", one, other))
-            return self.binary("Div", whole, other)
-        return self.binary(name.capitalize(), one, other)
+            # ONNX's division rounds toward zero, and its remainder has the sign of the divisor.
+            multiple = self.binary("Sub", x, self.binary("Mod", x, y))
+            return self.binary("Div", multiple, y)
+        return self.binary(name.capitalize(), x, y)
 
     def variable_size(self, name: str) -> Tensor:
-        """A symbol's size, from an input of the model that has it."""
+        """Return a symbolic size, read from the shape of an input of the model."""
         if name not in self._sizes:
-            tensor, place, times = holder(self.names.inputs, name)
+            tensor, axis, multiple = holder(self.names.inputs, name)
             shape = self.emit("Shape", [tensor], [len(tensor.shape)], np.int64)
-            at = self.constant(np.asarray(place, np.int64))
-            found = self.emit("Gather", [shape, at], [], np.int64, axis=0)
-            self._sizes[name] = found if times == 1 else self.binary("Div", found, self.size(times))
+            index = self.constant(np.asarray(axis, np.int64))
+            size = self.emit("Gather", [shape, index], [], np.int64, axis=0)
+            self._sizes[name] = size if multiple == 1 else self.binary("Div", size, self.size(multiple))  # fmt: skip
         return self._sizes[name]
 
-    def shape_tensor(self, shape: Sequence[Any]) -> Tensor:
-        """A shape as a line of int64."""
+    def shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
+        """Return a shape as a vector of int64."""
         if all(map(is_number, shape)):
             return self.integers(map(int, shape))
         parts = [self.reshape(self.size(d), [1]) for d in shape]
         return self.emit("Concat", parts, [len(shape)], np.int64, axis=0)
 
-    # ---- operators that many others need ---------------------------------------------------
+    # ---- operators that many rules use ------------------------------------------------------
 
-    def reshape(self, tensor: Tensor, shape: Sequence[Any]) -> Tensor:
-        """A tensor's elements in another shape."""
+    def reshape(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+        """Reshape a tensor."""
         if tuple(shape) == tensor.shape:
             return tensor
         if tensor.data is not None and all(map(is_number, shape)):
@@ -221,7 +216,7 @@ class Lowering(lowering.Lowering):
         return self.emit("Reshape", [tensor, target], shape, tensor.dtype)
 
     def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
-        """A tensor with its dimensions in another order."""
+        """Permute the dimensions of a tensor."""
         order = [int(i) for i in order]
         if order == list(range(len(order))):
             return tensor
@@ -230,22 +225,22 @@ class Lowering(lowering.Lowering):
         shape = [tensor.shape[i] for i in order]
         return self.emit("Transpose", [tensor], shape, tensor.dtype, perm=order)
 
-    def broadcast(self, tensor: Tensor, shape: Sequence[Any]) -> Tensor:
-        """A tensor repeated where it has size 1."""
+    def broadcast(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+        """Repeat a tensor along its dimensions of size 1."""
         if tensor.shape == tuple(shape):
             return tensor
         return self.emit("Expand", [tensor, self.shape_tensor(shape)], shape, tensor.dtype)
 
-    def binary(self, code: str, one: Tensor, other: Tensor, dtype: Any = None) -> Tensor:
-        """Sum, product and the like, with broadcasting."""
-        return self.emit(code, [one, other], joined(one.shape, other.shape), dtype or one.dtype)
+    def binary(self, code: str, x: Tensor, y: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+        """Add an elementwise node of two operands, which broadcast."""
+        return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype or x.dtype)
 
     def unary(self, code: str, tensor: Tensor) -> Tensor:
-        """Exponentials, roots and the like."""
+        """Add an elementwise node of one operand."""
         return self.emit(code, [tensor], tensor.shape, tensor.dtype)
 
-    def cast(self, tensor: Tensor, dtype: Any) -> Tensor:
-        """A tensor in another dtype."""
+    def cast(self, tensor: Tensor, dtype: DTypeLike) -> Tensor:
+        """Convert a tensor to another dtype."""
         dtype = kept_dtype(dtype)
         if tensor.dtype == dtype:
             return tensor
@@ -254,10 +249,8 @@ class Lowering(lowering.Lowering):
         to = onnx(".helper").np_dtype_to_tensor_dtype(dtype)
         return self.emit("Cast", [tensor], tensor.shape, dtype, to=to)
 
-    def reduce(
-        self, code: str, tensor: Tensor, axes: Iterable[int], shape: Any, keep: bool
-    ) -> Tensor:
-        """Sums, maxima and the like over axes, which most of these operators took as an attribute before version 18."""
+    def reduce(self, code: str, tensor: Tensor, axes: Iterable[int], shape: Iterable[DimSize], keep: bool) -> Tensor:  # fmt: skip
+        """Reduce a tensor; most reductions take the axes as an attribute before opset 18."""
         settings: dict[str, Any] = {"keepdims": int(keep)}
         inputs = [tensor]
         if self.names.opset < 18 and code != "ReduceSum":
@@ -266,13 +259,13 @@ class Lowering(lowering.Lowering):
             inputs.append(self.integers(axes))
         return self.emit(code, inputs, shape, tensor.dtype, **settings)
 
-    def slice(self, tensor: Tensor, starts: Any, limits: Any, strides: Any = None) -> Tensor:
-        """Elements between bounds; the limit of a size that varies is the size itself."""
+    def slice(self, tensor: Tensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> Tensor:  # fmt: skip
+        """Slice a tensor; a limit that is the symbolic size itself means all elements."""
         strides = [1] * len(starts) if strides is None else list(strides)
         shape, axes = [], []
         for i, (low, high, step) in enumerate(zip(starts, limits, strides, strict=True)):
-            whole = high is tensor.shape[i] or high == tensor.shape[i]
-            if whole and is_number(low) and low == 0 and step == 1:
+            is_full = high is tensor.shape[i] or high == tensor.shape[i]
+            if is_full and is_number(low) and low == 0 and step == 1:
                 shape.append(tensor.shape[i])
             else:
                 axes.append(i)
@@ -283,8 +276,8 @@ class Lowering(lowering.Lowering):
         steps = [self.integers(axes), self.integers(int(strides[i]) for i in axes)]
         return self.emit("Slice", [tensor, *bounds, *steps], shape, tensor.dtype)
 
-    def pad(self, tensor: Tensor, pads: Sequence[tuple[int, int]], value: Any) -> Tensor:
-        """A tensor with a constant around it."""
+    def pad(self, tensor: Tensor, pads: Pads, value: ArrayLike) -> Tensor:
+        """Pad a tensor with a constant."""
         if not any(map(any, pads)):
             return tensor
         shape = [d + low + high for d, (low, high) in zip(tensor.shape, pads, strict=True)]

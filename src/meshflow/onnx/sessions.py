@@ -1,4 +1,4 @@
-"""ONNX files run by ONNX Runtime."""
+"""Execution of ONNX files by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,81 +20,81 @@ _log = logging.getLogger("meshflow")
 
 
 def runtime(part: str = "") -> Any:
-    """ONNX Runtime, or a module of it.
+    """Import ONNX Runtime or a module of it.
 
     Raises:
-      ImportError: without the extra `onnx`.
+      ImportError: if the extra `onnx` is not installed.
     """
     return extras.load(f"onnxruntime{part}", "onnx", "Running ONNX files needs the package onnxruntime")  # fmt: skip
 
 
 def providers_for(options: Mapping[str, Any] | None) -> list[Any]:
-    """Where a model is run: by TensorRT if it is there, else on the GPU, else on the CPU, which is said.
+    """Choose TensorRT if requested and available, else the GPU, else the CPU; log a fallback.
 
     Args:
-      options: TensorRT's, or None when it is not asked for.
+      options: options of TensorRT, or None if it is not requested.
     """
-    there = runtime().get_available_providers()
-    wanted = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    found: list[Any] = [p for p in wanted if p in there]
+    available = runtime().get_available_providers()
+    preferred = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    providers: list[Any] = [p for p in preferred if p in available]
     if options is None:
-        return found
-    if "TensorrtExecutionProvider" in there:
-        return [("TensorrtExecutionProvider", dict(options)), *found]
-    instead = found[0].removesuffix("ExecutionProvider")
+        return providers
+    if "TensorrtExecutionProvider" in available:
+        return [("TensorrtExecutionProvider", dict(options)), *providers]
+    fallback = providers[0].removesuffix("ExecutionProvider")
     _log.warning(
-        "TensorRT is not there: ONNX Runtime has %s. The model is run by %s; for TensorRT install the packages "
+        "TensorRT is not available: ONNX Runtime has %s. %s runs the model. For TensorRT, install the packages "
         "onnxruntime-gpu and tensorrt on a machine with an NVIDIA GPU.",
-        ", ".join(there),
-        instead,
+        ", ".join(available),
+        fallback,
     )
-    return found
+    return providers
 
 
 class Session:
-    """An ONNX file as a function of tensors by name.
+    """ONNX file as a function of named tensors.
 
     Args:
-      model: its content, or a path.
-      providers: of `providers_for`.
-      profile: a prefix of the file that times of nodes are written to.
+      model: content or path of the file.
+      providers: result of `choose_providers`.
+      profile: prefix of the file to which the times of nodes are written.
 
     Attributes:
       structured_input_signature: ((), specs by name).
       structured_outputs: specs by name.
-      providers: those in use.
+      providers: providers in use.
 
     Raises:
-      DataLossError: for a file that ONNX Runtime cannot read.
+      DataLossError: if ONNX Runtime cannot read the file.
     """
 
     def __init__(self, model: bytes | str, providers: Sequence[Any], profile: str | None = None) -> None:  # fmt: skip
         module = runtime()
         options = module.SessionOptions()
-        # Errors are raised; what it says of files besides is of no use here.
+        # Errors are raised, and the other messages of ONNX Runtime would not help a user.
         options.log_severity_level = 3
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, profile
         try:
             self.session = module.InferenceSession(model, options, providers=list(providers))
-        except Exception as error:  # of ONNX Runtime's own classes
-            what = model if isinstance(model, str) else "The model"
-            raise DataLossError(f"{what} cannot be run by ONNX Runtime: {error}") from error
+        except Exception as error:  # ONNX Runtime raises its own classes.
+            source = model if isinstance(model, str) else "The model"
+            raise DataLossError(f"{source} cannot be run by ONNX Runtime: {error}") from error
         self.providers = self.session.get_providers()
         self._inputs = {i.name: _spec(i) for i in self.session.get_inputs()}
         self.structured_input_signature = ((), self._inputs)
         self.structured_outputs = {o.name: _spec(o) for o in self.session.get_outputs()}
 
     def arrays(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Results by name for arrays by name."""
-        found = self.session.run(list(self.structured_outputs), dict(feed))
-        return dict(zip(self.structured_outputs, found, strict=True))
+        """Run the model on arrays by name, and return arrays by name."""
+        results = self.session.run(list(self.structured_outputs), dict(feed))
+        return dict(zip(self.structured_outputs, results, strict=True))
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Results by name.
+        """Run the model on tensors by position or name, and return tensors by name.
 
         Raises:
-          TypeError: when a tensor is missing, unknown, or has another shape.
+          TypeError: if a tensor is missing, unknown, or of another shape.
         """
         if args and len(args) <= len(self._inputs):
             kwargs = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
@@ -111,6 +111,6 @@ class Session:
 
 def _spec(node: Any) -> TensorSpec:
     sizes = [d if isinstance(d, int) else None for d in node.shape]
-    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    dtype_name = node.type.removeprefix("tensor(").removesuffix(")")
     names = {"float": "float32", "double": "float64"}
-    return TensorSpec(sizes, names.get(kind, kind), node.name)
+    return TensorSpec(sizes, names.get(dtype_name, dtype_name), node.name)

@@ -1,4 +1,4 @@
-"""Meshes and layouts: one vocabulary for strategies, DTensor and sharded models."""
+"""Meshes and layouts, as used by strategies, DTensor and models that are sharded over devices."""
 
 from meshflow.placement.layout import MATCH, UNSHARDED, Layout
 from meshflow.placement.mesh import Mesh, MeshDimension

@@ -1,31 +1,31 @@
-"""Batches of arrays onto a mesh, step after step."""
+"""Placement of batches on a mesh, for every step of a training loop."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
 
+from meshflow.environment.types import Array, PyTree
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["BATCH_DIMENSIONS", "BatchPlacer"]
 
-# The names of the mesh dimension that batches are split over, where nobody says which.
+# Default names of the mesh dimension that batches are split over.
 BATCH_DIMENSIONS = ("batch", "data", "replica")
 
 
 class BatchPlacer:
-    """Puts batches onto a mesh, split over its dimensions for batches.
+    """Callable that places batches on a mesh, split over its batch dimension.
 
-    An array that the dimension does not divide goes whole to every device; one that lies on the mesh
-    already (from a `DTensorDataset`) stays as it is.
+    An array is replicated if the size of its batch axis is not divisible by the number of parts. An
+    array that is already on the mesh, for example from a `DTensorDataset`, is returned unchanged.
 
     Args:
-      mesh: the mesh.
-      dimension: the mesh dimension, or several joined by "+"; None splits nothing.
+      mesh: Mesh that receives the batches.
+      dimension: Mesh dimension to split over, or several joined by "+"; None replicates all arrays.
     """
 
     def __init__(self, mesh: Mesh, dimension: str | None) -> None:
@@ -35,19 +35,21 @@ class BatchPlacer:
         self._parts = math.prod(map(mesh.dim_size, names)) if names else 0
         self._layouts: dict[tuple[int, int | None], Layout] = {}
 
-    def __call__(self, batch: Any, axis: int = 0) -> Any:
-        """The batch on the mesh.
+    def __call__(self, batch: PyTree, axis: int = 0) -> PyTree:
+        """Place a batch on the mesh.
 
         Args:
-          batch: a structure of arrays.
-          axis: the axis of the examples.
+          batch: Structure of arrays, or of `jax.ShapeDtypeStruct`s.
+          axis: Index of the batch axis.
         """
         arrays, tree = jax.tree.flatten(batch)
         return jax.tree.unflatten(tree, [self._placed(array, axis) for array in arrays])
 
-    def _placed(self, array: Any, axis: int) -> Any:
+    def _placed(
+        self, array: Array | jax.ShapeDtypeStruct, axis: int
+    ) -> Array | jax.ShapeDtypeStruct:
         if array.dtype == object or (self._alone and isinstance(array, np.ndarray)):
-            # Programs take arrays of the host to their one device themselves, in less time.
+            # A compiled program transfers host arrays to its only device faster than `device_put`.
             return array
         sharding = getattr(array, "sharding", None)
         if (
@@ -62,11 +64,11 @@ class BatchPlacer:
 
     def _layout(self, shape: tuple[int, ...], axis: int) -> Layout:
         rank = len(shape)
-        divides = self._parts and rank > axis and shape[axis] % self._parts == 0
-        key = rank, axis if divides else None
+        is_divisible = self._parts and rank > axis and shape[axis] % self._parts == 0
+        key = rank, axis if is_divisible else None
         if key not in self._layouts:
             specs = [UNSHARDED] * rank
-            if divides and self._dimension is not None:
+            if is_divisible and self._dimension is not None:
                 specs[axis] = self._dimension
             self._layouts[key] = Layout(specs, self._mesh)
         return self._layouts[key]

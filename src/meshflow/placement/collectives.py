@@ -1,4 +1,4 @@
-"""Reading the collectives out of a compiled program's text (HLO)."""
+"""Parser that finds the collectives in the text (HLO) of a compiled program."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation of a compiled program.
+    """Collective operation of a compiled program.
 
     Attributes:
-      kind: such as "all-reduce".
-      shape: the result on one device, such as "f32[8,4]".
-      bytes: size of the whole value: what is summed, the gathered result, what is exchanged.
-      sent: bytes that each device sends, by the ring algorithm.
-      axes: the mesh dimensions it crosses.
-      group: how many devices take part together.
-      times: how often it runs in one call; a loop of unknown length counts as one, and of the
-        branches of a condition the one counts that sends most.
-      source: the operation it was made for.
+      kind: Name of the operation, such as "all-reduce".
+      shape: Shape of the result on one device, such as "f32[8,4]".
+      bytes: Size of the full value: the operand of a sum, the gathered result, or the exchanged
+        array.
+      sent: Bytes that each device sends with the ring algorithm.
+      axes: Mesh dimensions that the operation crosses.
+      group: Number of devices that take part together.
+      times: Number of executions in one call. A loop of unknown length counts as one iteration; a
+        condition counts its branch with the most traffic.
+      source: JAX operation that XLA derived the collective from.
     """
 
     kind: str
@@ -60,34 +61,29 @@ class Collective:
 
 
 def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
-    """The collectives of a program, in the order of its text.
+    """Parse the collectives of a program, in the order of its text.
 
     Args:
-      text: the program, partitioned for one device.
-      mesh: sizes of the mesh dimensions by name.
+      text: Program text, partitioned for one device.
+      mesh: Sizes of the mesh dimensions by name.
 
     Returns:
-      A list of `Collective`s; those among one device are left out.
+      The `Collective`s that at least two devices take part in.
     """
     computations, entry = _computations(text, mesh)
     times = _executions(computations, entry)
     return [
-        replace(collective, times=times[name, number])
+        replace(collective, times=times[name, index])
         for name, computation in computations.items()
-        for number, collective in enumerate(computation.collectives)
-        if times[name, number]
+        for index, collective in enumerate(computation.collectives)
+        if times[name, index]
     ]
 
 
 def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
-    """The collectives of a program that run where a branch is taken, so that not all devices may meet in them.
-
-    Args:
-      text: the program, partitioned for one device.
-      mesh: sizes of the mesh dimensions by name.
-    """
+    """Parse the collectives inside conditional branches, where some devices might not take part."""
     computations, _ = _computations(text, mesh)
-    waiting = [
+    pending = [
         name
         for computation in computations.values()
         for _, names in computation.calls
@@ -95,16 +91,16 @@ def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
         for name in names
     ]
     inside: dict[str, _Computation] = {}
-    while waiting:
-        name = waiting.pop()
+    while pending:
+        name = pending.pop()
         if name in computations and name not in inside:
             inside[name] = computations[name]
-            waiting += [called for _, names in inside[name].calls for called in names]
+            pending += [called for _, names in inside[name].calls for called in names]
     return [collective for computation in inside.values() for collective in computation.collectives]
 
 
 def collective_of(line: str, mesh: dict[str, int]) -> Collective | None:
-    """The collective of an instruction, a line of a program's text; None for another, and for one that sends nothing."""
+    """Parse an instruction; return None if it is no collective or if it sends no data."""
     match = _INSTRUCTION.match(line)
     if match is None:
         return None
@@ -131,41 +127,42 @@ def collective_of(line: str, mesh: dict[str, int]) -> Collective | None:
     return Collective(kind, shape, size, _sent(kind, size, group), axes, group, 1, purpose)
 
 
-def _purpose(name: str) -> str:
-    # Convolutions are the only operations that this package divides itself.
-    return re.sub(r"^jit\([^)]*\)/", "", name).replace("custom_partitioning", "convolution")
+def _purpose(op_name: str) -> str:
+    # Convolutions are the only operations that this package partitions with custom rules.
+    return re.sub(r"^jit\([^)]*\)/", "", op_name).replace("custom_partitioning", "convolution")
 
 
 def _sent(kind: str, size: int, group: int) -> int:
-    """What a device sends when a ring of `group` devices does it."""
+    """Compute the bytes that each of `group` devices sends with the ring algorithm."""
     if kind == "collective-permute":
         return size
-    share = size * (group - 1) / group
-    return round(2 * share if kind == "all-reduce" else share)
+    part = size * (group - 1) / group
+    return round(2 * part if kind == "all-reduce" else part)
 
 
 def size_of(dtype: str, dims: str) -> int:
+    """Compute the size of an HLO shape in bytes, for example "f32" and "8,4"."""
     digits = re.search(r"\d+", dtype)
     bits = int(digits[0]) if digits else 8
     return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
 
 
 def _crossed(groups: np.ndarray, mesh: dict[str, int]) -> tuple[str, ...]:
-    """The mesh dimensions along which members of a group differ."""
-    places = np.array(np.unravel_index(groups, tuple(mesh.values())))
-    differ = (places != places[:, :, :1]).any(axis=(1, 2))
+    """Find the mesh dimensions along which members of a group differ."""
+    coordinates = np.array(np.unravel_index(groups, tuple(mesh.values())))
+    differ = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
     return tuple(name for name, crossed in zip(mesh, differ, strict=True) if crossed)
 
 
 def groups_of(line: str, count: int) -> np.ndarray:
-    """The groups of devices of a collective, one a row; for a permutation the pairs.
+    """Parse the device groups of a collective, or the pairs of a permutation.
 
     Args:
-      line: the instruction's text.
-      count: number of devices of the program.
+      line: Text of the instruction.
+      count: Number of devices of the program.
 
     Returns:
-      An integer array of shape [groups, devices in each].
+      An integer array of shape [groups, devices in a group].
     """
     pairs = re.search(r"source_target_pairs=\{(\{.*?\})\}", line)
     listed = pairs or re.search(r"replica_groups=\{(\{.*?\})\}", line)
@@ -194,24 +191,24 @@ def _iota(dims: str, order: str | None) -> np.ndarray:
 
 
 def _named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> np.ndarray:
-    """Groups along named axes of a mesh of the program's own; ``'x':(2)4`` is a part of an axis."""
+    """Parse groups along named axes of the program's mesh; `'x':(2)4` is a part of an axis."""
     sizes = {n: int(s) for n, s in re.findall(r"'([^']*)'=(\d+)", mesh)}
     total = math.prod(sizes.values())
     ids = _iota(dims, order) if dims else np.arange(total)
-    wanted: dict[str, list[tuple[int, int]]] = {}
+    parts_by_axis: dict[str, list[tuple[int, int]]] = {}
     for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", axes):
-        wanted.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
+        parts_by_axis.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
     shape: list[int] = []
     grouped: list[int] = []
-    for name, whole in sizes.items():
-        at = 1
-        for before, size in sorted(wanted.get(name, [])):
-            if before > at:
-                shape.append(before // at)
+    for name, axis_size in sizes.items():
+        covered = 1
+        for before, size in sorted(parts_by_axis.get(name, [])):
+            if before > covered:
+                shape.append(before // covered)
             grouped.append(len(shape))
             shape.append(size)
-            at = before * size
-        shape.append(whole // at)
+            covered = before * size
+        shape.append(axis_size // covered)
     others = [i for i in range(len(shape)) if i not in grouped]
     members = math.prod(shape[i] for i in grouped)
     return ids.reshape(shape).transpose(*others, *grouped).reshape(-1, members)
@@ -219,18 +216,19 @@ def _named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> 
 
 @dataclass
 class _Computation:
-    """What counts of a computation: its collectives, and the computations that it runs.
+    """Collectives and calls of an HLO computation.
 
     Attributes:
-      collectives: its own, each once.
-      calls: for each call how often it runs, and its alternatives, one of which runs each time.
+      collectives: Collectives in this computation, not in the called ones.
+      calls: Number of executions of each call and its alternatives, of which each execution runs
+        one.
     """
 
     collectives: list[Collective] = field(default_factory=list)
     calls: list[tuple[int, list[str]]] = field(default_factory=list)
 
     def read(self, line: str, mesh: dict[str, int]) -> None:
-        """Takes in an instruction."""
+        """Add an instruction of the computation."""
         collective = collective_of(line, mesh)
         if collective is not None:
             self.collectives.append(collective)
@@ -248,37 +246,39 @@ class _Computation:
 
 
 def _computations(text: str, mesh: dict[str, int]) -> tuple[dict[str, _Computation], str]:
-    """The computations of a program by name, and the name of the one that it starts with."""
-    found: dict[str, _Computation] = {}
+    """Parse the computations of a program by name; also return the name of the entry computation."""
+    computations: dict[str, _Computation] = {}
     entry, current = "", ""
     for line in text.splitlines():
         head = _COMPUTATION.match(line)
         if head:
             current = head[2]
-            found[current] = _Computation()
+            computations[current] = _Computation()
             entry = current if head[1] else entry
         elif current:
-            found[current].read(line, mesh)
-    return found, entry
+            computations[current].read(line, mesh)
+    return computations, entry
 
 
 def _executions(computations: dict[str, _Computation], entry: str) -> Counter[tuple[str, int]]:
-    """How often each collective (computation, number in it) runs in one call of the program."""
-    done: dict[str, Counter[tuple[str, int]]] = {}
+    """Count the executions of each collective, by computation and index, in one call."""
+    cached: dict[str, Counter[tuple[str, int]]] = {}
 
-    def traffic(counts: Counter[tuple[str, int]]) -> tuple[int, int]:
+    def measure_traffic(counts: Counter[tuple[str, int]]) -> tuple[int, int]:
         sent = (computations[n].collectives[i].sent * times for (n, i), times in counts.items())
         return sum(sent), counts.total()
 
-    def run(name: str) -> Counter[tuple[str, int]]:
-        if name in done or name not in computations:
-            return done.get(name, Counter())
-        own = computations[name]
-        counts = Counter((name, number) for number in range(len(own.collectives)))
-        for times, alternatives in own.calls:
-            for key, inner in max(map(run, alternatives), key=traffic).items():
+    def count_computation(name: str) -> Counter[tuple[str, int]]:
+        if name in cached or name not in computations:
+            return cached.get(name, Counter())
+        computation = computations[name]
+        counts = Counter((name, index) for index in range(len(computation.collectives)))
+        for times, alternatives in computation.calls:
+            for key, inner in max(
+                map(count_computation, alternatives), key=measure_traffic
+            ).items():
                 counts[key] += times * inner
-        done[name] = counts
+        cached[name] = counts
         return counts
 
-    return run(entry)
+    return count_computation(entry)

@@ -1,4 +1,4 @@
-"""What theory says that devices send in a step, beside what the collectives of a program send."""
+"""Comparison of the traffic of a step by formulas with the collectives of its compiled program."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from dataclasses import dataclass
 __all__ = ["Comparison", "Exchange", "compared", "ring"]
 
 
-def ring(number: int, devices: int) -> int:
-    """What each of a ring of devices sends to gather, or to scatter, so many bytes; half of what a sum takes.
+def ring(num_bytes: int, devices: int) -> int:
+    """Compute the bytes that each device of a ring sends in an all-gather or a reduce-scatter.
 
-    Args:
-      number: the bytes.
-      devices: how many devices.
+    An all-reduce sends twice as much.
     """
-    return number * (devices - 1) // devices
+    return num_bytes * (devices - 1) // devices
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What each device sends in a step for one purpose, by a formula.
+    """Bytes that each device sends in a step for one purpose, computed by a formula.
 
     Attributes:
-      purpose: such as "gradients".
-      kinds: the collectives that do it, such as "all-reduce".
-      axes: the mesh dimensions that they may cross.
-      sent: bytes.
+      purpose: Name of the purpose, such as "gradients".
+      kinds: Names of the collectives that serve the purpose, such as "all-reduce".
+      axes: Mesh dimensions that these collectives may cross.
+      sent: Number of bytes.
     """
 
     purpose: str
@@ -37,12 +35,14 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was counted for an exchange.
+    """Expected and counted traffic for one purpose.
 
     Attributes:
-      purpose, kinds, axes: the exchange's; of what no formula is about, "others" and what it is.
-      expected: bytes by the formula; None for those others.
-      counted: bytes that the collectives send.
+      purpose: Purpose of the traffic; "others" for collectives without a formula.
+      kinds: Names of the collectives.
+      axes: Mesh dimensions that the collectives may cross.
+      expected: Bytes by the formula, or None for "others".
+      counted: Bytes that the collectives of the program send.
     """
 
     purpose: str
@@ -53,15 +53,16 @@ class Comparison:
 
 
 def compared(
-    expected: Sequence[Exchange], found: Iterable[tuple[str, Sequence[str], float]]
+    expected: Sequence[Exchange], collectives: Iterable[tuple[str, Sequence[str], float]]
 ) -> list[Comparison]:
-    """Puts collectives beside the exchanges that they are for.
+    """Assign collectives to the expected traffic and sum their bytes.
 
-    Each counts for the first exchange that has its kind and all mesh dimensions that it crosses.
+    Each collective counts for the first entry that has its kind and all mesh dimensions that it
+    crosses.
 
     Args:
-      expected: the exchanges.
-      found: kind, mesh dimensions and sent bytes of each collective.
+      expected: Traffic by formulas.
+      collectives: Kind, mesh dimensions and sent bytes of each collective.
 
     Example:
       >>> rows = compared([Exchange("gradients", ("all-reduce",), ("data",), 96)],
@@ -71,20 +72,20 @@ def compared(
     """
     counted = [0.0] * len(expected)
     others, kinds, axes = 0.0, list[str](), list[str]()
-    for kind, crossed, sent in found:
-        for number, one in enumerate(expected):
-            if kind in one.kinds and set(crossed) <= set(one.axes):
-                counted[number] += sent
+    for kind, crossed, sent in collectives:
+        for index, entry in enumerate(expected):
+            if kind in entry.kinds and set(crossed) <= set(entry.axes):
+                counted[index] += sent
                 break
         else:
             others += sent
             kinds.append(kind)
             axes += crossed
     rows = [
-        Comparison(one.purpose, one.kinds, one.axes, one.sent, count)
-        for one, count in zip(expected, counted, strict=True)
+        Comparison(entry.purpose, entry.kinds, entry.axes, entry.sent, count)
+        for entry, count in zip(expected, counted, strict=True)
     ]
     if others:
-        unlike = tuple(dict.fromkeys(kinds)), tuple(dict.fromkeys(axes))
-        rows.append(Comparison("others", *unlike, None, others))
+        unmatched = tuple(dict.fromkeys(kinds)), tuple(dict.fromkeys(axes))
+        rows.append(Comparison("others", *unmatched, None, others))
     return rows

@@ -1,7 +1,8 @@
-"""Arrays in files: each device has a part, which programs read where they need it and write back.
+"""Arrays in files: each device has a shard that programs read and write by host callbacks.
 
-A program calls back for each read and write, and hands a token from one to the next, so that they happen in the
-program's order, and what is read is no longer needed before more of it is. The next program takes the last token.
+Each callback takes a token and returns the next one, so reads and writes happen in the order of the
+program, and a program does not read a shard long before it is used. The next program starts with
+the last token.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.device_to_host import read, to_host
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.types import Array, ArrayLike, StrPath
 from meshflow.files.paths import named_errors
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -29,68 +31,62 @@ __all__ = ["FileArray", "FileStore", "OpenFile"]
 
 
 class FileStore:
-    """A folder that holds arrays for the devices of a mesh. Its files have no names, and end with their arrays.
+    """Folder that holds arrays for the devices of a mesh.
 
-    Of several processes each has its own files, with the parts of its devices, and may have its own folder.
+    The files have no names in the folder; a file is deleted together with its array. Each process
+    writes files with the shards of its own devices and may use its own folder.
 
     Args:
-      folder: the folder, which must exist.
-      mesh: the mesh.
+      folder: Path of an existing folder.
+      mesh: Mesh of the devices.
 
     Attributes:
-      read_bytes: how many bytes programs have read so far for the devices of this process.
-      written_bytes: how many they have written.
-      token: what the last program handed on.
+      read_bytes: Bytes that programs have read for the devices of this process.
+      written_bytes: Bytes that programs have written for these devices.
+      token: Token that the last program returned.
 
     Raises:
-      ValueError: for a folder that does not exist.
+      ValueError: If the folder does not exist.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], mesh: Mesh) -> None:
+    def __init__(self, folder: StrPath, mesh: Mesh) -> None:
         self.folder = os.fspath(folder)
         if not os.path.isdir(self.folder):
             raise InvalidValueError(
-                f"offload_to={self.folder!r} is no folder. Make it, on a fast local disk, before the strategy."
+                f"offload_to={self.folder!r} is no folder. Create it, on a fast local disk, before the strategy."
             )
         self.mesh = mesh.jax_mesh
         self.along = PartitionSpec(self.mesh.axis_names)
         zeros = np.zeros(self.mesh.size, np.float32)
-        where = NamedSharding(self.mesh, self.along)
-        self.token: Any = jax.make_array_from_callback(zeros.shape, where, zeros.__getitem__)
+        token_sharding = NamedSharding(self.mesh, self.along)
+        self.token: jax.Array = jax.make_array_from_callback(
+            zeros.shape, token_sharding, zeros.__getitem__
+        )
         self.read_bytes = self.written_bytes = 0
         self._counting = threading.Lock()
 
     def hold(self, value: jax.Array, layout: Layout) -> FileArray:
-        """An array in a file.
-
-        Args:
-          value: its first value.
-          layout: how it lies on the devices when they have it.
-        """
+        """Store an array in a file."""
         array = FileArray(self, value.shape, np.dtype(value.dtype), layout)
         array.fill(value)
         return array
 
     def wait(self) -> None:
-        """Waits until all programs that were started have written."""
+        """Block until all started programs have finished their writes."""
         jax.block_until_ready(self.token)
 
     def count(self, read: int = 0, written: int = 0) -> None:
-        """Notes bytes that a device's callback has moved."""
+        """Add bytes that the callback of a device has read or written."""
         with self._counting:
             self.read_bytes += read
             self.written_bytes += written
 
-    def __deepcopy__(self, memo: Any) -> FileStore:
+    def __deepcopy__(self, memo: dict[int, object]) -> FileStore:
         return self
 
 
 class OpenFile:
-    """A file without a name, which ends with this object.
-
-    Args:
-      folder: the folder that it lies in.
-    """
+    """File without a name, which is deleted together with this object."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -99,10 +95,10 @@ class OpenFile:
         weakref.finalize(self, os.close, self._number)
 
     def grow(self, size: int) -> None:
-        """Has the disk keep room for so many bytes in all.
+        """Allocate disk space so that the file has a size in bytes.
 
         Raises:
-          ResourceExhaustedError: when it has not so many.
+          ResourceExhaustedError: If the disk has too little space.
         """
         with named_errors(f"offload_to={self._folder!r}: a file of {size:,} bytes"):
             if hasattr(os, "posix_fallocate"):
@@ -110,33 +106,33 @@ class OpenFile:
             else:
                 os.truncate(self._number, size)
 
-    def write(self, array: np.ndarray, at: int) -> None:
-        """Writes an array's bytes, from one byte on."""
-        left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    def write(self, array: np.ndarray, offset: int) -> None:
+        """Write the bytes of an array at an offset."""
+        remaining = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         with named_errors(f"offload_to={self._folder!r}"):
-            while left:
-                count = os.pwrite(self._number, left, at)
-                left, at = left[count:], at + count
+            while remaining:
+                count = os.pwrite(self._number, remaining, offset)
+                remaining, offset = remaining[count:], offset + count
 
-    def read(self, array: np.ndarray, at: int) -> None:
-        """Reads as many bytes as an array has into it, from one byte on."""
-        left = array.reshape(-1).view(np.uint8).data
+    def read(self, array: np.ndarray, offset: int) -> None:
+        """Fill an array with the bytes at an offset."""
+        remaining = array.reshape(-1).view(np.uint8).data
         with named_errors(f"offload_to={self._folder!r}"):
-            while left:
-                count = os.preadv(self._number, [left], at)
+            while remaining:
+                count = os.preadv(self._number, [remaining], offset)
                 if not count:
-                    raise OSError(f"{len(left)} bytes are missing")
-                left, at = left[count:], at + count
+                    raise OSError(f"{len(remaining)} bytes are missing")
+                remaining, offset = remaining[count:], offset + count
 
 
 class FileArray:
-    """An array whose parts lie in a file, one for each device of this process.
+    """Array with its shards in a file, one for each device of this process.
 
     Args:
-      store: the store.
-      shape: its shape.
-      dtype: its dtype.
-      layout: how it lies on the devices.
+      store: Store with the folder of the file.
+      shape: Global shape.
+      dtype: NumPy dtype.
+      layout: Layout of the array when it is read into the memory of the devices.
     """
 
     def __init__(
@@ -148,125 +144,127 @@ class FileArray:
         self.sharding = layout.in_memory("device").sharding()
         self._part = self.sharding.shard_shape(self.shape)
         self._part_bytes = int(np.prod(self._part)) * dtype.itemsize
-        own = [n for n, d in enumerate(store.mesh.devices.flat) if d in store.mesh.local_devices]
-        # Where the parts begin in the file, by the devices' numbers in the mesh.
-        self._places = {n: place * self._part_bytes for place, n in enumerate(own)}
+        local_indices = [
+            n for n, d in enumerate(store.mesh.devices.flat) if d in store.mesh.local_devices
+        ]
+        # Offsets of the shards in the file, by the indices of the devices in the mesh.
+        self._places = {n: i * self._part_bytes for i, n in enumerate(local_indices)}
         self._file = OpenFile(store.folder)
-        self._file.grow(max(len(own) * self._part_bytes, 1))
+        self._file.grow(max(len(local_indices) * self._part_bytes, 1))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array."""
+        """Return the size of the full array in bytes."""
         return self.size * self.dtype.itemsize
 
     @property
     def is_fully_addressable(self) -> bool:
-        """Whether this process has all parts."""
+        """Check whether this process has all shards."""
         return self.sharding.is_fully_addressable
 
     @property
     def is_fully_replicated(self) -> bool:
-        """Whether each part is the whole."""
+        """Check whether each shard is the full array."""
         return self.sharding.is_fully_replicated
 
-    # ---- from outside of programs ----------------------------------------------------------
+    # ---- access from the host ---------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A copy of the value; where several processes have parts, all of them must ask for it."""
+        """Return a copy of the full value; all processes with shards must call this method."""
         if not self.is_fully_addressable:
             return to_host(self.in_memory("host"))
-        found = np.empty(self.shape, self.dtype)
-        places = self.sharding.devices_indices_map(self.shape)
+        result = np.empty(self.shape, self.dtype)
+        indices = self.sharding.devices_indices_map(self.shape)
         devices = self.store.mesh.devices.flat
         with writing:
             self.store.wait()
-            # Of what several devices have, one's.
-            own = {str(places[devices[n]]): n for n in self._places}
-            for number in own.values():
-                found[places[devices[number]]] = self._read_part(self._places[number])
-        return found
+            # If several devices have the same part of the array, one of them is read.
+            owners = {str(indices[devices[n]]): n for n in self._places}
+            for index in owners.values():
+                result[indices[devices[index]]] = self._read_part(self._places[index])
+        return result
 
-    def fill(self, value: Any) -> None:
-        """Replaces the value."""
+    def fill(self, value: ArrayLike) -> None:
+        """Replace the value."""
         self.store.wait()
-        if not isinstance(value, jax.Array) or not value.sharding.is_equivalent_to(
+        if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(
             self.sharding, self.ndim
         ):
-            value = jax.device_put(value, self.sharding)
-        parts = {shard.device: shard.data for shard in value.addressable_shards}
+            array = value
+        else:
+            array = jax.device_put(value, self.sharding)
+        parts = {shard.device: shard.data for shard in array.addressable_shards}
         devices = self.store.mesh.devices.flat
-        for number, place in self._places.items():
-            self._file.write(read(parts[devices[number]]), place)
+        for index, offset in self._places.items():
+            self._file.write(read(parts[devices[index]]), offset)
 
     def in_memory(self, memory: str) -> jax.Array:
-        """The value as an array of the mesh.
-
-        Args:
-          memory: "device" or "host".
-        """
+        """Return the value as a JAX array on the mesh."""
         sharding = self._layout.in_memory(memory).sharding()
         devices = self.store.mesh.devices.flat
         parts = []
-        # No program begins meanwhile that would write.
+        # The lock prevents other threads from starting a program that writes the file.
         with writing:
             self.store.wait()
-            for number, place in self._places.items():
-                where = jax.sharding.SingleDeviceSharding(
-                    devices[number], memory_kind=sharding.memory_kind
+            for index, offset in self._places.items():
+                placement = jax.sharding.SingleDeviceSharding(
+                    devices[index], memory_kind=sharding.memory_kind
                 )
-                parts.append(jax.device_put(self._read_part(place), where))
+                parts.append(jax.device_put(self._read_part(offset), placement))
         return jax.make_array_from_single_device_arrays(self.shape, sharding, parts)
 
-    def _read_part(self, place: int) -> np.ndarray:
-        part = np.empty(self._part, self.dtype)
-        self._file.read(part, place)
-        return part
+    def _read_part(self, offset: int) -> np.ndarray:
+        shard = np.empty(self._part, self.dtype)
+        self._file.read(shard, offset)
+        return shard
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(
+        self, dtype: np.typing.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
-    # ---- in programs -----------------------------------------------------------------------
+    # ---- access from programs ---------------------------------------------------------------
 
-    def read(self, token: Any) -> tuple[Any, Any]:
-        """The value in a program, and the next token."""
+    def read(self, token: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Read the value in a traced program; return it with the next token."""
         part = jax.ShapeDtypeStruct(self._part, self.dtype)
 
-        def local(token: Any) -> tuple[Any, Any]:
-            number = lax.axis_index(self.store.mesh.axis_names)
+        def read_shard(token: jax.Array) -> tuple[jax.Array, jax.Array]:
+            device_index = lax.axis_index(self.store.mesh.axis_names)
             shapes = part, jax.ShapeDtypeStruct(token.shape, token.dtype)
-            return io_callback(self._read, shapes, number, token)
+            return io_callback(self._read, shapes, device_index, token)
 
         along = self.store.along
         return jax.shard_map(
-            local,
+            read_shard,
             mesh=self.store.mesh,
             in_specs=along,
             out_specs=(self.sharding.spec, along),
             check_vma=False,
         )(token)
 
-    def write(self, value: Any, token: Any) -> Any:
-        """Has a program replace the value; the next token."""
+    def write(self, value: jax.Array, token: jax.Array) -> jax.Array:
+        """Replace the value in a traced program; return the next token."""
 
-        def local(value: Any, token: Any) -> Any:
-            number = lax.axis_index(self.store.mesh.axis_names)
+        def write_shard(value: jax.Array, token: jax.Array) -> jax.Array:
+            device_index = lax.axis_index(self.store.mesh.axis_names)
             shape = jax.ShapeDtypeStruct(token.shape, token.dtype)
-            return io_callback(self._write, shape, number, value, token)
+            return io_callback(self._write, shape, device_index, value, token)
 
         along = self.store.along
         return jax.shard_map(
-            local,
+            write_shard,
             mesh=self.store.mesh,
             in_specs=(self.sharding.spec, along),
             out_specs=along,
             check_vma=False,
         )(value, token)
 
-    def _read(self, number: Any, token: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, device_index: Array, token: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         self.store.count(read=self._part_bytes)
-        return self._read_part(self._places[int(number)]), np.asarray(token)
+        return self._read_part(self._places[int(device_index)]), np.asarray(token)
 
-    def _write(self, number: Any, value: Any, token: Any) -> np.ndarray:
-        self._file.write(np.asarray(value), self._places[int(number)])
+    def _write(self, device_index: Array, value: ArrayLike, token: ArrayLike) -> np.ndarray:
+        self._file.write(np.asarray(value), self._places[int(device_index)])
         self.store.count(written=self._part_bytes)
         return np.asarray(token)

@@ -1,4 +1,4 @@
-"""`Layout`: which mesh dimensions each axis of a tensor is split over."""
+"""`Layout`: the mesh dimensions over which each axis of a tensor is split."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import ArrayLike
 from meshflow.placement.mesh import Mesh, mesh_of
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 from meshflow.placement.sharding_groups import shard_like
@@ -27,19 +28,21 @@ MATCH = "match"
 
 
 class Layout:
-    """How a tensor lies on a mesh: for each axis a mesh dimension, several of them, or `UNSHARDED`.
+    """Sharding of a tensor over a mesh: mesh dimensions, or `UNSHARDED`, for each axis.
 
-    Layouts that split alike are equal: a mesh dimension of size 1 splits nothing.
+    Layouts with the same effect are equal: a mesh dimension of size 1 does not split an axis.
 
     Args:
-      sharding_specs: one entry per axis of the tensor. An axis split over several mesh dimensions has
-        "data+model" or ("data", "model"): over the first, and each of these parts over the second.
-      mesh: the mesh.
-      memory: "device", or "host": variables lie in the host's memory then, and programs bring them to the devices
-        while they run. Text forms of a layout do not say so.
+      sharding_specs: One entry per axis of the tensor. An axis that is split over several mesh
+        dimensions has "data+model" or ("data", "model"): it is split over the first one, and each
+        of these parts over the second one.
+      mesh: Mesh of the devices.
+      memory: "device" or "host". Variables in the memory of the host are transferred to the devices
+        while a program runs. `to_string` and `as_proto` do not record the memory.
 
     Raises:
-      ValueError: for an unknown or repeated mesh dimension, or memory that the devices do not reach.
+      ValueError: If a mesh dimension is unknown or repeated, or if the devices cannot access the
+        memory.
 
     Example:
       >>> import meshflow as tf
@@ -71,27 +74,27 @@ class Layout:
         self.mesh = mesh
         self.memory = check_memory(memory, mesh)
 
-    # ---- making layouts --------------------------------------------------------------------
+    # ---- constructors ------------------------------------------------------------------------
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> Layout:
-        """A layout with a full copy on every device.
+        """Create a layout with a full copy on every device.
 
         Args:
-          mesh: the mesh.
-          rank: number of axes.
+          mesh: Mesh of the devices.
+          rank: Number of axes of the tensor.
         """
         return cls([] if mesh.is_single_device() else [UNSHARDED] * rank, mesh)
 
     @classmethod
     def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
-        """A layout split along one axis, by default the first.
+        """Create a layout that is split along one axis.
 
         Args:
-          mesh: the mesh.
-          batch_dim: the mesh dimension.
-          rank: number of axes.
-          axis: the axis.
+          mesh: Mesh of the devices.
+          batch_dim: Mesh dimension to split over.
+          rank: Number of axes of the tensor.
+          axis: Axis that is split; default the first.
         """
         specs = [UNSHARDED] * rank
         specs[axis] = batch_dim
@@ -99,42 +102,34 @@ class Layout:
 
     @classmethod
     def inner_sharded(cls, mesh: Mesh, inner_dim: str, rank: int) -> Layout:
-        """A layout split along the last axis.
+        """Create a layout that is split along the last axis.
 
         Args:
-          mesh: the mesh.
-          inner_dim: the mesh dimension.
-          rank: number of axes.
+          mesh: Mesh of the devices.
+          inner_dim: Mesh dimension to split over.
+          rank: Number of axes of the tensor.
         """
         return cls.batch_sharded(mesh, inner_dim, rank, axis=rank - 1)
 
     @classmethod
     def from_single_device_mesh(cls, mesh: Mesh) -> Layout:
-        """The layout of all tensors on a mesh of one device.
-
-        Args:
-          mesh: the mesh.
-        """
+        """Create the layout of the tensors on a mesh of one device."""
         return cls([], mesh)
 
     @classmethod
     def from_device(cls, device: str) -> Layout:
-        """The layout of all tensors on one device.
-
-        Args:
-          device: its name.
-        """
+        """Create the layout of the tensors on one device."""
         return cls([], Mesh.from_device(device))
 
     @classmethod
     def from_string(cls, layout_str: str) -> Layout:
-        """The layout of a text form.
+        """Parse a layout.
 
         Args:
-          layout_str: what `to_string` gave.
+          layout_str: Text that `to_string` returned.
 
         Raises:
-          ValueError: when the text is not a layout.
+          ValueError: If the text is not a layout.
         """
         head, separator, mesh = layout_str.partition(" mesh:")
         if not separator or not head.startswith("sharding_specs:"):
@@ -145,33 +140,29 @@ class Layout:
         return cls(specs, Mesh.from_string(mesh))
 
     def to_string(self) -> str:
-        """TensorFlow's text form."""
+        """Return the layout as text, in TensorFlow's format."""
         specs = "".join(f"{s}," for s in self.sharding_specs)
         return f"sharding_specs:{specs} mesh:{self.mesh.to_string()}"
 
     def as_proto(self) -> LayoutProto:
-        """The layout as a message with the fields of TensorFlow's `LayoutProto`."""
+        """Return a message with the fields of TensorFlow's `LayoutProto`."""
         specs = [ShardingSpecProto(s) for s in self.sharding_specs]
         return LayoutProto(specs, self.mesh.as_proto(), self.type)
 
     @classmethod
     def from_proto(cls, layout_proto: LayoutProto) -> Layout:
-        """The layout of a message.
-
-        Args:
-          layout_proto: what `as_proto` gave.
-        """
+        """Create a layout from a message."""
         specs = [s.sharding_spec for s in layout_proto.sharding_specs]
         return cls(specs, Mesh.from_proto(layout_proto.mesh_config))
 
     def unravel(self, unpacked_tensors: Sequence[Any]) -> np.ndarray:
-        """The parts of a tensor, arranged as the parts lie in it.
+        """Arrange the shards of a tensor by their positions in it.
 
         Args:
-          unpacked_tensors: what `unpack` gave.
+          unpacked_tensors: Shards in the order of the devices, as `unpack` returns them.
 
         Returns:
-          An array of objects with one entry per part along each axis.
+          An object array with one entry per shard along each axis.
         """
         parts = np.empty([self.num_shards(i) for i in range(self.rank)], object)
         for offset, part in zip(self.offset_to_shard(), unpacked_tensors, strict=True):
@@ -179,43 +170,43 @@ class Layout:
         return parts
 
     def delete(self, dims: Sequence[int]) -> Layout:
-        """The layout without some axes.
+        """Return the layout without some axes.
 
         Args:
-          dims: the axes to leave out.
+          dims: Indices of the axes to remove.
         """
-        gone = {d % max(self.rank, 1) for d in dims}
-        return Layout([s for i, s in enumerate(self.sharding_specs) if i not in gone], self.mesh)
+        removed = {d % max(self.rank, 1) for d in dims}
+        return Layout([s for i, s in enumerate(self.sharding_specs) if i not in removed], self.mesh)
 
     def to_parted(self) -> Layout:
-        """This layout."""
+        """Return this layout."""
         return self
 
-    # ---- what it says ----------------------------------------------------------------------
+    # ---- properties --------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
+        """Return the number of axes."""
         return len(self.sharding_specs)
 
     @property
     def shape(self) -> list[int]:
-        """The mesh's shape, as in TensorFlow."""
+        """Return the shape of the mesh, as TensorFlow does."""
         return self.mesh.shape()
 
     @property
     def type(self) -> str:
-        """'static', or 'single_device'."""
+        """Return 'static' or 'single_device'."""
         return "single_device" if self.is_single_device() else "static"
 
     def num_shards(self, idx: int) -> int:
-        """Into how many parts an axis is split.
+        """Return the number of shards along an axis.
 
         Args:
-          idx: the axis.
+          idx: Index of the axis.
 
         Raises:
-          ValueError: when there is no such axis.
+          ValueError: If the layout has no such axis.
         """
         if not -self.rank <= idx < self.rank:
             raise InvalidValueError(
@@ -225,31 +216,32 @@ class Layout:
 
     @functools.cached_property
     def _dimensions(self) -> list[tuple[str, ...]]:
-        """For each axis the mesh dimensions that it is split over."""
+        """Return the mesh dimensions that each axis is split over."""
         return [dimensions_of(spec, self.mesh) for spec in self.sharding_specs]
 
     def is_fully_replicated(self) -> bool:
-        """Whether every device has the whole tensor."""
+        """Check whether every device has the full tensor."""
         return all(self.num_shards(i) == 1 for i in range(self.rank))
 
     def is_batch_parallel(self) -> bool:
-        """Whether the first axis is split and no other."""
+        """Check whether the first axis is split and no other."""
         if not self.rank:
             return False
         return self.num_shards(0) > 1 and all(self.num_shards(i) == 1 for i in range(1, self.rank))
 
     def is_single_device(self) -> bool:
-        """Whether the mesh has one device and no dimensions."""
+        """Check whether the mesh has one device and no dimensions."""
         return self.mesh.is_single_device()
 
     def local_shape_from_global_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of one device's part.
+        """Return the shape of the shard of one device.
 
         Args:
-          global_shape: the tensor's shape.
+          global_shape: Shape of the full tensor.
 
         Raises:
-          InvalidArgumentError: when the rank differs or a size does not divide.
+          InvalidArgumentError: If the rank differs, or if a size is not divisible by the number of
+            shards.
         """
         self.check(global_shape)
         return tuple(int(s) // self.num_shards(i) for i, s in enumerate(global_shape))
@@ -257,96 +249,93 @@ class Layout:
     local_shape = local_shape_from_global_shape
 
     def global_shape_from_local_shape(self, local_shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the tensor whose parts have a shape.
+        """Return the shape of the full tensor.
 
         Args:
-          local_shape: the shape of one device's part.
+          local_shape: Shape of the shard of one device.
         """
         return tuple(int(s) * self.num_shards(i) for i, s in enumerate(local_shape))
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
-        """For each device of the mesh, which part of the tensor it has, per axis."""
+        """Return the index of each device's shard along every axis, in the order of the devices."""
 
-        def part(place: dict[str, int], dimensions: tuple[str, ...]) -> int:
-            number = 0
+        def compute_index(location: dict[str, int], dimensions: tuple[str, ...]) -> int:
+            index = 0
             for name in dimensions:
-                number = number * self.mesh.dim_size(name) + place[name]
-            return number
+                index = index * self.mesh.dim_size(name) + location[name]
+            return index
 
         return [
-            tuple(part(place, dimensions) for dimensions in self._dimensions)
-            for place in self.mesh.unravel_index().values()
+            tuple(compute_index(location, dimensions) for dimensions in self._dimensions)
+            for location in self.mesh.unravel_index().values()
         ]
 
     def offset_tuple_to_global_index(self, offset_tuple: Sequence[int]) -> int:
-        """Position of a part among all parts in row-major order.
+        """Return the row-major index of a shard.
 
         Args:
-          offset_tuple: which part, per axis.
+          offset_tuple: Index of the shard along each axis.
         """
         index = 0
         for axis, offset in enumerate(offset_tuple):
             index = index * self.num_shards(axis) + offset
         return index
 
-    def check(self, shape: Sequence[int], what: str = "tensor") -> None:
-        """Checks that a tensor of a shape can have this layout.
+    def check(self, shape: Sequence[int], label: str = "tensor") -> None:
+        """Check that a tensor can have this layout.
 
         Args:
-          shape: the global shape.
-          what: what the error calls the tensor.
+          shape: Global shape of the tensor.
+          label: Description of the tensor in error messages.
 
         Raises:
-          InvalidArgumentError: saying which axis does not fit.
+          InvalidArgumentError: If the rank differs, or if a size is not divisible by the number of
+            shards.
         """
         if self.is_single_device():
             return
         if len(shape) != self.rank:
             raise InvalidArgumentError(
-                f"Rank mismatch: the {what} of shape {tuple(shape)} has {len(shape)} axes, the layout "
+                f"Rank mismatch: the {label} of shape {tuple(shape)} has {len(shape)} axes, the layout "
                 f"{self.sharding_specs} has {self.rank}."
             )
         for axis, size in enumerate(shape):
             if int(size) % self.num_shards(axis):
                 names = self._dimensions[axis]
-                of = "mesh dimension" if len(names) == 1 else "the mesh dimensions"
+                noun = "mesh dimension" if len(names) == 1 else "the mesh dimensions"
                 raise InvalidArgumentError(
-                    f"Axis {axis} of the {what} has size {size}, which does not divide into the "
-                    f"{self.num_shards(axis)} parts of {of} {' and '.join(map(repr, names))} "
+                    f"Axis {axis} of the {label} has size {size}, which does not divide into the "
+                    f"{self.num_shards(axis)} parts of {noun} {' and '.join(map(repr, names))} "
                     f"(shape {tuple(shape)}, layout {self.sharding_specs}). Pad it with tf.pad to a "
                     f"multiple of {self.num_shards(axis)}, or leave the axis unsharded."
                 )
 
     def sharding(self) -> jax.sharding.NamedSharding:
-        """The JAX sharding of this layout."""
+        """Return the JAX sharding of this layout."""
         return self._sharding
 
     def in_memory(self, memory: str) -> Layout:
-        """The layout in another memory.
-
-        Args:
-          memory: "device" or "host".
-        """
+        """Return the layout in another memory."""
         return self if memory == self.memory else Layout(self.sharding_specs, self.mesh, memory)
 
     @functools.cached_property
     def _sharding(self) -> jax.sharding.NamedSharding:
-        # What XLA is to leave as it is has no other name in a function.
-        free = jax.sharding.PartitionSpec.UNCONSTRAINED
-        spec = [
-            free if s == MATCH else d[0] if len(d) == 1 else d or None
+        # A `MATCH` axis keeps the sharding that XLA chooses for it.
+        unconstrained = jax.sharding.PartitionSpec.UNCONSTRAINED
+        entries = [
+            unconstrained if s == MATCH else d[0] if len(d) == 1 else d or None
             for s, d in zip(self.sharding_specs, self._dimensions, strict=True)
         ]
         kind = _HOST if self.memory == "host" else None
-        over = jax.sharding.PartitionSpec(*spec)
-        return jax.sharding.NamedSharding(self.mesh.jax_mesh, over, memory_kind=kind)
+        spec = jax.sharding.PartitionSpec(*entries)
+        return jax.sharding.NamedSharding(self.mesh.jax_mesh, spec, memory_kind=kind)
 
     def constrain(self, tensor: Tensor) -> Tensor:
-        """The tensor moved into this layout; a variable with a layout calls it on every write."""
+        """Return a tensor with this layout; variables with a layout call it on every write."""
         return place(tensor, self)
 
-    def _splits(self) -> list[Any]:
-        """The specs without mesh dimensions of size 1, which split nothing and which XLA forgets."""
+    def _splits(self) -> list[str | tuple[str, ...]]:
+        """Return the specs without mesh dimensions of size 1, which XLA drops, too."""
         return [
             MATCH if spec == MATCH else tuple(d for d in dimensions if self.mesh.dim_size(d) > 1)
             for spec, dimensions in zip(self.sharding_specs, self._dimensions, strict=True)
@@ -366,24 +355,24 @@ class Layout:
     def __repr__(self) -> str:
         return f"Layout.from_string({self.to_string()})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, tuple[list[str], Mesh, str]]:
         return Layout, (self.sharding_specs, self.mesh, self.memory)
 
 
-# JAX's name of the memory of hosts that devices read by themselves.
+# JAX's name of host memory that devices can access directly.
 _HOST = "pinned_host"
 
 
-def check_memory(memory: str, mesh: Mesh, asked: str = 'Layout: memory="host"') -> str:
-    """A layout's memory, checked.
+def check_memory(memory: str, mesh: Mesh, request: str = 'Layout: memory="host"') -> str:
+    """Check the memory of a layout and return it.
 
     Args:
       memory: "device" or "host".
-      mesh: the mesh.
-      asked: what errors say asked for it.
+      mesh: Mesh of the devices.
+      request: Option that requires the memory, for error messages.
 
     Raises:
-      ValueError: for another, or one that the devices do not reach.
+      ValueError: If the memory is unknown, or if the devices cannot access it.
     """
     if memory not in ("device", "host"):
         raise InvalidValueError(f'Layout: memory must be "device" or "host", got {memory!r}.')
@@ -392,45 +381,49 @@ def check_memory(memory: str, mesh: Mesh, asked: str = 'Layout: memory="host"') 
         kinds = {m.kind for m in device.addressable_memories()}
         if _HOST not in kinds:
             raise InvalidValueError(
-                f"{asked} needs devices that reach the memory {_HOST!r}; those of the mesh ({device.device_kind}) have "
+                f"{request} needs devices that reach the memory {_HOST!r}; those of the mesh ({device.device_kind}) have "
                 f"{sorted(kinds)}. Leave it out, or take devices that have it."
             )
     return memory
 
 
-def _spec(entry: Any) -> str:
-    """The text of an entry of `sharding_specs`."""
+def _spec(entry: str | Sequence[str]) -> str:
+    """Return an entry of `sharding_specs` as text."""
     return (
         "+".join(map(str, entry)) or UNSHARDED if isinstance(entry, (tuple, list)) else str(entry)
     )
 
 
 def dimensions_of(spec: str, mesh: Mesh) -> tuple[str, ...]:
-    """The mesh dimensions that an axis with a sharding spec is split over, the coarsest first."""
+    """Return the mesh dimensions that a sharding spec splits an axis over, the outermost first."""
     if spec in (UNSHARDED, MATCH):
         return ()
     return (spec,) if spec in mesh else tuple(spec.split("+"))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _moved(array: Any, sharding: Any) -> Any:
+def _moved(array: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-def _moved_forward(array: Any, sharding: Any) -> tuple[Any, Any]:
+def _moved_forward(
+    array: jax.Array, sharding: jax.sharding.Sharding
+) -> tuple[jax.Array, jax.Array]:
     return _moved(array, sharding), array
 
 
-def _moved_backward(sharding: Any, array: Any, gradient: Any) -> tuple[Any]:
-    # A gradient lies as what it is the gradient of.
+def _moved_backward(
+    sharding: jax.sharding.Sharding, array: jax.Array, gradient: jax.Array
+) -> tuple[jax.Array]:
+    # A gradient has the sharding of the array that it belongs to.
     return (shard_like(gradient, array),)
 
 
 _moved.defvjp(_moved_forward, _moved_backward)
 
 
-def _relaid(operands: Any, static: Any) -> Any:
-    # Programs compute in the devices' memory, wherever variables are in between.
+def _relaid(operands: Sequence[jax.Array], static: Sequence[Layout]) -> jax.Array:
+    # Programs compute in device memory, even if variables are in host memory between the steps.
     return _moved(operands[0], static[0].in_memory("device").sharding())
 
 
@@ -438,10 +431,10 @@ _relayout = Op("relayout", _relaid, is_foldable=False)
 
 
 def place(tensor: Tensor, layout: Layout) -> Tensor:
-    """A tensor in a layout: moved now, or (while a function is traced) when it runs.
+    """Return a tensor with a layout: moved now or, while a function is traced, when it runs.
 
     Raises:
-      InvalidArgumentError: when the shape does not fit the layout.
+      InvalidArgumentError: If the shape does not fit the layout.
     """
     layout.check(tensor.shape.as_list())
     if context.on_parts:
@@ -452,66 +445,71 @@ def place(tensor: Tensor, layout: Layout) -> Tensor:
             return tensor
         return Tensor(put(value, layout))
     if context.trace is None:
-        # A jitted constraint takes operands of its own mesh only.
+        # The operands of a jitted sharding constraint must be on its mesh.
         _to_mesh(tensor, layout)
     return apply(_relayout, (tensor,), (layout,))
 
 
-def put(value: Any, layout: Layout) -> Any:
-    """An array in a layout; in several processes each gives the whole (equal) value."""
+def put(value: ArrayLike, layout: Layout) -> jax.Array:
+    """Copy an array to a mesh; if there are several processes, each passes the same full value."""
     sharding = layout.sharding()
     if isinstance(value, jax.Array) and value.is_fully_addressable == (jax.process_count() == 1):
         return jax.device_put(value, sharding)
-    # Part by part, which takes half the time of `device_put`.
+    # Copying shard by shard takes half the time of `device_put`.
     host = np.asarray(value)
     return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
-def _move_like(operands: Any, _: Any) -> Any:
+def _move_like(operands: Sequence[jax.Array], _: object) -> jax.Array:
     return shard_like(operands[0], operands[1])
 
 
 _relayout_like = Op("relayout_like", _move_like, is_foldable=False)
 
 
-def place_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A tensor in the layout of another of its shape, which may be known when the function runs only.
+def place_like(tensor: Tensor, model: Tensor) -> Tensor:
+    """Return a tensor with the layout of another tensor, which may be unknown until the function runs.
 
     Raises:
-      InvalidArgumentError: when the shapes differ.
+      InvalidArgumentError: If the shapes differ.
     """
-    if tensor.shape.as_list() != other.shape.as_list():
+    if tensor.shape.as_list() != model.shape.as_list():
         raise InvalidArgumentError(
-            f"relayout_like: a tensor of shape {tensor.shape} cannot take the layout of one of shape {other.shape}."
+            f"relayout_like: a tensor of shape {tensor.shape} cannot take the layout of one of shape {model.shape}."
         )
-    return apply(_relayout_like, (tensor, other))
+    return apply(_relayout_like, (tensor, model))
 
 
 def _to_mesh(tensor: Tensor, layout: Layout) -> None:
     value = tensor._value
     if isinstance(value, jax.Array) and value.committed:
-        own = layout_of(tensor)
-        if own is not None and own.mesh.jax_mesh.devices.tolist() != (
+        current = layout_of(tensor)
+        if current is not None and current.mesh.jax_mesh.devices.tolist() != (
             layout.mesh.jax_mesh.devices.tolist()
         ):
             raise InvalidArgumentError(
-                f"relayout: the tensor is on {own.mesh}, the layout on {layout.mesh}. A tensor that a "
+                f"relayout: the tensor is on {current.mesh}, the layout on {layout.mesh}. A tensor that a "
                 "GradientTape watches stays on its mesh; move it outside the tape."
             )
 
 
 def layout_of(tensor: Any) -> Layout | None:
-    """The layout of a tensor or variable that lies on a mesh; None for any other."""
-    value = tensor._value
-    sharding = getattr(value, "sharding", None)
-    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+    """Return the layout of a tensor or variable on a mesh, or None if it is not on a mesh."""
+    return layout_of_array(tensor._value)
+
+
+def layout_of_array(array: object) -> Layout | None:
+    """Return the layout of an array on a mesh, or None for other arrays and for tracers."""
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
         return None
+    sharding = array.sharding
     if not isinstance(sharding, jax.sharding.NamedSharding):
         return None
     entries = itertools.chain(sharding.spec, itertools.repeat(None))
     specs = []
-    for _, entry in zip(range(value.ndim), entries, strict=False):
+    for _, entry in zip(range(array.ndim), entries, strict=False):
         names = (entry,) if isinstance(entry, str) else tuple(entry or ())
         specs.append(_spec(names))
-    mesh = mesh_of(sharding.mesh)
+    jax_mesh: Any = sharding.mesh
+    mesh = mesh_of(jax_mesh)
     return Layout([] if mesh.is_single_device() else specs, mesh)

@@ -1,11 +1,11 @@
-"""`Mesh`: a named grid of devices, the ground that every placement stands on."""
+"""`Mesh`: a named grid of devices, over which tensors and batches are sharded."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,44 +19,48 @@ __all__ = ["Mesh", "MeshDimension", "device_name"]
 
 
 class MeshDimension(NamedTuple):
-    """One dimension of a mesh: its `name` and its `size`."""
+    """Dimension of a mesh: its `name` and its `size`."""
 
     name: str
     size: int
 
 
-def device_name(device: Any) -> str:
-    """TensorFlow's full name of a JAX device, with the process as the task."""
+def device_name(device: jax.Device) -> str:
+    """Return TensorFlow's full name of a JAX device, with the process as the task."""
     job = "localhost" if jax.process_count() == 1 else "worker"
     task = f"/job:{job}/replica:0/task:{device.process_index}"
     return f"{task}/device:{type_of(device)}:{local_index(device)}"
 
 
-def full_device_name(device: Any) -> str:
-    """The full name of a device string, a `tf.DeviceSpec` or a logical device, which need not exist.
+def full_device_name(device: object) -> str:
+    """Return the full name of a device, which need not exist.
 
     Raises:
-      ValueError: when the text does not name a device.
+      ValueError: If the text does not name a device.
     """
-    several = jax.distributed.is_initialized()
-    here = DeviceSpec(
-        "worker" if several else "localhost", 0, jax.process_index() if several else 0, None, 0
+    is_distributed = jax.distributed.is_initialized()
+    local = DeviceSpec(
+        "worker" if is_distributed else "localhost",
+        0,
+        jax.process_index() if is_distributed else 0,
+        None,
+        0,
     )
-    spec = here.make_merged_spec(DeviceSpec.from_string(_text(device)))
+    spec = local.make_merged_spec(DeviceSpec.from_string(_text(device)))
     if spec.device_type is None:
         raise InvalidValueError(f"{_text(device)!r} does not name a device such as 'CPU:0'.")
     return spec.to_string()
 
 
-def _text(device: Any) -> str:
+def _text(device: object) -> str:
     return str(getattr(device, "name", None) or getattr(device, "to_string", lambda: device)())
 
 
-def jax_device(name: Any) -> Any:
-    """The JAX device of a device string, a `tf.DeviceSpec` or a logical device.
+def jax_device(name: object) -> jax.Device:
+    """Find the JAX device of a device string, a `tf.DeviceSpec` or a logical device.
 
     Raises:
-      ValueError: when there is no such device.
+      ValueError: If there is no such device.
     """
     text = _text(name)
     if jax.process_count() > 1 and "/task:" in text.lower():
@@ -69,23 +73,25 @@ def jax_device(name: Any) -> Any:
 
 
 class Mesh:
-    """A grid of devices with named dimensions.
+    """Grid of devices with named dimensions.
 
-    Most code calls `create_mesh`; the constructor takes the parts of a mesh's string form. Devices
-    are looked up when the mesh is first used, so that it may be made before virtual devices are.
+    Most programs call `create_mesh`; the constructor takes the parts of the mesh's text format.
+    Devices are looked up when the mesh is first used, so a mesh can be created before virtual
+    devices are configured.
 
     Args:
-      dim_names: names of the dimensions.
-      global_device_ids: array of the mesh's shape with the global ids 0, 1, 2, ... of its devices.
-      local_device_ids: global ids of this process's devices, flat.
-      local_devices: this process's devices, as strings such as "CPU:0".
-      mesh_name: a name.
-      global_devices: all devices in the order of their ids; default the local ones.
-      use_xla_spmd: accepted for TPUs; XLA always partitions.
+      dim_names: Names of the dimensions.
+      global_device_ids: Array of the mesh's shape with the consecutive global ids 0, 1, 2, ... of
+        its devices.
+      local_device_ids: Global ids of the devices of this process, flat.
+      local_devices: Devices of this process, as strings such as "CPU:0".
+      mesh_name: Name of the mesh.
+      global_devices: All devices in the order of their ids; default the local devices.
+      use_xla_spmd: Accepted for TPUs; XLA partitions programs in any case.
 
     Raises:
-      ValueError: for repeated dimension names or devices, ids that do not rise by one, a shape
-        that does not fit the names, or `use_xla_spmd` on other devices than TPUs.
+      ValueError: If dimension names or devices are repeated, ids are not consecutive, the shape
+        does not fit the names, or `use_xla_spmd` is set for other devices than TPUs.
 
     Example:
       >>> import meshflow as tf
@@ -94,17 +100,17 @@ class Mesh:
       (['batch'], 1)
     """
 
-    # Whether printed tensors tell of the mesh; a strategy's is its own affair.
+    # Printed tensors show the mesh, unless the mesh belongs to a strategy.
     shown = True
 
     def __init__(
         self,
         dim_names: Sequence[str],
-        global_device_ids: Any,
+        global_device_ids: np.typing.ArrayLike,
         local_device_ids: Sequence[int],
-        local_devices: Sequence[Any],
+        local_devices: Sequence[object],
         mesh_name: str = "",
-        global_devices: Sequence[Any] | None = None,
+        global_devices: Sequence[object] | None = None,
         use_xla_spmd: bool = False,
     ) -> None:
         names = [str(n) for n in dim_names]
@@ -121,22 +127,23 @@ class Mesh:
             raise InvalidValueError(
                 f"Mesh: global_device_ids must sequentially increase, each by one; got {flat}."
             )
-        given = list(global_devices if global_devices else local_devices)
-        if not global_devices and len(given) == len(local_device_ids) == len(flat):
-            # The local devices come in the order of their ids' list, the mesh's in that of the ids.
-            by_id = dict(zip(local_device_ids, given, strict=True))
-            given = [by_id.get(i, device) for i, device in zip(flat, given, strict=True)]
-        devices = [d if isinstance(d, jax.Device) else full_device_name(d) for d in given]
+        listed = list(global_devices if global_devices else local_devices)
+        if not global_devices and len(listed) == len(local_device_ids) == len(flat):
+            # The local devices are listed in the order of `local_device_ids`, the devices of the
+            # mesh by rising id.
+            by_id = dict(zip(local_device_ids, listed, strict=True))
+            listed = [by_id.get(i, device) for i, device in zip(flat, listed, strict=True)]
+        devices = [d if isinstance(d, jax.Device) else full_device_name(d) for d in listed]
         if len(devices) != len(flat):
             raise InvalidValueError(
-                f"Mesh: {len(flat)} device ids, but {len(devices)} devices {given}."
+                f"Mesh: {len(flat)} device ids, but {len(devices)} devices {listed}."
             )
         if len(set(devices)) != len(devices):
-            raise InvalidValueError(f"Duplicate devices found in mesh specification {given}.")
+            raise InvalidValueError(f"Duplicate devices found in mesh specification {listed}.")
         types = {d.split(":")[-2] if isinstance(d, str) else type_of(d) for d in devices}
         if len(types) > 1:
             raise InvalidValueError(
-                f"Devices containing multiple device_types: {given}. A mesh has devices of one type."
+                f"Devices containing multiple device_types: {listed}. A mesh has devices of one type."
             )
         if use_xla_spmd and types != {"TPU"}:
             raise InvalidValueError(
@@ -152,16 +159,16 @@ class Mesh:
 
     @functools.cached_property
     def jax_mesh(self) -> jax.sharding.Mesh:
-        """The mesh of JAX devices.
+        """Return the mesh of JAX devices.
 
         Raises:
-          ValueError: when a device does not exist.
+          ValueError: If a device does not exist.
         """
         devices = np.empty(len(self._devices), object)
         devices[:] = [jax_device(d) if isinstance(d, str) else d for d in self._devices]
-        made = jax.sharding.Mesh(devices.reshape(self._ids.shape), tuple(self._dim_names))
-        _KNOWN[made] = self
-        return made
+        jax_mesh = jax.sharding.Mesh(devices.reshape(self._ids.shape), tuple(self._dim_names))
+        _KNOWN[jax_mesh] = self
+        return jax_mesh
 
     @functools.cached_property
     def _device_names(self) -> tuple[str, ...]:
@@ -171,37 +178,34 @@ class Mesh:
 
     @property
     def dim_names(self) -> list[str]:
-        """Names of the dimensions."""
+        """Return the names of the dimensions."""
         return list(self._dim_names)
 
     @property
     def name(self) -> str:
-        """The mesh's name."""
+        """Return the name of the mesh."""
         return self._name
 
     @property
     def size(self) -> int:
-        """Number of devices."""
+        """Return the number of devices."""
         return self._ids.size
 
     @property
     def strides(self) -> list[int]:
-        """How far apart neighbours along each dimension are in the flat list of devices."""
+        """Return the distance of neighbours along each dimension in the flat list of devices."""
         shape = self.shape()
         return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
     def shape(self) -> list[int]:
-        """Size of each dimension."""
+        """Return the size of each dimension."""
         return list(self._ids.shape)
 
     def dim_size(self, dim_name: str) -> int:
-        """Size of one dimension.
-
-        Args:
-          dim_name: its name.
+        """Return the size of a dimension.
 
         Raises:
-          ValueError: when the mesh has no such dimension.
+          ValueError: If the mesh has no such dimension.
         """
         if dim_name not in self._dim_names:
             raise InvalidValueError(
@@ -211,7 +215,7 @@ class Mesh:
         return self._ids.shape[self._dim_names.index(dim_name)]
 
     def contains_dim(self, dim_name: str) -> bool:
-        """Whether the mesh has a dimension of that name."""
+        """Check whether the mesh has a dimension with a name."""
         return dim_name in self._dim_names
 
     def __contains__(self, dim_name: object) -> bool:
@@ -223,26 +227,23 @@ class Mesh:
         return MeshDimension(dim_name, self.dim_size(dim_name))
 
     def coords(self, device_idx: int) -> np.ndarray:
-        """Coordinates in the mesh of the device at a flat position.
+        """Return the coordinates of a device in the mesh.
 
         Args:
-          device_idx: the position; after the last device come the first ones again.
+          device_idx: Index of the device in the flat list, modulo the number of devices.
         """
         return np.array(np.unravel_index(device_idx % self.size, self._ids.shape))
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
-        """For every device id its position along each dimension."""
+        """Return the coordinates of every device by its id, as dictionaries of dimension names."""
         first = self.min_global_device_id()
         return {first + i: self.device_location(first + i) for i in range(self.size)}
 
     def device_location(self, device_id: int) -> dict[str, int]:
-        """Position along each dimension of the device with a global id.
-
-        Args:
-          device_id: the id.
+        """Return the coordinate of a device along each dimension.
 
         Raises:
-          ValueError: when the mesh has no such device.
+          ValueError: If the mesh has no such device.
         """
         position = device_id - self.min_global_device_id()
         if not 0 <= position < self.size:
@@ -254,66 +255,66 @@ class Mesh:
     # ---- devices ---------------------------------------------------------------------------
 
     def device_type(self) -> str:
-        """CPU, GPU or TPU."""
+        """Return the device type: "CPU", "GPU" or "TPU"."""
         return self._type
 
     def global_device_ids(self) -> np.ndarray:
-        """Global device ids in the mesh's shape."""
+        """Return the global device ids, in the shape of the mesh."""
         return self._ids
 
     def min_global_device_id(self) -> int:
-        """The first id."""
+        """Return the smallest global device id."""
         return int(self._ids.ravel()[0])
 
     def global_devices(self) -> list[str]:
-        """Names of all devices in the order of their ids."""
+        """Return the names of all devices in the order of their ids."""
         return list(self._device_names)
 
     def local_device_ids(self) -> list[int]:
-        """Global ids of this process's devices."""
+        """Return the global ids of the devices of this process."""
         return list(self._local_ids)
 
     def local_devices(self) -> list[str]:
-        """Names of this process's devices."""
+        """Return the names of the devices of this process."""
         first = self.min_global_device_id()
         return [self._device_names[i - first] for i in self._local_ids]
 
     def num_local_devices(self) -> int:
-        """How many devices belong to this process."""
+        """Return the number of devices of this process."""
         return len(self._local_ids)
 
     def local_device_locations(self) -> list[dict[str, int]]:
-        """Positions of this process's devices."""
+        """Return the coordinates of the devices of this process."""
         return [self.device_location(i) for i in self._local_ids]
 
     def is_remote(self) -> bool:
-        """Whether no device belongs to this process."""
+        """Check whether this process has no device of the mesh."""
         return not self._local_ids
 
     def is_single_device(self) -> bool:
-        """Whether the mesh is one device without dimensions, as `from_device` makes it."""
+        """Check whether the mesh is one device without dimensions, as created by `from_device`."""
         return not self._dim_names
 
     @property
     def single_device(self) -> str:
-        """The name of the only device; empty for a mesh with dimensions."""
+        """Return the name of the only device, or an empty string for a mesh with dimensions."""
         return self._device_names[0] if self.is_single_device() else ""
 
     def use_xla_spmd(self) -> bool:
-        """Whether the mesh was made with `use_xla_spmd`; XLA partitions in any case."""
+        """Return the argument `use_xla_spmd`; XLA partitions programs in any case."""
         return self._use_xla_spmd
 
     def host_mesh(self) -> Mesh:
-        """The mesh of the same shape on this machine's CPUs."""
+        """Return a mesh of the same shape on the CPUs of this machine."""
         if self.device_type() == "CPU":
             return self
         names = [f"CPU:{i - self.min_global_device_id()}" for i in self._local_ids]
         return Mesh(self._dim_names, self._ids, self._local_ids, names)
 
-    # ---- text ------------------------------------------------------------------------------
+    # ---- text and messages -----------------------------------------------------------------
 
     def to_string(self) -> str:
-        """TensorFlow's text form: name, dimensions, global ids, local ids, devices; or one device."""
+        """Return TensorFlow's text format: name, dimensions, global ids, local ids, devices."""
         if self.is_single_device():
             return self.single_device
         dims = ",".join(f"{n}={s}" for n, s in zip(self._dim_names, self.shape(), strict=True))
@@ -326,13 +327,13 @@ class Mesh:
 
     @classmethod
     def from_string(cls, mesh_str: str) -> Mesh:
-        """The mesh of a text form.
+        """Parse a mesh.
 
         Args:
-          mesh_str: what `to_string` gave.
+          mesh_str: Text that `to_string` returned.
 
         Raises:
-          ValueError: when the text is not a mesh.
+          ValueError: If the text is not a mesh.
         """
         if mesh_str and "|" not in mesh_str:
             return cls.from_device(mesh_str)
@@ -356,7 +357,7 @@ class Mesh:
         )
 
     def as_proto(self) -> MeshProto:
-        """The mesh as a message with the fields of TensorFlow's `MeshProto`."""
+        """Return a message with the fields of TensorFlow's `MeshProto`."""
         return MeshProto(
             [DimensionProto(n, s) for n, s in zip(self._dim_names, self.shape(), strict=True)],
             [int(i) for i in self._ids.ravel()],
@@ -369,11 +370,7 @@ class Mesh:
 
     @classmethod
     def from_proto(cls, proto: MeshProto) -> Mesh:
-        """The mesh of a message.
-
-        Args:
-          proto: what `as_proto` gave.
-        """
+        """Create a mesh from a message."""
         sizes = [d.size for d in proto.mesh_dimensions]
         return cls(
             [d.name for d in proto.mesh_dimensions],
@@ -387,14 +384,10 @@ class Mesh:
 
     @classmethod
     def from_device(cls, device: str) -> Mesh:
-        """A mesh of one device without dimensions.
-
-        Args:
-          device: its name.
-        """
+        """Create a mesh of one device without dimensions."""
         return cls([], np.zeros((), np.int64), [0], [device])
 
-    def _identity(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[object, ...]:
         return tuple(self._dim_names), self._ids.shape, self._device_names, self._name
 
     def __eq__(self, other: object) -> bool:
@@ -406,15 +399,15 @@ class Mesh:
     def __repr__(self) -> str:
         return f"Mesh.from_string({self.to_string()})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
         return Mesh.from_string, (self.to_string(),)
 
 
-_KNOWN: dict[Any, Mesh] = {}
+_KNOWN: dict[jax.sharding.Mesh, Mesh] = {}
 
 
-def mesh_of(jax_mesh: Any) -> Mesh:
-    """The last `Mesh` made on a JAX mesh, or a new one around it."""
+def mesh_of(jax_mesh: jax.sharding.Mesh) -> Mesh:
+    """Return the `Mesh` that was created last for a JAX mesh, or create one."""
     if jax_mesh not in _KNOWN:
         devices = list(jax_mesh.devices.ravel())
         ids = np.arange(len(devices)).reshape(jax_mesh.devices.shape)
@@ -424,7 +417,7 @@ def mesh_of(jax_mesh: Any) -> Mesh:
 
 
 @functools.cache
-def line(devices: tuple[Any, ...], name: str) -> Mesh:
-    """A mesh of one dimension over JAX devices."""
+def line(devices: tuple[jax.Device, ...], name: str) -> Mesh:
+    """Create a mesh with one dimension over JAX devices."""
     local = [i for i, d in enumerate(devices) if d.process_index == jax.process_index()]
     return Mesh([name], np.arange(len(devices)), local, [devices[i] for i in local], "", devices)

@@ -1,4 +1,4 @@
-"""Meshes and layouts as plain messages with the fields of TensorFlow's protocol buffers."""
+"""Messages for meshes and layouts, with the fields of TensorFlow's protocol buffers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["DimensionProto", "LayoutProto", "MeshProto", "ShardingSpecProto"]
 
 @dataclass
 class DimensionProto:
-    """A mesh dimension: `name` and `size`."""
+    """Mesh dimension: `name` and `size`."""
 
     name: str
     size: int
@@ -17,16 +17,16 @@ class DimensionProto:
 
 @dataclass
 class MeshProto:
-    """What `Mesh.as_proto` gives.
+    """Message that `Mesh.as_proto` returns.
 
     Attributes:
-      mesh_dimensions: the dimensions.
-      global_device_ids: flat global ids.
-      local_device_ids: flat ids of this process.
-      local_devices: names of this process's devices.
-      global_devices: names of all devices.
-      name: the mesh's name.
-      use_xla_spmd: as given to the mesh.
+      mesh_dimensions: Dimensions of the mesh.
+      global_device_ids: Flat list of the global device ids.
+      local_device_ids: Flat list of the ids of this process's devices.
+      local_devices: Names of this process's devices.
+      global_devices: Names of all devices.
+      name: Name of the mesh.
+      use_xla_spmd: Argument of the mesh.
     """
 
     mesh_dimensions: list[DimensionProto] = field(default_factory=list)
@@ -40,19 +40,19 @@ class MeshProto:
 
 @dataclass
 class ShardingSpecProto:
-    """The mesh dimension of one axis, or several joined by "+": `sharding_spec`."""
+    """Mesh dimension of one axis, or several joined by "+": `sharding_spec`."""
 
     sharding_spec: str
 
 
 @dataclass
 class LayoutProto:
-    """What `Layout.as_proto` gives.
+    """Message that `Layout.as_proto` returns.
 
     Attributes:
-      sharding_specs: one for each axis.
-      mesh_config: the mesh.
-      type: the kind of layout, as text.
+      sharding_specs: One spec for each axis.
+      mesh_config: Mesh of the layout.
+      type: Type of the layout: "static" or "single_device".
     """
 
     sharding_specs: list[ShardingSpecProto]

@@ -1,4 +1,4 @@
-"""Values that wait in files while a program runs: each device puts what it needs later, and takes it when it does."""
+"""Activations in files: written during the forward pass, and read in the backward pass."""
 
 from __future__ import annotations
 
@@ -14,165 +14,186 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from meshflow.environment.types import Array, ArrayLike, JaxprEqn, PyTree
 from meshflow.placement.file_store import FileStore, OpenFile
 
 __all__ = ["Scratch", "put_in_files"]
 
-# Places begin at multiples of so many bytes, so that 32 bits number those of eight terabytes.
+# Values are stored at multiples of this size, so 32-bit block indices can address eight terabytes.
 _BLOCK = 4096
 
 
 class Scratch:
-    """A file for each device of this process, in which a program's values wait until it takes them.
+    """Files, one for each device of this process, that hold values of a program until it reads them.
 
-    Calls are pure: what a program is given depends on its operands alone, so that compilers may leave calls out or
-    make them twice. Places stay taken until the program asks for `fresh` ones.
+    The host callbacks are pure: their results depend on their operands only, so the compiler may
+    remove or duplicate calls. Blocks are in use until the program calls `free_all`.
 
     Args:
-      store: the store whose folder has the files, and which counts the bytes.
+      store: Store with the folder of the files; it counts the bytes.
     """
 
     def __init__(self, store: FileStore) -> None:
         self.store = store
         self._files = [_Places(store) for _ in store.mesh.local_devices]
-        # By the numbers that devices give themselves, in the order in which they come.
+        # Files by device index, in the order in which the devices make their first calls.
         self._of_device: dict[int, _Places] = {}
         self._finding = threading.Lock()
-        # Blocks of the program that is traced.
+        # Number of blocks that the program being traced needs.
         self._wanted = 0
 
-    def fresh(self, zero: Any, after: Any) -> Any:
-        """The zero that programs hand from call to call, with all of a device's places free.
+    def fresh(self, zero: jax.Array, after: jax.Array) -> jax.Array:
+        """Free all blocks of a device; return the zero that orders the calls of a program.
 
         Args:
-          zero: a zero that no compiler knows.
-          after: an array that comes first.
+          zero: Zero that the compiler cannot replace by a constant.
+          after: Array that must be computed first.
         """
         self._wanted = 0
         return self._each(self._fresh, _like(zero), zero, after.reshape(-1)[:1])
 
     def put(
-        self, values: Sequence[Any], zero: Any
-    ) -> tuple[list[Any], Callable[[Sequence[Any], Sequence[Any]], list[Any]], Any]:
-        """Has a program put values into files; see `Waiting` of `meshflow.core.gradients.recompute`.
+        self, values: Sequence[jax.Array], zero: jax.Array
+    ) -> tuple[
+        list[jax.Array],
+        Callable[[Sequence[jax.Array], Sequence[jax.Array]], list[jax.Array]],
+        jax.Array,
+    ]:
+        """Write values to files in a traced program; see `ResidualStorage`.
 
         Raises:
-          ResourceExhaustedError: when the disk has no room for them.
+          ResourceExhaustedError: If the disk has too little space.
         """
         shapes = tuple(map(_like, values))
-        # Whatever is put once in a program has its room before the program is compiled.
+        # The space for values that a program stores once is allocated before the program is
+        # compiled.
         self._wanted += _blocks(sum(_bytes(s) for s in shapes))
-        for places in self._files:
-            places.reserve(self._wanted)
-        number = jax.ShapeDtypeStruct((), np.int32)
+        for file in self._files:
+            file.reserve(self._wanted)
+        index = jax.ShapeDtypeStruct((), np.int32)
 
-        place, zero = self._each(self._put, (number, _like(zero)), zero, *values)
-        return [place], functools.partial(self._back, shapes), zero
+        block, zero = self._each(self._put, (index, _like(zero)), zero, *values)
+        return [block], functools.partial(self._back, shapes), zero
 
     def _back(
-        self, shapes: tuple[Any, ...], kept: Sequence[Any], after: Sequence[Any]
-    ) -> list[Any]:
-        return list(self._each(functools.partial(self._take, shapes), shapes, kept[0], *after))
+        self,
+        shapes: tuple[jax.ShapeDtypeStruct, ...],
+        stored: Sequence[jax.Array],
+        after: Sequence[jax.Array],
+    ) -> list[jax.Array]:
+        return list(self._each(functools.partial(self._take, shapes), shapes, stored[0], *after))
 
-    def _each(self, callback: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
-        """What Python gives to each device of a program, which it is told by number."""
+    def _each(
+        self, callback: Callable[..., PyTree], shapes: PyTree, *operands: jax.Array
+    ) -> PyTree:
+        """Call a host function for each device of a program, with the device index first."""
         mesh = jax.sharding.get_abstract_mesh()
         names = self.store.mesh.axis_names
-        inside = tuple(n for n in names if not mesh.empty and n in mesh.manual_axes)
-        others = tuple(n for n in names if n not in inside)
-        number: Any = lax.axis_index(inside) if inside else jnp.int32(0)
+        manual = tuple(n for n in names if not mesh.empty and n in mesh.manual_axes)
+        others = tuple(n for n in names if n not in manual)
+        index = lax.axis_index(manual) if manual else jnp.int32(0)
         if not others:
-            return jax.pure_callback(callback, shapes, number, *operands)
+            return jax.pure_callback(callback, shapes, index, *operands)
         count = math.prod(self.store.mesh.shape[n] for n in others)
 
-        def local(number: Any, *operands: Any) -> Any:
-            own = number * count + lax.axis_index(others)
-            return jax.pure_callback(callback, shapes, own, *operands)
+        def run_on_device(index: jax.Array, *operands: jax.Array) -> PyTree:
+            device_index = index * count + lax.axis_index(others)
+            return jax.pure_callback(callback, shapes, device_index, *operands)
 
-        # What rules split over the other dimensions comes together: each device has a copy of its own.
+        # Operands that are sharded over the other dimensions are gathered: each device stores its
+        # own copy.
         return jax.shard_map(
-            local,
+            run_on_device,
             mesh=self.store.mesh if mesh.empty else mesh,
             in_specs=PartitionSpec(),
             out_specs=PartitionSpec(),
             axis_names=set(others),
             check_vma=False,
-        )(number, *operands)
+        )(index, *operands)
 
-    # ---- called by programs ----------------------------------------------------------------
+    # ---- host callbacks --------------------------------------------------------------------
 
-    def _places(self, number: Any) -> _Places:
-        number = int(number)
+    def _places(self, device_index: Array) -> _Places:
+        index = int(device_index)
         with self._finding:
-            if number not in self._of_device:
-                self._of_device[number] = self._files[len(self._of_device)]
-            return self._of_device[number]
+            if index not in self._of_device:
+                self._of_device[index] = self._files[len(self._of_device)]
+            return self._of_device[index]
 
-    def _fresh(self, number: Any, zero: Any, after: Any) -> np.ndarray:
-        self._places(number).top = 0
+    def _fresh(self, device_index: Array, zero: ArrayLike, after: ArrayLike) -> np.ndarray:
+        self._places(device_index).top = 0
         return np.asarray(zero)
 
-    def _put(self, number: Any, zero: Any, *values: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _put(
+        self, device_index: Array, zero: ArrayLike, *values: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray]:
         arrays = [np.ascontiguousarray(v) for v in values]
-        places = self._places(number)
-        place = places.next(_blocks(sum(a.nbytes for a in arrays)))
-        for at, array in zip(_offsets(place, arrays), arrays, strict=True):
-            places.file.write(array, at)
+        blocks = self._places(device_index)
+        block = blocks.next(_blocks(sum(a.nbytes for a in arrays)))
+        for offset, array in zip(_offsets(block, arrays), arrays, strict=True):
+            blocks.file.write(array, offset)
         self.store.count(written=sum(a.nbytes for a in arrays))
-        return np.asarray(place, np.int32), np.asarray(zero)
+        return np.asarray(block, np.int32), np.asarray(zero)
 
-    def _take(self, shapes: tuple[Any, ...], number: Any, place: Any, *after: Any) -> Any:
+    def _take(
+        self,
+        shapes: tuple[jax.ShapeDtypeStruct, ...],
+        device_index: Array,
+        block: Array,
+        *after: ArrayLike,
+    ) -> tuple[np.ndarray, ...]:
         arrays = [np.empty(s.shape, s.dtype) for s in shapes]
-        for at, array in zip(_offsets(int(place), arrays), arrays, strict=True):
-            self._places(number).file.read(array, at)
+        for offset, array in zip(_offsets(int(block), arrays), arrays, strict=True):
+            self._places(device_index).file.read(array, offset)
         self.store.count(read=sum(a.nbytes for a in arrays))
         return tuple(arrays)
 
 
-def put_in_files(equation: Any) -> int:
-    """How many bytes an equation of a program puts into files."""
+def put_in_files(equation: JaxprEqn) -> int:
+    """Return the number of bytes that an equation of a program writes to files."""
     called = getattr(equation.params.get("callback"), "callback_func", None)
     if getattr(called, "__func__", None) is not Scratch._put:
         return 0
-    # Numbers of devices and zeros are no values.
+    # The first two operands are the device index and the zero.
     return sum(_bytes(v.aval) for v in equation.invars[2:])
 
 
 class _Places:
-    """The blocks of one device's file; `top` is the first that is free."""
+    """Blocks of the file of one device; `top` is the first free block."""
 
     def __init__(self, store: FileStore) -> None:
         self.file = OpenFile(store.folder)
         self.top = self._size = 0
 
     def reserve(self, blocks: int) -> None:
-        """Has the file hold so many blocks at least."""
+        """Enlarge the file to a number of blocks if it is smaller."""
         if blocks > self._size:
             self.file.grow(blocks * _BLOCK)
             self._size = blocks
 
     def next(self, blocks: int) -> int:
-        """The first of so many blocks that were free."""
-        place, self.top = self.top, self.top + blocks
-        # Layers in loops put more than once.
+        """Allocate consecutive blocks and return the first one."""
+        block, self.top = self.top, self.top + blocks
+        # A layer in a loop stores its values once per iteration, which the reserved space does not
+        # include.
         self.reserve(self.top)
-        return place
+        return block
 
 
-def _like(value: Any) -> jax.ShapeDtypeStruct:
+def _like(value: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
-def _bytes(shape: jax.ShapeDtypeStruct) -> int:
+def _bytes(shape: Any) -> int:
     return math.prod(shape.shape) * shape.dtype.itemsize
 
 
-def _blocks(count: int) -> int:
-    return -(-count // _BLOCK)
+def _blocks(num_bytes: int) -> int:
+    return -(-num_bytes // _BLOCK)
 
 
-def _offsets(place: int, arrays: Sequence[np.ndarray]) -> Iterator[int]:
-    at = place * _BLOCK
+def _offsets(block: int, arrays: Sequence[np.ndarray]) -> Iterator[int]:
+    offset = block * _BLOCK
     for array in arrays:
-        yield at
-        at += array.nbytes
+        yield offset
+        offset += array.nbytes

@@ -148,7 +148,7 @@ def test_refusals_are_told_when_workers_are_missing(point):
         strangers.answer(strangers.attack("127.0.0.1", point.port, "another key"))
     with pytest.raises(tf.errors.DeadlineExceededError, match="Refused meanwhile") as error:
         point.gather(0.1)
-    assert str(error.value).count("does not begin as") == 20
+    assert str(error.value).count("does not speak Meshflow's protocol") == 20
 
 
 def test_where_a_process_listens(monkeypatch):

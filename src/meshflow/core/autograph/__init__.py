@@ -1,31 +1,32 @@
-"""AutoGraph: plain Python control flow on tensors, inside `tf.function`.
+"""AutoGraph: Python control flow that depends on tensors, inside `tf.function`.
 
 `convert(fn)` rewrites a function so that every `if`, `while`, `for`, `and`, `or`, `not`, `assert`
-and conditional expression first looks at the value that controls it. A symbolic tensor makes it
-XLA control flow (`core.staging`); anything else behaves exactly as in Python, because blocks become
-inner functions that share the function's own variables.
+and conditional expression first checks the value that controls it. A symbolic tensor turns it into
+XLA control flow (`core.staging`). Any other value behaves exactly as in Python, because blocks
+become inner functions that share the variables of the function.
 
 A function passes through these modules:
 
-    source -> control_flow_lowering -> liveness -> transformer (expressions, state) -> compiler -> runtime
+    source -> control_flow_lowering -> liveness -> transformer (expressions, state) -> compiler ->
+    runtime
 
 * `source` finds the syntax tree of a function;
 * `control_flow_lowering` turns `break`, `continue` and early `return` into flags;
-* `names` and `liveness` find the variables that each block changes and that are used afterwards;
-* `transformer`, with `expressions` and `state`, writes blocks as functions and calls to `runtime`;
-* `compiler` makes a function of the new tree, with the original file name and line numbers;
-* `policy` says what is converted (the user's code, not libraries), `conversion` does it, once
-  per code object, and functions are converted when converted code calls them;
+* `name_usage` and `liveness` find the variables that each block changes and that are used later;
+* `transformer`, with `expressions` and `state`, rewrites blocks as functions and `runtime` calls;
+* `compiler` compiles the new tree, with the original file name and line numbers;
+* `policy` selects the functions to convert (user code, not libraries), and `conversion` converts
+  each code object once, when converted code first calls it;
 * `status` holds the switches.
 
-Why not the library `diastatic-malt` (TensorFlow's AutoGraph, kept for PennyLane)? Tried at 2.15.3:
-tracebacks show lines of a generated temporary file; converting a ten-line function takes 35 ms
-against 2 ms here; `import malt` alone fails at first use (`importlib.util` is not imported);
-13,000 lines, none of which we could change.
+The library `diastatic-malt` (TensorFlow's AutoGraph, maintained for PennyLane) is not used. In
+version 2.15.3, tracebacks show lines of a generated temporary file, the conversion of a ten-line
+function takes 35 ms against 2 ms here, and `import malt` fails at first use because it does not
+import `importlib.util`. We also could not change its 13,000 lines.
 
-Known limits: generators, coroutines, functions that call `locals()` or `eval()`, and functions
-with a jump out of `finally` run as plain Python. Operands of `and` and `or` after a symbolic one
-are always computed. A list may not grow in a staged loop.
+Known limits: generators, coroutines, functions that call `locals()` or `eval()`, and functions with
+a jump out of `finally` run as plain Python. After a symbolic operand, all later operands of `and`
+and `or` are computed. A list cannot grow in a staged loop.
 """
 
 from __future__ import annotations
@@ -62,5 +63,5 @@ __all__ = [
 ]
 
 
-# What converted code calls stands above what converts it.
+# This package imports the conversion and the runtime; the conversion cannot import the runtime.
 conversion.use_runtime(runtime)

@@ -1,10 +1,9 @@
-"""From a transformed syntax tree to a function that shares the original's variables.
+"""Compile a transformed syntax tree into a function that shares the original's variables.
 
-The new code is compiled with the original file name and line numbers, so tracebacks and
-debuggers show the user's own lines. Nothing is executed to get it: the definition is compiled
-inside a wrapper whose parameters are the original's free variables, and its code object is taken
-out of the wrapper's constants. The new function is that code with the original's globals,
-defaults and closure cells.
+The new code is compiled with the original file name and line numbers, so tracebacks and debuggers
+show the user's lines. Nothing is executed: the definition is compiled inside a wrapper that has the
+original's free variables as parameters, and its code object is taken from the wrapper's constants.
+The new function combines that code with the original's globals, defaults and closure cells.
 """
 
 from __future__ import annotations
@@ -20,25 +19,26 @@ from meshflow.core.autograph.status import log
 
 _FUTURE_FLAGS = 0x1FF0000  # the compiler flags set by `from __future__ import ...`
 
-# Converted code by original code. Equal code from two files differs in its file name only.
+# Converted code by original code. The file name is a part of the key, because equal code objects
+# from two files compare equal.
 _cache: dict[tuple[str, CodeType], CodeType | None] = {}
 # Python 3.11 cannot make syntax trees in several threads at once.
 _compiling = threading.RLock()
-# Code made here, by identity; kept alive by the cache.
+# The ids of generated code objects, which `_cache` keeps alive.
 _made: set[int] = set()
-# Why functions were left as they are.
+# Reasons why functions were not converted.
 _reasons: dict[tuple[str, CodeType], str] = {}
 
 ConversionError = (source.SourceNotFoundError, transformer.UnsupportedError)
 
 
 def is_converted(function: FunctionType) -> bool:
-    """Whether a function was made by this module, or inside such a function."""
+    """Check whether this module generated the code of a function."""
     return id(function.__code__) in _made
 
 
 def converted_code(function: FunctionType) -> CodeType | None:
-    """The converted code of a function, or None when it is left as it is."""
+    """Return the converted code of a function, or None if it cannot be converted."""
     key = function.__code__.co_filename, function.__code__
     if key in _cache:
         return _cache[key]
@@ -48,7 +48,7 @@ def converted_code(function: FunctionType) -> CodeType | None:
         except ConversionError as error:
             _reasons[key] = str(error)
             _cache[key] = None
-        except Exception as error:  # a fault of ours: the function can still run as plain Python
+        except Exception as error:  # This is a defect of AutoGraph, and the function can still run as plain Python.
             log.warning(
                 "AutoGraph could not convert %s, please report this: %r",
                 function.__qualname__,
@@ -60,29 +60,29 @@ def converted_code(function: FunctionType) -> CodeType | None:
 
 
 def reason(function: FunctionType) -> str:
-    """Why a function was left as it is."""
+    """Return the reason why a function was not converted."""
     return _reasons.get((function.__code__.co_filename, function.__code__), "")
 
 
 def rebuild(function: FunctionType, code: CodeType, runtime: object) -> FunctionType:
-    """A function that runs `code` with the globals, defaults and closure of `function`."""
+    """Create a function that runs `code` with the globals, defaults and closure of `function`."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[nodes.PREFIX] = types.CellType(runtime)
     closure = tuple(cells[name] for name in code.co_freevars)
-    made = FunctionType(
+    converted = FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, closure
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__qualname__ = function.__qualname__
-    made.__module__ = function.__module__
-    made.__doc__ = function.__doc__
-    made.__annotations__ = function.__annotations__
-    made.__dict__.update({k: v for k, v in function.__dict__.items() if k != "__wrapped__"})
-    return made
+    converted.__kwdefaults__ = function.__kwdefaults__
+    converted.__qualname__ = function.__qualname__
+    converted.__module__ = function.__module__
+    converted.__doc__ = function.__doc__
+    converted.__annotations__ = function.__annotations__
+    converted.__dict__.update({k: v for k, v in function.__dict__.items() if k != "__wrapped__"})
+    return converted
 
 
 def transformed(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
-    """The syntax tree of a function after conversion."""
+    """Return the syntax tree of a function after conversion."""
     definition = source.definition_of(function.__code__, function.__globals__)
     return transformer.transform(definition)
 
@@ -101,7 +101,7 @@ def _compile(function: FunctionType) -> CodeType:
     outermost: ast.stmt = wrapper
     class_name = _class_of(function.__qualname__)
     if class_name is not None:
-        # Inside a class, so that private names (`self.__x`) are mangled as in the original.
+        # The class makes Python mangle private names (`self.__x`) as in the original.
         outermost = ast.ClassDef(class_name, [], [], [wrapper], [])
         outermost.type_params = []  # type: ignore[attr-defined]
     nodes.located([wrapper, outermost], definition)
@@ -120,16 +120,16 @@ def _inner(code: CodeType, name: str) -> CodeType:
 
 
 def _named(code: CodeType, name: str, qualname: str) -> CodeType:
-    """Gives generated inner functions the name of the function they are part of, for tracebacks."""
+    """Give generated inner functions the name of their function, for tracebacks."""
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and constant.co_flags & inspect.CO_NEWLOCALS:
-            # Class bodies (without that flag) stay: their methods are converted when called.
-            own = constant.co_name
-            if own.startswith(nodes.PREFIX):
+            # Class bodies lack that flag and are unchanged; their methods are converted later.
+            inner_name = constant.co_name
+            if inner_name.startswith(nodes.PREFIX):
                 constant = _named(constant, name, qualname)
             else:
-                constant = _named(constant, own, f"{qualname}.<locals>.{own}")
+                constant = _named(constant, inner_name, f"{qualname}.<locals>.{inner_name}")
         constants.append(constant)
     result = code.replace(co_name=name, co_qualname=qualname, co_consts=tuple(constants))
     _made.add(id(result))
@@ -144,7 +144,7 @@ def _class_of(qualname: str) -> str | None:
 
 
 def _drop_annotations(definition: ast.FunctionDef) -> None:
-    """Annotations were evaluated when the original was defined."""
+    """Remove the annotations, which were evaluated when the original was defined."""
     definition.returns = None
     args = definition.args
     for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):

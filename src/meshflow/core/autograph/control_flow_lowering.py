@@ -1,7 +1,7 @@
-"""Lowering of jumps: `break`, `continue` and early `return` become flags and guards.
+"""Lower the jumps `break`, `continue` and early `return` to flags and guards.
 
-Staged branches and loop bodies are functions, and a function cannot jump out of itself. After
-this pass a function body has no jump but one final `return`:
+Staged branches and loop bodies are functions, and a function cannot jump out of itself. After this
+pass, the only jump in a function body is one final `return`:
 
     while t:                 ag__break_1 = False
         if a:                while not ag__break_1 and t:
@@ -10,10 +10,10 @@ this pass a function body has no jump but one final `return`:
                                  else:
                                      x
 
-Where a branch of an `if` always jumps, the statements after the `if` move into the other branch.
-That needs no guard, and it lets `if a: return 1` followed by `return 2` become a conditional
-whose two branches both have a result. Elsewhere the rest of the block is guarded by
-`if not flag:`. The result is ordinary Python with the same behaviour.
+If one branch of an `if` always jumps, the statements after the `if` move into the other branch.
+That needs no guard, and it turns `if a: return 1` followed by `return 2` into a conditional in
+which both branches have a result. In all other cases, the rest of the block is guarded by `if not
+flag:`. The result is ordinary Python with the same behaviour.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from meshflow.core.autograph import nodes
 from meshflow.core.autograph.names import SCOPES
 
-# The flag "a value was returned", and the value.
+# The flag that is set when a value was returned, and the returned value.
 RETURNED = nodes.PREFIX + "returned"
 VALUE = nodes.PREFIX + "value"
 
@@ -35,21 +35,14 @@ _BRANCHING = (ast.If, ast.For, ast.While, ast.Match)
 
 @dataclass(frozen=True)
 class Loop:
-    """The flags of the loop that encloses a statement."""
+    """Names of the flags of the loop that encloses a statement."""
 
     break_flag: str
     continue_flag: str
 
 
 def lower(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Lowers the jumps of one function body.
-
-    Args:
-      body: the statements of a function; they are changed in place.
-
-    Returns:
-      The new statements.
-    """
+    """Lower the jumps of the statements of one function body, which are changed in place."""
     lowering = _Lowering(returns=_has_nested_return(body))
     if not lowering.returns:
         return lowering.block(body, None)
@@ -67,7 +60,7 @@ class _Lowering:
         self.loops = 0
 
     def block(self, statements: Sequence[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
-        """Lowers a block; what follows a jump is dropped or guarded."""
+        """Lower a block; the statements after a jump are removed or guarded."""
         result: list[ast.stmt] = []
         for i, node in enumerate(statements):
             rest = list(statements[i + 1 :])
@@ -147,11 +140,13 @@ class _Lowering:
         if "break" in inside:
             result += nodes.located([nodes.assign(loop.break_flag, ast.Constant(False))], node)
         if flags:
-            go_on = nodes.none_of(flags)
+            continues = nodes.none_of(flags)
             if isinstance(node, ast.For):
-                node.ag_extra_test = ast.copy_location(go_on, node)  # type: ignore[attr-defined]
+                node.ag_extra_test = ast.copy_location(continues, node)  # type: ignore[attr-defined]
             else:
-                node.test = ast.copy_location(ast.BoolOp(ast.And(), [go_on, node.test]), node.test)
+                node.test = ast.copy_location(
+                    ast.BoolOp(ast.And(), [continues, node.test]), node.test
+                )
         orelse, node.orelse = node.orelse, []
         node.body = body
         result.append(node)
@@ -174,7 +169,7 @@ class _Lowering:
 
 
 def _move_rest_into_branch(node: ast.If, rest: list[ast.stmt]) -> bool:
-    """Moves the statements after an `if` into the branch that does not jump; whether it did."""
+    """Move the statements after an `if` into the branch that does not jump; return if they moved."""
     node.ag_jumps = _jumps(node)  # type: ignore[attr-defined]
     if not node.ag_jumps:  # type: ignore[attr-defined]
         return False
@@ -187,45 +182,45 @@ def _move_rest_into_branch(node: ast.If, rest: list[ast.stmt]) -> bool:
 
 
 def _children(node: ast.stmt) -> list[list[ast.stmt]]:
-    """The blocks directly inside a statement."""
+    """List the blocks directly inside a statement."""
     blocks = [getattr(node, field, None) or [] for field in ("body", "orelse", "finalbody")]
     blocks += [part.body for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
     return blocks
 
 
 def _jumps(node: ast.stmt) -> set[str]:
-    """The kinds of jump that may leave a statement."""
-    known = getattr(node, "ag_known_jumps", None)
-    if known is not None:
-        return known
-    found: set[str] = set()
+    """Return the keywords of the jumps that may leave a statement."""
+    cached = getattr(node, "ag_known_jumps", None)
+    if cached is not None:
+        return cached
+    jumps: set[str] = set()
     match node:
         case ast.Return():
-            found = {"return"}
+            jumps = {"return"}
         case ast.Break():
-            found = {"break"}
+            jumps = {"break"}
         case ast.Continue():
-            found = {"continue"}
+            jumps = {"continue"}
         case _ if not isinstance(node, SCOPES):
             for block in _children(node):
-                found = found.union(*map(_jumps, block))
+                jumps = jumps.union(*map(_jumps, block))
             if isinstance(node, _LOOPS):
                 outer = set().union(*map(_jumps, node.orelse))
-                found = (found - {"break", "continue"}) | outer
-    # Lowering replaces jumps by assignments, so the answer is kept from before.
-    node.ag_known_jumps = found  # type: ignore[attr-defined]
-    return found
+                jumps = (jumps - {"break", "continue"}) | outer
+    # The result is cached, because lowering replaces the jumps by assignments.
+    node.ag_known_jumps = jumps  # type: ignore[attr-defined]
+    return jumps
 
 
 def _always_jumps(block: Sequence[ast.stmt]) -> bool:
-    """Whether control never reaches the end of a block."""
+    """Check whether control never reaches the end of a block."""
     return any(_statement_always_jumps(node) for node in block)
 
 
 def _statement_always_jumps(node: ast.stmt) -> bool:
-    known = getattr(node, "ag_always_jumps", None)
-    if known is not None:
-        return known
+    cached = getattr(node, "ag_always_jumps", None)
+    if cached is not None:
+        return cached
     result = False
     match node:
         case ast.Return() | ast.Break() | ast.Continue() | ast.Raise():
@@ -242,12 +237,12 @@ def _statement_always_jumps(node: ast.stmt) -> bool:
 
 
 def jumps_in_finally(node: ast.Try | ast.TryStar) -> bool:
-    """Whether a jump leaves the `finally` block, which flags cannot imitate."""
+    """Check whether a jump leaves the `finally` block, which flags cannot express."""
     return any(_jumps(s) for s in node.finalbody)
 
 
 def _has_nested_return(body: Sequence[ast.stmt], branching: bool = False) -> bool:
-    """Whether a `return` stands inside a branch or loop, so that it must be lowered."""
+    """Check whether a `return` is inside a branch or loop, so that it must be lowered."""
     for node in body:
         if isinstance(node, ast.Return) and branching:
             return True

@@ -1,4 +1,4 @@
-"""`convert`: from any callable to one in which tensors may decide control flow."""
+"""Conversion of callables, so that tensors can control their branches and loops."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Any
 
 from meshflow.core.autograph import compiler, policy, status, tracebacks
 
-# The module that converted code calls `ag__`.
+# The module that converted code refers to as `ag__`.
 _runtime: list[ModuleType] = []
 
 
 def use_runtime(module: ModuleType) -> None:
-    """Has converted code call the functions of `module`."""
+    """Set the module that converted code calls."""
     _runtime[:] = [module]
 
 
 def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The converted form of a function given to `tf.function`.
+    """Convert a function that was passed to `tf.function`.
 
-    While it runs, AutoGraph is on: functions that it calls are converted as well, and so are the
-    ones that Meshflow calls on its behalf.
+    While the result runs, AutoGraph is on: functions that it calls, and functions that Meshflow
+    calls on its behalf, are converted, too.
 
     Args:
-      fn: a function, method, lambda, `functools.partial` or callable object.
+      fn: A function, method, lambda, `functools.partial` or callable object.
 
     Returns:
-      A callable with the same arguments. Where conversion is impossible (no source, a generator)
-      it runs `fn` as it is.
+      A callable with the same arguments, which runs `fn` unchanged if that cannot be converted.
 
     Example:
       >>> from meshflow.core.autograph import convert
@@ -56,22 +55,22 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def resolve(fn: Any) -> Any:
-    """The converted form of a callable, or the callable itself when there is none."""
-    kind = type(fn)
-    if kind is FunctionType:
+    """Return the converted form of a callable, or the callable itself if it is not converted."""
+    fn_type = type(fn)
+    if fn_type is FunctionType:
         return _function(fn)
-    if kind is MethodType:
+    if fn_type is MethodType:
         inner = fn.__func__
         if type(inner) is not FunctionType:
             return fn
         converted = _function(inner)
         return fn if converted is inner else MethodType(converted, fn.__self__)
-    if kind is BuiltinFunctionType or isinstance(fn, type):
+    if fn_type is BuiltinFunctionType or isinstance(fn, type):
         return fn
     if isinstance(fn, functools.partial):
         inner = resolve(fn.func)
         return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
-    call = getattr(kind, "__call__", None)  # noqa: B004 - the method itself is wanted
+    call = getattr(fn_type, "__call__", None)  # noqa: B004 - this looks up the method itself
     if type(call) is FunctionType:
         converted = _function(call)
         return fn if converted is call else MethodType(converted, fn)
@@ -79,9 +78,9 @@ def resolve(fn: Any) -> Any:
 
 
 def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Converts a function of the user's when AutoGraph is on in this thread.
+    """Convert a user's function if AutoGraph is on in this thread.
 
-    For the parts of Meshflow that call back: layers, `tf.map_fn`, strategies.
+    The parts of Meshflow that call user functions (layers, `tf.map_fn`, strategies) use it.
     """
     return resolve(fn) if status.is_enabled() else fn
 
@@ -93,11 +92,12 @@ def _function(fn: FunctionType) -> FunctionType:
     if code is None:
         status.log.debug("%s is not converted: %s", fn.__qualname__, compiler.reason(fn))
         return fn
-    # Made again each time, in microseconds: kept beside `fn`, its closure would keep what `fn` is part of for ever.
+    # The function is rebuilt for each call, which takes microseconds. A cached function would keep
+    # its closure, and the objects that own `fn`, alive forever.
     return compiler.rebuild(fn, code, _runtime[0])
 
 
-def _plain_function(fn: Any) -> FunctionType | None:
+def _plain_function(fn: Callable[..., Any]) -> FunctionType | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
@@ -107,18 +107,18 @@ def _plain_function(fn: Any) -> FunctionType | None:
 def to_code(
     entity: Callable[..., Any], recursive: bool = True, experimental_optional_features: Any = None
 ) -> str:
-    """The Python source that a function is converted to.
+    """Return the Python source to which a function is converted.
 
     Args:
-      entity: a function, a method or a `tf.function`.
-      recursive: accepted; called functions are always converted when they are called.
-      experimental_optional_features: ignored.
+      entity: A function, a method or a `tf.function`.
+      recursive: Ignored; called functions are always converted when they are called.
+      experimental_optional_features: Ignored.
 
     Returns:
-      Source text, for reading: it refers to AutoGraph's runtime as `ag__`.
+      The source text, for reading only: it refers to AutoGraph's runtime as `ag__`.
 
     Raises:
-      ValueError: when the function cannot be converted.
+      ValueError: If the function cannot be converted.
 
     Example:
       >>> import meshflow as tf
@@ -141,12 +141,12 @@ def to_code(
 def to_graph(
     entity: Callable[..., Any], recursive: bool = True, experimental_optional_features: Any = None
 ) -> Callable[..., Any]:
-    """The converted form of a function, for use inside traced code.
+    """Return the converted form of a function, for use inside traced code.
 
     Args:
-      entity: a function or a `tf.function`.
-      recursive: accepted; called functions are always converted.
-      experimental_optional_features: ignored.
+      entity: A function or a `tf.function`.
+      recursive: Ignored; called functions are always converted.
+      experimental_optional_features: Ignored.
 
     Returns:
       A callable with the same arguments.

@@ -1,7 +1,7 @@
-"""The expression half of the transformation: calls, `and`/`or`/`not`, `a if c else b`, `a < b < c`.
+"""Transformation of expressions: calls, `and`/`or`/`not`, `a if c else b`, `a < b < c`.
 
-Operands that Python evaluates only when needed become lambdas. An operand with `:=` cannot (the
-name would be the lambda's own), so such an expression stays plain Python.
+Operands that Python evaluates only if needed become lambdas. An operand with `:=` cannot become
+one, because the name would be local to the lambda; such an expression remains plain Python.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ _STATIC_COMPARISONS = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 
 
 class ExpressionTransformer(ast.NodeTransformer):
-    """Rewrites expressions of one function scope.
+    """Transformer of the expressions of one function scope.
 
     Attributes:
-      first_parameter: the first parameter of the function, for `super()`.
+      first_parameter: The first parameter of the function, for `super()`.
     """
 
     first_parameter: str | None = None
 
     def expression(self, node: ast.expr) -> ast.expr:
-        """The rewritten form of one expression."""
+        """Rewrite one expression."""
         result: ast.expr = self.visit(node)
         return result
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         callee = node.func
         if isinstance(callee, ast.Name) and callee.id == "super" and not node.args:
-            # Inside a generated inner function `super()` would look for that function's arguments.
+            # In a generated inner function, `super()` would use the arguments of that function.
             if self.first_parameter is not None:
                 node.args = [nodes.name("__class__"), nodes.name(self.first_parameter)]
             return node
         self.generic_visit(node)
-        node.func = ast.copy_location(nodes.call("fn", node.func), callee)
+        node.func = ast.copy_location(nodes.call("convert_callee", node.func), callee)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
@@ -55,20 +55,20 @@ class ExpressionTransformer(ast.NodeTransformer):
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        keep = _binds(node.body) or _binds(node.orelse) or is_static(node.test)
+        unchanged = _binds(node.body) or _binds(node.orelse) or is_static(node.test)
         self.generic_visit(node)
-        if keep:
+        if unchanged:
             return node
-        where = ast.Constant(node.lineno)
-        replaced = nodes.call(
-            "if_exp", node.test, nodes.thunk(node.body), nodes.thunk(node.orelse), where
+        line = ast.Constant(node.lineno)
+        call = nodes.call(
+            "if_exp", node.test, nodes.thunk(node.body), nodes.thunk(node.orelse), line
         )
-        return ast.copy_location(replaced, node)
+        return ast.copy_location(call, node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        keep = len(node.ops) == 1 or any(_binds(c) for c in node.comparators)
+        unchanged = len(node.ops) == 1 or any(_binds(c) for c in node.comparators)
         self.generic_visit(node)
-        if keep:
+        if unchanged:
             return node
         steps: list[ast.expr] = []
         for operator, right in zip(node.ops, node.comparators, strict=True):
@@ -83,7 +83,7 @@ class ExpressionTransformer(ast.NodeTransformer):
 
 
 def is_static(test: ast.expr) -> bool:
-    """Whether a condition always has a plain Python truth value, whatever the operands are."""
+    """Check whether a condition is a plain Python Boolean for any operands."""
     match test:
         case ast.Constant():
             return True

@@ -1,14 +1,14 @@
-"""Liveness: which variables may still be read at each control-flow statement.
+"""Liveness analysis: the variables that may still be read at each control-flow statement.
 
-A staged branch or loop returns the variables that are needed afterwards; asking for others
-would make valid programs fail ("x is not defined in the else branch"). The analysis is the
-textbook backward one. It needs no control-flow graph because it runs after jumps were lowered:
-what remains is nested blocks. A variable that an inner function uses is always live.
+A staged branch or loop returns only the variables that are needed afterwards; requiring others
+would make valid programs fail ("x is not defined in the else branch"). This is the textbook
+backward analysis. It needs no control-flow graph, because it runs after jumps were lowered and sees
+only nested blocks. A variable that an inner function uses is always live.
 
-The results are attributes on the statements:
+The results are attributes of the statements:
 
-* `ag_after`: live after an `if`, `for` or `while`;
-* `ag_before`: live at its start (for a loop: at the start of any iteration's body or test).
+* `ag_after`: variables that are live after an `if`, `for` or `while`;
+* `ag_before`: variables that are live at its start (for a loop: at the start of any iteration).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from meshflow.core.autograph.names import Names
 
 
 def annotate(body: list[ast.stmt], captured: set[str]) -> None:
-    """Computes liveness for a function body and stores it on its statements.
+    """Compute the liveness for a function body and store it on its statements.
 
     Args:
-      body: statements without `break`, `continue` or nested `return`.
-      captured: variables that stay live: used by inner functions, global or nonlocal.
+      body: Statements without `break`, `continue` or nested `return`.
+      captured: Variables that are always live: global, nonlocal, or used by inner functions.
     """
     _Liveness(captured).block(body, set())
 
@@ -33,7 +33,7 @@ class _Liveness:
         self.always = always
 
     def block(self, statements: list[ast.stmt], after: set[str]) -> set[str]:
-        """Variables live before a block, given those live after it."""
+        """Return the variables that are live before a block, from those that are live after it."""
         live = after | self.always
         for statement in reversed(statements):
             live = self.statement(statement, live)
@@ -57,10 +57,10 @@ class _Liveness:
         needed = set(test.reads)
         while True:
             inside = self.block(node.body, after | needed)
-            grown = test.reads | (inside - test.writes)
-            if grown == needed:
+            new_needed = test.reads | (inside - test.writes)
+            if new_needed == needed:
                 break
-            needed = grown
+            needed = new_needed
         node.ag_after, node.ag_before = after, needed  # type: ignore[attr-defined]
         return after | needed
 
@@ -70,10 +70,10 @@ class _Liveness:
         needed = set(stop)
         while True:
             inside = self.block(node.body, after | needed)
-            grown = stop | (inside - target.writes) | target.reads
-            if grown == needed:
+            new_needed = stop | (inside - target.writes) | target.reads
+            if new_needed == needed:
                 break
-            needed = grown
+            needed = new_needed
         node.ag_after, node.ag_before = after, needed  # type: ignore[attr-defined]
         return after | needed | Names(node.iter).reads
 
@@ -90,7 +90,7 @@ class _Liveness:
         for handler in node.handlers:
             caught = self.block(handler.body, final) - {handler.name or ""}
             handlers |= caught | Names(handler.type).reads
-        # An exception may leave the body anywhere, so what handlers read is live throughout.
+        # An exception may leave the body anywhere, so variables that handlers read are live in it.
         always, self.always = self.always, self.always | handlers
         live = self.block(node.body, self.block(node.orelse, final))
         self.always = always

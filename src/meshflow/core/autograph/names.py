@@ -1,11 +1,11 @@
-"""Which variables a piece of syntax reads, writes and hands to inner functions.
+"""Analysis of the names that syntax reads, writes and passes to inner functions.
 
-The three sets are what liveness analysis and the state of staged blocks are made of. Scopes
-are Python's: comprehensions and inner functions keep their own variables to themselves, while
-`nonlocal` and `:=` reach out.
+Liveness analysis and the state of staged blocks are built from these three sets. Scopes are those
+of Python: comprehensions and inner functions have their own variables, while `nonlocal` and `:=`
+bind variables of outer scopes.
 
-`stores` and `mutated` name what is changed *inside* objects: `self.x = 1`, `d["k"] = 1`,
-`items.append(1)`. Keys are the source text of the place.
+`stores` and `mutated` hold changes *inside* objects: `self.x = 1`, `d["k"] = 1`, `items.append(1)`.
+Their keys are the source text of the changed expression.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import ast
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
 
-# Methods by which Python's containers change in place.
+# Methods that change Python's containers in place.
 MUTATORS = frozenset(
     {
         "append",
@@ -34,15 +34,15 @@ MUTATORS = frozenset(
 
 
 class Names(ast.NodeVisitor):
-    """Collects the names of one or more statements or expressions of a single function scope.
+    """Names in statements or expressions of one function scope.
 
     Attributes:
-      reads: variables whose value is used, also by inner functions.
-      writes: variables bound or deleted.
-      captured: variables that inner functions use, possibly later.
-      outer: variables declared `global` or `nonlocal`.
-      stores: places inside objects that are assigned, by source text.
-      mutated: containers changed by a method or by an item assignment with a computed key.
+      reads: Variables that are read, also by inner functions.
+      writes: Variables that are bound or deleted.
+      captured: Variables that inner functions use, possibly later.
+      outer: Variables that are declared `global` or `nonlocal`.
+      stores: Attributes and items that are assigned, by source text.
+      mutated: Containers that are changed by a method or by an item assignment with a computed key.
     """
 
     def __init__(self, *nodes: ast.AST | None) -> None:
@@ -59,7 +59,7 @@ class Names(ast.NodeVisitor):
 
     @property
     def outer(self) -> set[str]:
-        """Variables declared `global` or `nonlocal`."""
+        """Return the variables that are declared `global` or `nonlocal`."""
         return self.globals | self.nonlocals
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -98,7 +98,7 @@ class Names(ast.NodeVisitor):
             self.writes.add(node.rest)
         self.generic_visit(node)
 
-    # ---- places inside objects ----------------------------------------------------------------
+    # ---- attributes and items -----------------------------------------------------------------
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load) and root_of(node) is not None:
@@ -160,9 +160,9 @@ class Names(ast.NodeVisitor):
             inner.visit(node.elt)
         self.reads |= inner.reads - bound
         self.captured |= inner.captured - bound
-        self.writes |= inner.writes - bound  # `:=` binds outside
+        self.writes |= inner.writes - bound  # `:=` binds a variable of the enclosing scope.
         self.mutated |= {
-            text: place for text, place in inner.mutated.items() if root_of(place) not in bound
+            text: node for text, node in inner.mutated.items() if root_of(node) not in bound
         }
         if isinstance(node, ast.GeneratorExp):
             self.captured |= inner.reads - bound
@@ -179,16 +179,16 @@ class Names(ast.NodeVisitor):
         self.captured |= free
 
 
-def root_of(place: ast.expr) -> str | None:
-    """The variable at the root of `a.b[0].c`, or None when the place needs computing."""
-    while not isinstance(place, ast.Name):
-        if isinstance(place, ast.Attribute) or (
-            isinstance(place, ast.Subscript) and _is_constant(place.slice)
+def root_of(node: ast.expr) -> str | None:
+    """Return the variable at the root of `a.b[0].c`, or None if a part must be computed."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute) or (
+            isinstance(node, ast.Subscript) and _is_constant(node.slice)
         ):
-            place = place.value
+            node = node.value
         else:
             return None
-    return place.id
+    return node.id
 
 
 def _is_constant(index: ast.expr) -> bool:
@@ -198,18 +198,18 @@ def _is_constant(index: ast.expr) -> bool:
 
 
 def parameter_names(args: ast.arguments) -> list[str]:
-    """All parameters of a function, positional ones first."""
-    plain = [*args.posonlyargs, *args.args]
+    """Return the names of all parameters of a function, positional ones first."""
+    parameters = [*args.posonlyargs, *args.args]
     if args.vararg:
-        plain.append(args.vararg)
-    plain.extend(args.kwonlyargs)
+        parameters.append(args.vararg)
+    parameters.extend(args.kwonlyargs)
     if args.kwarg:
-        plain.append(args.kwarg)
-    return [a.arg for a in plain]
+        parameters.append(args.kwarg)
+    return [a.arg for a in parameters]
 
 
 def free_names(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
-    """Variables that an inner function takes from the scopes around it."""
+    """Return the variables that an inner function uses from enclosing scopes."""
     body = [node.body] if isinstance(node, ast.Lambda) else node.body
     names = Names(*body)
     bound = (set(parameter_names(node.args)) | names.writes) - names.outer

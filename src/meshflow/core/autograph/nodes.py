@@ -1,81 +1,80 @@
-"""Short constructors for the syntax that AutoGraph generates.
+"""Constructors for the syntax nodes that AutoGraph generates.
 
-Generated nodes have no position of their own; the transformer copies the position of the
-statement they stand for, so that tracebacks show the user's line.
+Generated nodes have no positions; the transformer copies the position of the replaced statement, so
+that tracebacks show the user's line.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-# Generated names start with this, so they never meet a name of the user's.
+# Generated names have this prefix, which prevents conflicts with the user's names.
 PREFIX = "ag__"
 
 
 def name(identifier: str) -> ast.Name:
-    """Reads a variable."""
+    """Create a read of a variable."""
     return ast.Name(identifier, ast.Load())
 
 
 def assign(identifier: str, value: ast.expr) -> ast.Assign:
-    """`identifier = value`."""
+    """Create `identifier = value`."""
     return ast.Assign([ast.Name(identifier, ast.Store())], value)
 
 
 def runtime(attribute: str) -> ast.Attribute:
-    """A member of the runtime library: `ag__.attribute`."""
+    """Create `ag__.attribute`, a member of the runtime library."""
     return ast.Attribute(name(PREFIX), attribute, ast.Load())
 
 
 def call(attribute: str, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
-    """Calls a function of the runtime library."""
+    """Create a call of a function of the runtime library."""
     return ast.Call(
         runtime(attribute), list(args), [ast.keyword(key, value) for key, value in keywords.items()]
     )
 
 
 def parameters(names: Iterable[str] = ()) -> ast.arguments:
-    """A plain positional parameter list."""
+    """Create a list of positional parameters."""
     return ast.arguments(
         posonlyargs=[], args=[ast.arg(n) for n in names], kwonlyargs=[], kw_defaults=[], defaults=[]
     )
 
 
 def thunk(body: ast.expr) -> ast.Lambda:
-    """`lambda: body`."""
+    """Create `lambda: body`."""
     return ast.Lambda(parameters(), body)
 
 
 def function(identifier: str, params: Sequence[str], body: list[ast.stmt]) -> ast.FunctionDef:
-    """`def identifier(params): body`."""
+    """Create `def identifier(params): body`."""
     definition = ast.FunctionDef(
         name=identifier, args=parameters(params), body=body or [ast.Pass()], decorator_list=[]
     )
-    # Required from Python 3.12 on, ignored (and unknown to type checkers) before.
+    # Python 3.12 and later require this attribute; earlier versions ignore it.
     definition.type_params = []  # type: ignore[attr-defined, unused-ignore]
     return definition
 
 
 def negation(value: ast.expr) -> ast.UnaryOp:
-    """`not value`."""
+    """Create `not value`."""
     return ast.UnaryOp(ast.Not(), value)
 
 
 def none_of(flags: Sequence[str]) -> ast.expr:
-    """`not a`, or `not a and not b` for several flags."""
+    """Create `not a`, or `not a and not b` for several flags."""
     terms: list[ast.expr] = [negation(name(flag)) for flag in flags]
     return terms[0] if len(terms) == 1 else ast.BoolOp(ast.And(), terms)
 
 
-def constants(values: Iterable[Any]) -> ast.Tuple:
-    """A tuple of constants."""
+def constants(values: Iterable[str | bool]) -> ast.Tuple:
+    """Create a tuple of constants."""
     return ast.Tuple([ast.Constant(v) for v in values], ast.Load())
 
 
 def located(nodes: list[ast.stmt], origin: ast.AST) -> list[ast.stmt]:
-    """Gives generated statements the position of the statement they replace: its first line."""
+    """Give generated statements the position of the first line of the statement they replace."""
     for node in nodes:
         if not hasattr(node, "lineno"):
             ast.copy_location(node, origin)
@@ -88,18 +87,18 @@ def located(nodes: list[ast.stmt], origin: ast.AST) -> list[ast.stmt]:
 
 
 def fill_positions(tree: ast.AST) -> None:
-    """Gives every node without a position the first line of the node around it.
+    """Give every node without a position the first line of the enclosing node.
 
-    `ast.fix_missing_locations` would pass on the last line too, and Python reports a method call
-    at the line where its attribute ends.
+    `ast.fix_missing_locations` would also copy the last line, and Python reports a method call at
+    the line in which its attribute ends.
     """
-    waiting = [(tree, (1, 0, 1, 0))]
-    while waiting:
-        node, around = waiting.pop()
+    pending = [(tree, (1, 0, 1, 0))]
+    while pending:
+        node, position = pending.pop()
         if "lineno" in node._attributes:
             if not hasattr(node, "lineno"):
-                node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = around  # type: ignore[attr-defined]
+                node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = position  # type: ignore[attr-defined]
             line, column = node.lineno, node.col_offset  # type: ignore[attr-defined]
             one_line = node.end_lineno == line  # type: ignore[attr-defined]
-            around = line, column, line, node.end_col_offset if one_line else column + 1  # type: ignore[attr-defined]
-        waiting.extend((child, around) for child in ast.iter_child_nodes(node))
+            position = line, column, line, node.end_col_offset if one_line else column + 1  # type: ignore[attr-defined]
+        pending.extend((child, position) for child in ast.iter_child_nodes(node))

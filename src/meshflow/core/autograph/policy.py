@@ -1,8 +1,7 @@
-"""What gets converted: the user's own functions, and nothing of a library's.
+"""Selection of the functions that AutoGraph converts: the user's own, and none of libraries.
 
-Python's standard library, installed packages and Meshflow itself run as they are. A package that
-itself applies `tf.function` to its functions opts in: its other functions are converted too when
-such a function calls them.
+Python's standard library, installed packages and Meshflow itself run unchanged. A package that
+applies `tf.function` to its functions opts in: its other functions are converted, too, when called.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sysconfig
 from types import FunctionType
 
 _MESHFLOW = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-# Packages installed in site-packages whose functions were given to `tf.function`.
+# Packages in site-packages that passed functions to `tf.function`.
 _opted_in: set[str] = set()
 
 
@@ -30,19 +29,21 @@ def _library_folders() -> tuple[str, ...]:
 
 @functools.cache
 def _is_own_file(filename: str) -> bool:
-    """Whether a file belongs to Meshflow (its tests, outside the package, do not)."""
+    """Check whether a file belongs to Meshflow; its tests are outside of the package."""
     return not filename.startswith("<") and os.path.abspath(filename).startswith(_MESHFLOW)
 
 
 @functools.cache
 def _is_library_file(filename: str) -> bool:
     if filename.startswith("<"):
-        return filename.startswith("<frozen")  # else typed by the user: <stdin>, <doctest ...>
+        return filename.startswith(
+            "<frozen"
+        )  # Other such names, <stdin> and <doctest ...>, are the user's input.
     return os.path.abspath(filename).startswith(_library_folders())
 
 
 def is_users_file(filename: str) -> bool:
-    """Whether a file is neither Meshflow's nor that of a library."""
+    """Check whether a file belongs neither to Meshflow nor to a library."""
     return not _is_own_file(filename) and not _is_library_file(filename)
 
 
@@ -51,13 +52,13 @@ def _package(function: FunctionType) -> str:
 
 
 def opt_in(function: FunctionType) -> None:
-    """Notes that a function was given to `tf.function`, with the package it comes from."""
+    """Allow the conversion of the package of a function that was passed to `tf.function`."""
     if _is_library_file(function.__code__.co_filename):
         _opted_in.add(_package(function))
 
 
 def is_convertible(function: FunctionType) -> bool:
-    """Whether a function is the user's."""
+    """Check whether a function may be converted."""
     filename = function.__code__.co_filename
     if _is_own_file(filename) or getattr(function, "ag_do_not_convert", False):
         return False

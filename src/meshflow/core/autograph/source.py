@@ -1,8 +1,8 @@
-"""From a function's code object back to its syntax tree.
+"""Lookup of the syntax tree of a function from its code object.
 
-Files are parsed whole, so that line numbers need no correction; functions are then found
-by their first line. Lambdas that share a line are told apart by the columns that Python (3.11
-and later) records for every instruction.
+Files are parsed completely, so that line numbers need no correction; functions are then found by
+their first line. Lambdas in the same line are distinguished by the columns that Python (3.11 and
+later) records for every instruction.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ class SourceNotFoundError(Exception):
 
 
 class _File:
-    """One parsed source file."""
+    """A parsed source file, with its functions by their first line."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
-        self.by_line: dict[int, list[Any]] = defaultdict(list)
+        self.by_line: dict[int, list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]] = (
+            defaultdict(list)
+        )
         try:
             tree = ast.parse("".join(lines))
         except SyntaxError as error:
@@ -38,23 +40,23 @@ class _File:
                 self.by_line[min([node.lineno, *(d.lineno for d in decorators)])].append(node)
 
 
-# Trees take more memory than all else that is kept of a file: those of the latest files are kept.
+# Trees take most of the memory of a parsed file, so only the latest files are cached.
 _FILES = 8
 _files: dict[str, _File] = {}
 
 
 def definition_of(code: CodeType, module_globals: dict[str, Any]) -> Definition:
-    """The syntax tree of the function that `code` was compiled from, as a fresh copy.
+    """Return a new copy of the syntax tree of the function from which `code` was compiled.
 
     Args:
-      code: a function's code object.
-      module_globals: the function's globals, for loaders that keep sources.
+      code: Code object of a function.
+      module_globals: Globals of the function, for loaders that hold sources.
 
     Returns:
       A `FunctionDef` without decorators, or a `Lambda`.
 
     Raises:
-      SourceNotFoundError: when there is no source, or it has changed since.
+      SourceNotFoundError: If there is no source, or if it has changed.
     """
     filename = code.co_filename
     lines = linecache.getlines(filename, module_globals)
@@ -76,18 +78,18 @@ def definition_of(code: CodeType, module_globals: dict[str, Any]) -> Definition:
 
 def _matches(node: Any, code: CodeType) -> bool:
     if isinstance(node, ast.Lambda):
-        named = code.co_name == "<lambda>"
+        has_name = code.co_name == "<lambda>"
     else:
-        named = isinstance(node, ast.FunctionDef) and node.name == code.co_name
-    if not named:
+        has_name = isinstance(node, ast.FunctionDef) and node.name == code.co_name
+    if not has_name:
         return False
     args = node.args
     count = len(args.posonlyargs) + len(args.args)
-    given = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-    known = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    names = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    code_names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     # Private names (`__x`) are mangled in the code.
     return count == code.co_argcount and all(
-        k.endswith(g) for k, g in zip(known, given, strict=True)
+        c.endswith(n) for c, n in zip(code_names, names, strict=True)
     )
 
 
@@ -96,28 +98,28 @@ def _same_place(node: Any, code: CodeType) -> bool:
     first = (body.lineno, body.col_offset)
     last_node = node.body if isinstance(node, ast.Lambda) else node.body[-1]
     last = (last_node.end_lineno, last_node.end_col_offset)
-    spots = [p for p in code.co_positions() if None not in p and p[3] > p[2]]  # type: ignore[operator]
-    if not spots:
+    positions = [p for p in code.co_positions() if None not in p and p[3] > p[2]]  # type: ignore[operator]
+    if not positions:
         return False
-    begin = min((line, column) for line, _, column, _ in spots)
-    end = max((line, column) for _, line, _, column in spots)
+    begin = min((line, column) for line, _, column, _ in positions)
+    end = max((line, column) for _, line, _, column in positions)
     return begin >= first and end == last
 
 
 def _copy(node: Any, lines: list[str]) -> Definition:
     if isinstance(node, ast.Lambda):
         return copy.deepcopy(node)
-    # Parsing the few lines again is several times faster than copying the tree.
+    # Parsing a few lines again is several times faster than copying the tree.
     text = "".join(lines[node.lineno - 1 : node.end_lineno])
     indented = text[0] in " \t"
     start = node.lineno - 2 if indented else node.lineno - 1
     if _starts_line(node, lines):
         try:
             tree = ast.parse("if 1:\n" + text if indented else text)
-            found: Any = tree.body[0].body[0] if indented else tree.body[0]  # type: ignore[attr-defined]
-            ast.increment_lineno(found, start)
-            found.decorator_list = []
-            return found
+            definition: Any = tree.body[0].body[0] if indented else tree.body[0]  # type: ignore[attr-defined]
+            ast.increment_lineno(definition, start)
+            definition.decorator_list = []
+            return definition
         except SyntaxError:
             pass
     copied = copy.deepcopy(node)

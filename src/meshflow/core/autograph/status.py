@@ -1,7 +1,7 @@
-"""Whether AutoGraph is on in this thread, and the switches that users have.
+"""State of AutoGraph in this thread, and the switches of the public API.
 
-`tf.function(autograph=True)` turns it on while it traces. Parts of Meshflow that call functions of
-the user's (Keras layers, `tf.map_fn`, `Dataset.map`) then convert them with `convert_if_enabled`.
+`tf.function(autograph=True)` turns it on while it traces. Parts of Meshflow that call user
+functions (Keras layers, `tf.map_fn`, `Dataset.map`) then convert them with `convert_if_enabled`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from meshflow.core.values.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,13 +31,13 @@ _status = _Status()
 
 
 def is_enabled() -> bool:
-    """Whether functions called now should be converted."""
+    """Check whether functions that are called now should be converted."""
     return _status.enabled
 
 
 @contextlib.contextmanager
 def switched(enabled: bool) -> Iterator[None]:
-    """Turns AutoGraph on or off for a block."""
+    """Turn AutoGraph on or off for a block."""
     saved, _status.enabled = _status.enabled, enabled
     try:
         yield
@@ -43,7 +46,7 @@ def switched(enabled: bool) -> Iterator[None]:
 
 
 class Feature(enum.Enum):
-    """Optional features of TensorFlow's AutoGraph; accepted where TensorFlow takes them, and ignored."""
+    """Optional features of TensorFlow's AutoGraph, which are accepted and ignored."""
 
     ALL = "ALL"
     AUTO_CONTROL_DEPS = "AUTO_CONTROL_DEPS"
@@ -55,24 +58,24 @@ class Feature(enum.Enum):
 
     @classmethod
     def all(cls) -> tuple[Feature, ...]:
-        """All features."""
+        """Return all features."""
         return tuple(cls)
 
     @classmethod
-    def all_but(cls, exclude: Any) -> tuple[Feature, ...]:
-        """All features but one, or but those in a collection."""
-        left_out = exclude if isinstance(exclude, (list, tuple, set)) else (exclude,)
-        return tuple(f for f in cls if f not in left_out)
+    def all_but(cls, exclude: Feature | Iterable[Feature]) -> tuple[Feature, ...]:
+        """Return all features except one, or except those in a collection."""
+        excluded = exclude if isinstance(exclude, (list, tuple, set)) else (exclude,)
+        return tuple(f for f in cls if f not in excluded)
 
 
 def do_not_convert(func: F | None = None) -> Any:
-    """Decorator: the function and what it calls run as plain Python while traced.
+    """Run a function, and the functions that it calls, as plain Python while it is traced.
 
     Args:
-      func: the function; None to use `do_not_convert()` as a decorator with parentheses.
+      func: The function; None to use `do_not_convert()` as a decorator with parentheses.
 
     Returns:
-      A function that AutoGraph leaves alone.
+      A function that AutoGraph does not convert.
 
     Example:
       >>> import meshflow as tf
@@ -86,20 +89,20 @@ def do_not_convert(func: F | None = None) -> Any:
         return do_not_convert
 
     @functools.wraps(func)
-    def plain(*args: Any, **kwargs: Any) -> Any:
+    def run_unconverted(*args: Any, **kwargs: Any) -> Any:
         with switched(False):
             return func(*args, **kwargs)
 
-    plain.ag_do_not_convert = True  # type: ignore[attr-defined]
-    return plain
+    run_unconverted.ag_do_not_convert = True  # type: ignore[attr-defined]
+    return run_unconverted
 
 
 def set_verbosity(level: int, alsologtostdout: bool = False) -> None:
-    """Sets how much AutoGraph tells through the logger `meshflow.autograph`.
+    """Set how many messages AutoGraph writes to the logger `meshflow.autograph`.
 
     Args:
-      level: 0 for nothing but warnings; 1 and more to name functions that stay unconverted, and why.
-      alsologtostdout: also print the messages.
+      level: 0 for warnings only; 1 or more to log functions that are not converted.
+      alsologtostdout: Whether to print the messages, too.
 
     Example:
       >>> import meshflow as tf
@@ -115,19 +118,19 @@ def set_verbosity(level: int, alsologtostdout: bool = False) -> None:
 def set_loop_options(
     parallel_iterations: int | None = None,
     swap_memory: bool | None = None,
-    maximum_iterations: Any = None,
-    shape_invariants: Any = None,
+    maximum_iterations: int | Tensor | None = None,
+    shape_invariants: Sequence[tuple[Any, Any]] | None = None,
 ) -> None:
-    """Gives options to the loop whose body starts with this call.
+    """Set options of the loop that starts with this call.
 
-    Outside a staged loop it does nothing. Only `maximum_iterations` has an effect: XLA schedules
+    Outside of a staged loop it does nothing. Only `maximum_iterations` has an effect: XLA schedules
     iterations itself, and shapes are always invariant.
 
     Args:
-      parallel_iterations: ignored.
-      swap_memory: ignored.
-      maximum_iterations: the most iterations a staged loop may run.
-      shape_invariants: ignored.
+      parallel_iterations: Ignored.
+      swap_memory: Ignored.
+      maximum_iterations: Maximum number of iterations of a staged loop.
+      shape_invariants: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,6 +1,6 @@
-"""Shorter tracebacks: the frames between two lines of the user's code are not the user's business.
+"""Shorter tracebacks, without the internal frames between two lines of user code.
 
-`JAX_TRACEBACK_FILTERING=off`, JAX's own switch, shows everything.
+`JAX_TRACEBACK_FILTERING=off`, JAX's own switch, keeps all frames.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def _hidden_places() -> tuple[str, ...]:
 
 
 def filtered(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of AutoGraph, staging, tracing and JAX."""
+    """Return a traceback without the frames of AutoGraph, staging, tracing and JAX."""
     if os.environ.get("JAX_TRACEBACK_FILTERING") == "off":
         return traceback
-    kept: list[TracebackType] = []
+    entries: list[TracebackType] = []
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith(_hidden_places()):
-            kept.append(traceback)
+            entries.append(traceback)
         traceback = traceback.tb_next
     result: TracebackType | None = None
-    for entry in reversed(kept):
+    for entry in reversed(entries):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result

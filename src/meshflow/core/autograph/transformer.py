@@ -1,6 +1,6 @@
-"""The statement half of the transformation: functions, `if`, `while`, `for`, `assert`.
+"""Transformation of statements: functions, `if`, `while`, `for`, `assert`.
 
-A block becomes inner functions plus one call of the runtime library:
+A block becomes inner functions and one call of the runtime library:
 
     if x > 0:            def ag__body_1():
         y = x                nonlocal y
@@ -10,7 +10,7 @@ A block becomes inner functions plus one call of the runtime library:
                          ag__.if_stmt(x > 0, ag__body_1, ag__else_1, lambda: (...), ag__set_1, ...)
 
 Every variable that a block changes is declared `nonlocal` in it, so with a plain Python condition
-the program does exactly what it did before.
+the program does exactly the same as before.
 """
 
 from __future__ import annotations
@@ -22,25 +22,19 @@ from meshflow.core.autograph.expressions import ExpressionTransformer, is_static
 from meshflow.core.autograph.names import Names, parameter_names
 from meshflow.core.autograph.state import State
 
-# Functions that look at the frame they are called from.
+# Functions that inspect the frame of their caller.
 _FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir"})
 
 
 class UnsupportedError(Exception):
-    """A function that cannot be converted; the text says why."""
+    """Error for a function that cannot be converted; its text is the reason."""
 
 
 def transform(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef | ast.Lambda:
-    """Rewrites a function, and the functions defined inside it.
-
-    Args:
-      node: a function definition without decorators, or a lambda; changed in place.
-
-    Returns:
-      The new node, with all positions filled in.
+    """Rewrite a function without decorators, in place, and the functions defined inside it.
 
     Raises:
-      UnsupportedError: for generators, coroutines and functions that inspect their frame.
+      UnsupportedError: For generators, coroutines and functions that inspect their frame.
     """
     _refuse_unsupported(node)
     transformer = _Function(node)
@@ -64,24 +58,24 @@ def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
                 pass
             case ast.Call(func=ast.Name(id=called)) if called in _FRAME_READERS:
                 raise UnsupportedError(
-                    f"it calls {called}(), which looks at the frame of its caller"
+                    f"it calls {called}(), which inspects the frame of its caller"
                 )
 
 
 def _own_nodes(function: ast.AST) -> list[ast.AST]:
-    """The nodes of a function that are not part of functions inside it."""
-    found: list[ast.AST] = []
-    waiting = list(ast.iter_child_nodes(function))
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
+    """List the nodes of a function that are not part of inner functions."""
+    own_nodes: list[ast.AST] = []
+    pending = list(ast.iter_child_nodes(function))
+    while pending:
+        node = pending.pop()
+        own_nodes.append(node)
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            waiting.extend(ast.iter_child_nodes(node))
-    return found
+            pending.extend(ast.iter_child_nodes(node))
+    return own_nodes
 
 
 class _Function(ExpressionTransformer):
-    """Rewrites one function scope."""
+    """Transformer of one function scope."""
 
     def __init__(self, node: ast.FunctionDef | ast.Lambda) -> None:
         params = parameter_names(node.args)
@@ -89,17 +83,15 @@ class _Function(ExpressionTransformer):
         self.first_parameter = params[0] if params else None
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
-        # Variables changed in blocks; each needs a binding in the function itself.
+        # Variables that blocks change; each needs a binding in the function itself.
         self.shared: set[str] = set()
         self.count = 0
 
     def lambda_(self, node: ast.Lambda) -> ast.Lambda:
-        """Rewrites the body of a lambda."""
         node.body = self.expression(node.body)
         return node
 
     def definition(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """Rewrites the body of a function definition."""
         names = Names(*node.body)
         self.globals, self.nonlocals = names.globals, names.nonlocals
         body = control_flow_lowering.lower(_without_declarations(node.body) or [ast.Pass()])
@@ -113,7 +105,7 @@ class _Function(ExpressionTransformer):
         head = self._declare(self.globals, self.nonlocals)
         unbound = sorted(self.shared - self.params - self.globals - self.nonlocals)
         if unbound:
-            # Never runs; it makes the names local to this function for the `nonlocal`s inside.
+            # This never runs; it makes the names local, as the inner `nonlocal`s require.
             targets: list[ast.expr] = [ast.Name(n, ast.Store()) for n in unbound]
             head.append(ast.If(ast.Constant(False), [ast.Assign(targets, ast.Constant(None))], []))
         return head
@@ -128,16 +120,15 @@ class _Function(ExpressionTransformer):
         return result
 
     def _declarations(self, written: set[str]) -> list[ast.stmt]:
-        """`global` and `nonlocal` statements for an inner function that changes `written`."""
+        """Return `global` and `nonlocal` statements for an inner function that changes `written`."""
         self.shared |= written
         return self._declare(written & self.globals, written - self.globals)
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        """Rewrites a block."""
         result: list[ast.stmt] = []
         for statement in statements:
-            replaced = self.visit(statement)
-            result.extend(replaced if isinstance(replaced, list) else [replaced])
+            rewritten = self.visit(statement)
+            result.extend(rewritten if isinstance(rewritten, list) else [rewritten])
         return result
 
     # ---- functions inside the function --------------------------------------------------------
@@ -174,20 +165,20 @@ class _Function(ExpressionTransformer):
             node.test, node.body, node.orelse = test, body, orelse
             return node
         state = State.of(names, after, before)
-        number = self._next()
-        declare = self._declarations(names.writes)
-        else_name = f"{nodes.PREFIX}else_{number}"
+        index = self._next()
+        declarations = self._declarations(names.writes)
+        else_name = f"{nodes.PREFIX}else_{index}"
         result: list[ast.stmt] = [
-            nodes.function(f"{nodes.PREFIX}body_{number}", (), [*declare, *body])
+            nodes.function(f"{nodes.PREFIX}body_{index}", (), [*declarations, *body])
         ]
         if orelse:
-            result.append(nodes.function(else_name, (), [*declare, *orelse]))
-        setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
+            result.append(nodes.function(else_name, (), [*declarations, *orelse]))
+        setter = state.setter(f"{nodes.PREFIX}set_{index}", declarations)
         result.append(setter)
         call = nodes.call(
             "if_stmt",
             test,
-            nodes.name(f"{nodes.PREFIX}body_{number}"),
+            nodes.name(f"{nodes.PREFIX}body_{index}"),
             nodes.name(else_name) if orelse else ast.Constant(None),
             state.getter(),
             nodes.name(setter.name),
@@ -200,15 +191,15 @@ class _Function(ExpressionTransformer):
         names = Names(node.test, *node.body)
         options, body = self._loop_options(node.body)
         state = State.of(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
-        number = self._next()
-        declare = self._declarations(names.writes)
+        index = self._next()
+        declarations = self._declarations(names.writes)
         test = self.expression(node.test)
-        test_name = f"{nodes.PREFIX}test_{number}"
-        body_name = f"{nodes.PREFIX}body_{number}"
-        setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
+        test_name = f"{nodes.PREFIX}test_{index}"
+        body_name = f"{nodes.PREFIX}body_{index}"
+        setter = state.setter(f"{nodes.PREFIX}set_{index}", declarations)
         result: list[ast.stmt] = [
-            nodes.function(test_name, (), [*declare, ast.Return(test)]),
-            nodes.function(body_name, (), [*declare, *self.block(body)]),
+            nodes.function(test_name, (), [*declarations, ast.Return(test)]),
+            nodes.function(body_name, (), [*declarations, *self.block(body)]),
             setter,
             ast.Expr(
                 nodes.call(
@@ -229,20 +220,20 @@ class _Function(ExpressionTransformer):
         names = Names(node.target, *node.body)
         options, body = self._loop_options(node.body)
         state = State.of(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
-        number = self._next()
-        declare = self._declarations(names.writes)
+        index = self._next()
+        declarations = self._declarations(names.writes)
         iterated = self.expression(node.iter)
         stop = (
             nodes.thunk(self.expression(extra_test))
             if extra_test is not None
             else ast.Constant(None)
         )
-        body_name = f"{nodes.PREFIX}body_{number}"
+        body_name = f"{nodes.PREFIX}body_{index}"
         item = f"{nodes.PREFIX}item"
-        take = ast.copy_location(ast.Assign([node.target], nodes.name(item)), node)
-        setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
+        assign_item = ast.copy_location(ast.Assign([node.target], nodes.name(item)), node)
+        setter = state.setter(f"{nodes.PREFIX}set_{index}", declarations)
         result: list[ast.stmt] = [
-            nodes.function(body_name, (item,), [*declare, take, *self.block(body)]),
+            nodes.function(body_name, (item,), [*declarations, assign_item, *self.block(body)]),
             setter,
             ast.Expr(
                 nodes.call(
@@ -268,16 +259,18 @@ class _Function(ExpressionTransformer):
         return ast.copy_location(ast.Expr(nodes.call("assert_", node.test, message, text)), node)
 
     def _loop_options(self, body: list[ast.stmt]) -> tuple[dict[str, ast.expr], list[ast.stmt]]:
-        """Takes `tf.autograph.experimental.set_loop_options(...)` off the start of a loop body."""
+        """Remove `tf.autograph.experimental.set_loop_options(...)` from the start of a loop body."""
         match body:
             case [
                 ast.Expr(
-                    value=ast.Call(func=ast.Attribute(attr="set_loop_options"), keywords=given)
+                    value=ast.Call(func=ast.Attribute(attr="set_loop_options"), keywords=keywords)
                 ),
                 *rest,
             ]:
                 options = {
-                    k.arg: self.expression(k.value) for k in given if k.arg == "maximum_iterations"
+                    k.arg: self.expression(k.value)
+                    for k in keywords
+                    if k.arg == "maximum_iterations"
                 }
                 return options, rest or [ast.Pass()]
         return {}, body
@@ -288,7 +281,7 @@ class _Function(ExpressionTransformer):
 
 
 def _without_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Removes `global` and `nonlocal` statements, which are repeated at the function's head."""
+    """Remove `global` and `nonlocal` statements, which the head of the function repeats."""
 
     class Remover(ast.NodeTransformer):
         def visit_Global(self, node: ast.Global) -> ast.Pass:
@@ -302,7 +295,7 @@ def _without_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
         visit_AsyncFunctionDef = visit_Lambda = visit_ClassDef = visit_FunctionDef
 
         def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-            # An annotated variable may not be `nonlocal`, so the annotation goes.
+            # An annotated variable cannot be `nonlocal`, so the annotation is removed.
             if not isinstance(node.target, ast.Name):
                 return node
             plain = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)

@@ -176,7 +176,7 @@ def _inexact_dtype(dtype: np.dtype) -> bool:
     return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
 
 
-def is_inexact(value: Array) -> bool:
+def is_inexact(value: Any) -> bool:
     """Check whether an array has a floating or complex dtype."""
     if value.dtype == object:
         return False

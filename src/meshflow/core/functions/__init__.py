@@ -1,1 +1,1 @@
-"""`tf.function`: signatures, compiled programs, the weights they keep prepared."""
+"""`tf.function`: signatures, compiled programs, and their cached weights and executables."""

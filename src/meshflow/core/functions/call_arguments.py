@@ -1,10 +1,10 @@
-"""The arguments of a `tf.function`: brought into one form, fitted to its input signature, told apart by a key."""
+"""Arguments of a `tf.function`: canonical form, conversion to the input signature, and cache keys."""
 
 from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.operands import NumpyRules
+from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
@@ -20,53 +21,54 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Array, PyTree
 
 
 class RowsGivenError(Exception):
-    """`tf.IndexedSlices` are among the arguments, which `without_rows` takes apart."""
+    """Signal that arguments contain `tf.IndexedSlices`, which `split_indexed_slices` must split."""
 
 
 class _Rows(NamedTuple):
-    """`tf.IndexedSlices` as a nested structure, of which the whole shape is known while a function is traced."""
+    """`tf.IndexedSlices` as a nested structure with a shape that is known during tracing."""
 
-    values: Any
-    indices: Any
+    values: Tensor
+    indices: Tensor
     shape: tuple[int, ...] | None
 
 
-def without_rows(arguments: Any) -> Any:
-    """A nested value with `tf.IndexedSlices` taken apart."""
+def without_rows(arguments: PyTree) -> PyTree:
+    """Split the `tf.IndexedSlices` in a nested value into their parts."""
 
-    def apart(leaf: Any) -> Any:
+    def split(leaf: Any) -> Any:
         if not isinstance(leaf, IndexedSlices):
             return leaf
         shape = None if leaf.dense_shape is None else tuple(leaf.shape.as_list())
         return _Rows(leaf.values, leaf.indices, shape)
 
-    return nest.map_structure(apart, arguments)
+    return nest.map_structure(split, arguments)
 
 
-def with_rows(arguments: Any) -> Any:
-    """A nested value that `without_rows` gave, put together again."""
+def with_rows(arguments: PyTree) -> PyTree:
+    """Undo `split_indexed_slices`."""
 
-    def together(leaf: Any) -> Any:
+    def join(leaf: Any) -> Any:
         if type(leaf) is not _Rows:
             return leaf
         shape = None if leaf.shape is None else np.array(leaf.shape, np.int32)
         return IndexedSlices(leaf.values, leaf.indices, shape)
 
     atoms = (_Rows, Tensor, Variable)
-    return jax.tree.map(together, arguments, is_leaf=lambda leaf: isinstance(leaf, atoms))
+    return jax.tree.map(join, arguments, is_leaf=lambda leaf: isinstance(leaf, atoms))
 
 
 class CallArguments:
-    """What a function knows about the arguments it may be called with.
+    """Rules for the arguments of a function.
 
     Args:
-      name: the function's name, for messages.
-      python_function: the original function.
-      declared: its `input_signature` or None.
-      method: whether the first parameter is the object that the function is a method of.
+      name: Name of the function, for messages.
+      python_function: The original function.
+      declared: Its `input_signature` or None.
+      method: Whether the first parameter is the object that owns the method.
     """
 
     def __init__(
@@ -82,11 +84,11 @@ class CallArguments:
         self._method = method
         self._signature: inspect.Signature | None = None
 
-    def key(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
-        """Arrays among the arguments, and the cache key."""
+    def key(self, args: Args, kwargs: Kwargs) -> tuple[list[Array], Hashable]:
+        """Return the arrays among the arguments, and the cache key."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays: list[Any] = []
-        key: list[Any] = []
+        key: list[Hashable] = []
         for leaf in leaves:
             shape = getattr(leaf, "shape", None)
             if shape is None or type(leaf) is Variable or not hasattr(leaf, "dtype"):
@@ -96,43 +98,43 @@ class CallArguments:
                 key.append((shape, leaf.dtype))
             else:
                 key.append(self._static_key(leaf))
-        # Workers that are threads of one process have programs of their own, which take elements of their iterators.
-        place = context.device, context.replicas, context.closure and context.closure.kind
-        return arrays, (tree, tuple(key), NumpyRules.promote, *place)
+        # Workers that are threads of one process have separate programs for their iterators.
+        placement = context.device, context.replicas, context.closure and context.closure.kind
+        return arrays, (tree, tuple(key), NumpyRules.promote, *placement)
 
-    def _static_key(self, leaf: Any) -> Any:
-        kind = type(leaf)
-        if kind in (int, float, bool, str, bytes, complex):
-            return kind, leaf
+    def _static_key(self, leaf: Any) -> Hashable:
+        leaf_type = type(leaf)
+        if leaf_type in (int, float, bool, str, bytes, complex):
+            return leaf_type, leaf
         if isinstance(leaf, np.ndarray):
             return "host", leaf.shape, tuple(leaf.ravel().tolist())
         if isinstance(leaf, TypeSpec):
             return leaf
         if isinstance(leaf, Source):
-            return kind, leaf._kind()
+            return leaf_type, leaf._kind()
         if isinstance(leaf, IndexedSlices):
             raise RowsGivenError
-        if kind in (set, weakref.ref):
+        if leaf_type in (set, weakref.ref):
             raise TypeError(
                 f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
                 "tuple, or the object that a weakref refers to."
             )
         if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_own_hash(leaf):
-            return kind, leaf
-        # Other objects are compared by identity. Who keeps the key keeps them, so that no id is used twice.
-        return kind, id(leaf)
+            return leaf_type, leaf
+        # The key of other objects is their id. The trace holds them, so ids are unique.
+        return leaf_type, id(leaf)
 
-    def identified(self, args: Any, kwargs: Any) -> list[Any]:
-        """The arguments whose identity is part of their key."""
+    def identified(self, args: Args, kwargs: Kwargs) -> list[Any]:
+        """List the arguments that are identified by their id in the key."""
         leaves = jax.tree.leaves((args, kwargs))
         statics = [leaf for leaf in leaves if not becomes_tensor(leaf) or type(leaf) is Variable]
-        plain = (int, float, bool, str, bytes, complex)
-        return [leaf for leaf in statics if type(leaf) not in plain]
+        constants = (int, float, bool, str, bytes, complex)
+        return [leaf for leaf in statics if type(leaf) not in constants]
 
-    def canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Arguments in the order of the signature, with arrays as tensors.
+    def canonical(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Return the arguments in the order of the signature, with arrays as tensors.
 
-        Defaults are filled in and keywords made positional, so that equal calls share a trace.
+        Defaults are filled in and keywords become positional, so that equal calls share a trace.
         """
         signature = self.python_signature()
         if signature is not None:
@@ -164,29 +166,29 @@ class CallArguments:
         return self._signature
 
     def parameter_names(self) -> list[str]:
-        """The names of the parameters that may be given by position."""
+        """List the names of the parameters that may be positional."""
         signature = self.python_signature()
         if signature is None:
             return []
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, p in signature.parameters.items() if p.kind in kinds]
 
-    def fit(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Converts arguments to the declared input signature.
+    def fit(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Convert arguments to the declared input signature.
 
         Raises:
-          TypeError: when the number or structure of arguments differs.
-          ValueError: when a shape or dtype does not fit.
+          TypeError: If the number or structure of arguments differs.
+          ValueError: If a shape or dtype is incompatible.
         """
         declared: tuple[Any, ...] = self._declared  # type: ignore[assignment]
         if kwargs or len(args) < len(declared):
             signature = self.python_signature()
             if signature is not None:
                 bound = signature.bind(*args, **kwargs)
-                given, kwargs = len(bound.args), bound.kwargs
-                # What is left out has its default, which becomes a tensor like the others.
+                count, kwargs = len(bound.args), bound.kwargs
+                # Omitted arguments get their defaults, which become tensors like the others.
                 bound.apply_defaults()
-                args = bound.args[: max(given, len(declared))]
+                args = bound.args[: max(count, len(declared))]
         if len(args) != len(declared) or kwargs:
             raise TypeError(
                 f"{self._name} takes {len(declared)} positional arguments by its input_signature "
@@ -195,17 +197,22 @@ class CallArguments:
                 + "."
             )
         parts = nest.flatten_up_to(declared, tuple(args))
-        fitted = [
+        values = [
             fit_leaf(self._name, s, v) for s, v in zip(nest.flatten(declared), parts, strict=True)
         ]
-        return tuple(nest.pack_sequence_as(declared, fitted)), {}
+        return tuple(nest.pack_sequence_as(declared, values)), {}
 
 
 def fit_leaf(name: str, spec: Any, value: Any) -> Any:
-    """The value as a tensor that fits the spec, or itself when the spec is a plain Python value.
+    """Convert a value to a tensor that is compatible with a spec; return Python values unchanged.
+
+    Args:
+      name: Name of the function, for messages.
+      spec: A `TypeSpec`, or a Python value.
+      value: The argument.
 
     Raises:
-      ValueError: when it does not fit, which is a TypeError too.
+      ValueError: If the value is incompatible with the spec; it is also a TypeError.
     """
     if not isinstance(spec, TypeSpec):
         return value
@@ -230,11 +237,11 @@ def fit_leaf(name: str, spec: Any, value: Any) -> Any:
 
 
 class InputSignatureError(ValueError, TypeError):
-    """TensorFlow raises ValueError or TypeError for this, by version."""
+    """Error for arguments that do not match the signature; TensorFlow raises either base class."""
 
 
-def _has_own_hash(leaf: Any) -> bool:
-    """Whether an object is compared by what it holds, and can be."""
+def _has_own_hash(leaf: object) -> bool:
+    """Check whether an object is hashable and compared by its content."""
     method: Any = type(leaf).__hash__
     if method is None or method is object.__hash__:
         return False
@@ -245,8 +252,8 @@ def _has_own_hash(leaf: Any) -> bool:
     return True
 
 
-def becomes_tensor(leaf: Any) -> bool:
-    """Whether an argument is handed to the compiled program instead of being part of the key."""
+def becomes_tensor(leaf: object) -> bool:
+    """Check whether an argument is passed to the compiled program, not a part of the key."""
     if isinstance(leaf, Tensor):
         return leaf.dtype is not dtypes.string
     return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
@@ -264,5 +271,5 @@ def _as_argument(leaf: Any) -> Any:
 
 
 def spec_of(leaf: Any) -> Any:
-    """The spec of an argument that becomes a tensor; others stand for themselves."""
+    """Return the spec of an argument that becomes a tensor, or the argument itself."""
     return TensorSpec.from_tensor(leaf) if becomes_tensor(leaf) else leaf

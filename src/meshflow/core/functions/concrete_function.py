@@ -1,7 +1,7 @@
-"""`ConcreteFunction`: a traced function for one input signature, compiled.
+"""`ConcreteFunction`: a function that was traced for one input signature, compiled.
 
-It owns a `Traced` and its compiled form, in which variables that the function writes are donated,
-so that XLA updates them in place.
+It holds a `TracedFunction` and its compiled program. The program takes over (donates) the buffers
+of the variables that it writes, so that XLA updates them in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.functions.kept_executables import KeptProgram, kept_program
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
 from meshflow.core.functions.scope_names import announce
-from meshflow.core.functions.signatures import describe, heading, match, named_specs
+from meshflow.core.functions.signatures import (
+    Args,
+    Kwargs,
+    Signature,
+    describe,
+    heading,
+    match,
+    named_specs,
+)
 from meshflow.core.functions.strays import Strays
 from meshflow.core.functions.streams import Streams, in_files
 from meshflow.core.runtime import transfers
@@ -38,14 +46,17 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
+from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
+
+Lock = contextlib.AbstractContextManager[object]
 
 
 class Settings:
-    """Process-wide switches of `tf.config`.
+    """Switches of `tf.config` for the process.
 
     Attributes:
-      run_eagerly: functions run as plain Python.
-      progress: called whenever a compiled function was started; set by who watches this process.
+      run_eagerly: Whether functions run as plain Python.
+      on_launch: Called when a compiled function was started; set by code that monitors the process.
     """
 
     run_eagerly = False
@@ -56,92 +67,93 @@ _compiling = threading.RLock()
 
 
 class Signed:
-    """A function for one signature: how it is called and printed.
+    """Base class of functions with one signature: their call arguments and descriptions.
 
     Attributes:
-      name: the function's name.
+      name: Name of the function.
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
     """
 
     name: str
-    structured_input_signature: tuple[Any, Any]
+    structured_input_signature: Signature
     _parameters: Sequence[str] = ()
 
     @property
-    def structured_outputs(self) -> Any:
-        """The result structure with specs for tensors."""
+    def structured_outputs(self) -> PyTree:
+        """Return the result structure with specs for tensors."""
         raise NotImplementedError
 
     @property
     def _any_traced(self) -> Traced:
-        """The traced function, or one of several that differ in sizes only."""
+        """Return the traced function, or one of several that differ only in sizes."""
         raise NotImplementedError
 
     @property
     def inputs(self) -> list[Any]:
-        """Specs of the tensor arguments, then the captures."""
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        return [*specs, *self.captured_inputs]
+        """Return the specs of the tensor arguments, then the captures."""
+        return [*self._specs, *self.captured_inputs]
+
+    @property
+    def _specs(self) -> list[Any]:
+        return [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
 
     @property
     def outputs(self) -> list[TensorSpec]:
-        """Specs of the result tensors."""
+        """Return the specs of the result tensors."""
         return [s for s in nest.flatten(self.structured_outputs) if isinstance(s, TensorSpec)]
 
     @property
-    def output_shapes(self) -> Any:
-        """Shapes of the results."""
+    def output_shapes(self) -> PyTree:
+        """Return the shapes of the results."""
         return nest.map_structure(
             lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
         )
 
     @property
-    def output_dtypes(self) -> Any:
-        """Dtypes of the results."""
+    def output_dtypes(self) -> PyTree:
+        """Return the dtypes of the results."""
         return nest.map_structure(
             lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
         )
 
     @property
     def captured_inputs(self) -> list[Any]:
-        """Outer tensors and variables that the function uses."""
+        """Return the outer tensors and variables that the function uses."""
         return list(self._any_traced.captures)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Variables that the function reads or writes."""
+        """Return the variables that the function reads or writes."""
         return tuple(c for c in self.captured_inputs if isinstance(c, Variable))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """The trainable ones among `variables`."""
+        """Return the trainable variables that the function reads or writes."""
         return tuple(v for v in self.variables if v.trainable)
 
     @property
-    def graph(self) -> Any:
-        """The computation as a JAX `ClosedJaxpr`."""
+    def graph(self) -> ClosedJaxpr:
+        """Return the computation as a JAX `ClosedJaxpr`."""
         return self._any_traced.closed
 
-    def _tensor_arguments(self, specs: Sequence[Any], args: Any, kwargs: Any) -> list[Any]:
-        """The values of a call for the specs: written like the original call, or tensors only."""
+    def _tensor_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
+        """Match the arguments of a call, or only its tensors, to the specs."""
         try:
             return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
         except TypeError:
-            given = nest.flatten(args)
-            for spec in specs[len(given) :]:
+            values = nest.flatten(args)
+            for spec in specs[len(values) :]:
                 if spec.name in kwargs:
-                    given.append(kwargs[spec.name])
+                    values.append(kwargs[spec.name])
             counts = (len(specs), len(nest.flatten(args)) + len(kwargs))
-            if counts != (len(given),) * 2 or not all(
-                is_array_like(v) or isinstance(v, Variable) for v in given
+            if counts != (len(values),) * 2 or not all(
+                is_array_like(v) or isinstance(v, Variable) for v in values
             ):
                 raise
-            return given
+            return values
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
-        """What the function takes and returns, in several lines, or only its first when not verbose."""
+        """Describe the parameters and results; only in one line if not verbose."""
         signature = self.structured_input_signature
         if not verbose:
             return heading(self.name, signature, self._parameters)
@@ -157,13 +169,13 @@ class Signed:
 
 
 class ConcreteFunction(Signed):
-    """A function traced for one input signature.
+    """A function that was traced for one input signature.
 
     Attributes:
-      name: the function's name.
+      name: Name of the function.
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
-      structured_outputs: the result structure with `TensorSpec`s for tensors.
-      retraced: makes what traces the function again where it is called, for who cannot use this trace; or None.
+      structured_outputs: The result structure with `TensorSpec`s for tensors.
+      retrace: Returns a function that is traced again for each call, instead of this one; or None.
 
     Example:
       >>> import meshflow as tf
@@ -173,42 +185,43 @@ class ConcreteFunction(Signed):
     """
 
     def __init__(
-        self, traced: Traced, signature: tuple[Any, Any], parameters: Sequence[str] = ()
+        self, traced: Traced, signature: Signature, parameters: Sequence[str] = ()
     ) -> None:
         self.name = traced.name
         self.traced = traced
-        # When its function last called it, in calls; and the arguments that it is found by the identity of.
+        # Index of the last call by the `Function`, and the arguments that its key refers to by id.
         self.used = 0
         self.found_by: list[Any] = []
-        # Whether it only calls a program that a file holds.
+        # Whether the function only calls a program from a file.
         self.is_stored = False
-        self.retraced: Callable[[], Any] | None = None
+        self.retraced: Callable[[], Signed] | None = None
         self._parameters = parameters
         self.structured_input_signature = named_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
         offset = len(traced.closed.in_avals) - len(traced.captures)
-        own = [
+        donated_captures = [
             (i, c)
             for i, c in enumerate(traced.captures)
             if id(c) in written and not (in_files(c) or c._is_lent)
         ]
-        self._strays = Strays([(i, c) for i, c in own if not c._in_host_memory])
-        donated = [offset + i for i, _ in own]
-        self._donated = [c for _, c in own]
-        # Variables whose shape may change, with the shape that was traced.
+        self._strays = Strays([(i, c) for i, c in donated_captures if not c._in_host_memory])
+        donated = [offset + i for i, _ in donated_captures]
+        self._donated = [c for _, c in donated_captures]
+        # Variables with a variable shape, and the shape for which the function was traced.
         self.sized = [
             (c, c._shape)
             for c in traced.captures
             if isinstance(c, Variable) and not c.shape.is_fully_defined()
         ]
-        # Checks and other calls of Python: when one fails, the variables keep their values.
+        # The program contains checks or other calls of Python. If one fails, the variables keep
+        # their values.
         self._calls_python = bool(traced.closed.effects)
         if self._calls_python:
             donated, self._donated = [], []
         self._donated_at = tuple(donated)
         self._keeper: PrepackedWeights | None = None
         self._streams = Streams(traced)
-        # Compiled when it is first called: variables may have no values yet.
+        # The program is compiled at the first call, because variables may have no values yet.
         self._version = -1
         self._is_lowered = False
 
@@ -218,9 +231,10 @@ class ConcreteFunction(Signed):
 
     def _compile(self, ordered: bool = True) -> None:
         version = PassPipeline.version
-        # Captured variables are looked at, for which some take `writing`: it comes first, as in who holds it already.
+        # The compilation reads captured variables, which may require `variable_lock`. It is
+        # acquired first, because callers may hold it already.
         with writing, _compiling, resting:
-            # Another thread may have come first.
+            # Another thread may have compiled the program already.
             if self._version != version or not ordered:
                 self._make_program(ordered)
                 self._version = version
@@ -238,15 +252,15 @@ class ConcreteFunction(Signed):
             closed, self._keeper = divided(closed, traced.captures, written, self.name)
         run = self._streams.program(closed) if self._streams else jex_core.jaxpr_as_fun(closed)
         program = _named(closed, run, self.name, traced.count, from_host, to_host)
-        # JAX takes out operands that nothing reads, and with them the memory for a new value.
-        keep = not _reads(closed.jaxpr, self._donated_at)
-        self._compiled = jax.jit(program, donate_argnums=self._donated_at, keep_unused=keep)
+        # JAX removes unused operands, and with them the memory for a new value.
+        keep_unused = not _reads(closed.jaxpr, self._donated_at)
+        self._compiled = jax.jit(program, donate_argnums=self._donated_at, keep_unused=keep_unused)
         if self.is_stored and not (self._calls_python or from_host or to_host or self._streams):
             self._compiled = kept_program(self._compiled, closed, self._donated_at, self.name)
         self._is_lowered = False
 
-    def _rewritten(self) -> jex_core.ClosedJaxpr:
-        """The program as the passes in force leave it."""
+    def _rewritten(self) -> ClosedJaxpr:
+        """Return the program after the installed passes."""
         return ready(self.traced.closed)
 
     def lowered(
@@ -254,48 +268,45 @@ class ConcreteFunction(Signed):
         arrays: Sequence[Any],
         captured: Sequence[Any],
         platforms: tuple[str, ...] | None = None,
-    ) -> Any:
-        """The compiled program before XLA's passes, a `jax.stages.Lowered`.
+    ) -> jax.stages.Lowered:
+        """Lower the program, without XLA's passes.
 
         Args:
-          arrays: the arguments, or their shapes and dtypes.
-          captured: the captures' arrays.
-          platforms: JAX's names of those that it is for, such as "tpu"; default that of the devices.
+          arrays: The arguments, or their shapes and dtypes.
+          captured: The arrays of the captures.
+          platforms: JAX's names of the target platforms, such as "tpu"; by default the present one.
         """
         self.prepare()
         traced = self._compiled.trace(*self._operands(arrays, captured))
         return traced.lower(lowering_platforms=platforms)
 
     def _operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
-        kept = self._keeper(captured) if self._keeper is not None else ()
+        weights = self._keeper(captured) if self._keeper is not None else ()
         if self._streams:
             captured = self._streams.operands(captured)
-        return [*arrays, *captured, *kept]
+        return [*arrays, *captured, *weights]
 
     @property
-    def structured_outputs(self) -> Any:
-        """The result structure with specs for tensors."""
+    def structured_outputs(self) -> PyTree:
+        """Return the result structure with specs for tensors."""
         structure = self.traced.rebuild(self.traced.out_specs)
 
-        def described(leaf: Any) -> Any:
+        def to_type_spec(leaf: Any) -> Any:
             if isinstance(leaf, IndexedSlices):
                 return leaf._type_spec
             return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
-        return nest.map_structure(described, structure)
+        return nest.map_structure(to_type_spec, structure)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on arguments that fit its signature.
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Run the function on arguments that match its signature.
 
         Raises:
-          TypeError: when the arguments do not fit.
+          TypeError: If the arguments do not match.
         """
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        given = self._tensor_arguments(specs, args, kwargs)
+        values = self._tensor_arguments(self._specs, args, kwargs)
         tensors = []
-        for spec, value in zip(specs, given, strict=True):
+        for spec, value in zip(self._specs, values, strict=True):
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
             if not spec.is_compatible_with(tensor):
                 raise DtypeMismatchError(
@@ -305,36 +316,36 @@ class ConcreteFunction(Signed):
             tensors.append(tensor)
         return self.run(tensors)
 
-    def run(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs on tensors that are known to fit."""
+    def run(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the function on tensors that are known to match the signature."""
         if context.trace is not None or context.tapes:
             return self.traced.call(tensors)
         return self.run_arrays([t._value for t in tensors])
 
     @property
     def is_ready(self) -> bool:
-        """Whether the program is made, as the passes in force leave it."""
+        """Return whether the program exists, for the installed passes."""
         return self._version == PassPipeline.version
 
     def prepare(self) -> None:
-        """Makes the program, unless it is there."""
+        """Compile the program if necessary."""
         if not self.is_ready:
             self._compile()
 
-    def pure_parts(self) -> tuple[Any, PrepackedWeights | None] | None:
-        """The jitted program, and what prepares its last operands, if it does nothing but give results; else None."""
+    def pure_parts(self) -> tuple[Callable[..., Any], PrepackedWeights | None] | None:
+        """Return the jitted program and its prepacked weights, or None if there are side effects."""
         self.prepare()
-        does_more = self.traced.writes or self._calls_python or self._streams
-        if does_more or any(in_host_memory(c) for c in self.traced.captures):
+        has_side_effects = self.traced.writes or self._calls_python or self._streams
+        if has_side_effects or any(in_host_memory(c) for c in self.traced.captures):
             return None
         return self._compiled, self._keeper
 
-    def run_arrays(self, arrays: list[Any], lock: Any = writing) -> Any:
-        """The short way: no tape, no enclosing trace.
+    def run_arrays(self, arrays: list[Array], lock: Lock = writing) -> PyTree:
+        """Run the function on arrays, without tapes and outside of traces.
 
         Args:
-          arrays: the arguments.
-          lock: held while variables are read and written; another one where nobody else has these variables.
+          arrays: The arguments.
+          lock: Held while variables are read and written; another lock if no other thread uses these variables.
         """
         if Fork.late:
             raise after_fork()
@@ -354,14 +365,19 @@ class ConcreteFunction(Signed):
             results = [context.placing(o) for o in results]
         return traced.rebuild([Tensor(o) for o in results])
 
-    def _keeping(self) -> contextlib.AbstractContextManager[Any]:
-        """Where programs of files are compiled, which are compiled alike in every process: also short ones are kept."""
+    def _keeping(self) -> contextlib.AbstractContextManager[object]:
+        """Cache also short compilations of programs from files, which all processes share."""
         if not self.is_stored or isinstance(self._compiled, KeptProgram):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 
-    def _launch(self, arrays: list[Any], captured: list[Any], lock: Any = writing) -> list[Any]:
-        """Runs the program and writes what it writes; its results."""
+    def _launch(
+        self,
+        arrays: list[Array],
+        captured: list[Any],
+        lock: Lock = writing,
+    ) -> list[Any]:
+        """Run the program, write the variables, and return the results."""
         traced = self.traced
         captured = self._strays.moved(arrays, captured)
         try:
@@ -381,24 +397,24 @@ class ConcreteFunction(Signed):
                 names += [getattr(c, "_shared_name", "") for c in traced.captures]
                 values = list(zip(names, [*arrays, *captured], strict=True))
                 raise placement_error(self.name, values) from None
-            known = exhausted(error, f"function {self.name}") or lost_worker(error)
-            if known is None:
+            translated = exhausted(error, f"function {self.name}") or lost_worker(error)
+            if translated is None:
                 raise
-            raise known from error
+            raise translated from error
         count = len(traced.writes)
         with lock:
             if self._streams:
                 outputs = self._streams.taken(outputs)
-            for number, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):
-                if self._streams.assigned(number):
+            for index, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):
+                if self._streams.assigned(index):
                     variable._value = value
         return list(outputs[count:])
 
-    def _finish(self, arrays: list[Any]) -> Any:
+    def _finish(self, arrays: list[Any]) -> list[Any]:
         try:
             return host_callbacks.finish(self._compiled, *arrays)
         except ValueError as error:
-            # Nothing ran: where the arguments lie is known only now.
+            # The program did not run: only now the devices of the arguments are known.
             if not host_callbacks.needs_no_order(error):
                 raise
         self._compile(ordered=False)
@@ -406,38 +422,38 @@ class ConcreteFunction(Signed):
 
 
 def keep_shared(variables: Iterable[Variable]) -> None:
-    """Copies buffers that somebody else holds too (a tensor read earlier), before they are given to a program."""
+    """Copy buffers that other objects use (such as tensors that were read) before they are donated."""
     for variable in variables:
         if sys.getrefcount(variable._value) > 2:
             variable._value = transfers.duplicate(variable._value)
 
 
-def _reads(jaxpr: Any, operands: Sequence[int]) -> bool:
-    """Whether a program reads all of these operands."""
+def _reads(jaxpr: Jaxpr, operands: Sequence[int]) -> bool:
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     return all(id(jaxpr.invars[i]) in read for i in operands)
 
 
-def in_host_memory(value: Any) -> bool:
-    """Whether a captured value is a variable that lies in the host's memory between programs."""
+def in_host_memory(value: object) -> bool:
+    """Check whether a capture is a variable that is in host memory between programs."""
     return isinstance(value, Variable) and value._in_host_memory
 
 
 def _named(
-    closed: jex_core.ClosedJaxpr,
+    closed: ClosedJaxpr,
     run: Callable[..., list[Any]],
     name: str,
     count: int,
     from_host: Sequence[int],
     to_host: Sequence[int],
 ) -> Callable[..., Any]:
-    """A program with its name: new values of variables, which take the donated buffers, then `count` results.
+    """Return a named program with the outputs: new values of variables, then `count` results.
 
-    Operands and new values of variables in the host's memory, by their numbers, are moved by the program.
+    The new values use the donated buffers. The program moves variables in host memory, given by the
+    indices of operands and new values.
     """
     device, host = jax.memory.Space.Device, jax.memory.Space.Host
 
-    def compiled(*arrays: Any) -> Any:
+    def program(*arrays: Any) -> list[Any]:
         announce(closed)
         operands = list(arrays)
         for i in from_host:
@@ -448,5 +464,5 @@ def _named(
             written[i] = jax.device_put(written[i], host)
         return [*written, *outputs[:count]]
 
-    compiled.__name__ = compiled.__qualname__ = name
-    return compiled
+    program.__name__ = program.__qualname__ = name
+    return program

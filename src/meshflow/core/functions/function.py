@@ -1,7 +1,7 @@
-"""`tf.function`: trace once per input signature, then run compiled.
+"""`tf.function` traces once for each input signature, then runs the compiled program.
 
-A `Function` holds one `ConcreteFunction` per signature: the structure of the arguments, shapes
-and dtypes of tensors, and the values of everything else (see `call_arguments`).
+A `Function` holds one `ConcreteFunction` for each signature: the structure of the arguments, the
+shapes and dtypes of tensors, and the values of all other arguments (see `call_arguments`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import MethodType
 from typing import Any, overload
 
@@ -33,6 +33,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction, Settings
 from meshflow.core.functions.function_types import Parameters, Polymorphic, Result
 from meshflow.core.functions.retracing import history_of
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
+from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, standing_in
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity import IdentityWeakDict
@@ -44,16 +45,17 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
+from meshflow.environment.types import PyTree
 
 _log = logging.getLogger("meshflow")
 
 
 class Function:
-    """A Python function that runs compiled; made by `tf.function`.
+    """A Python function that runs compiled; created by `tf.function`.
 
     Attributes:
-      python_function: the original function; of a method, with its object in place of `self`.
-      input_signature: a tuple of specs or None.
+      python_function: The original function; for a method, bound to its object.
+      input_signature: A tuple of specs or None.
 
     Example:
       >>> import meshflow as tf
@@ -84,10 +86,10 @@ class Function:
         self._arguments = CallArguments(
             self._name, python_function, self.input_signature, method=instance is not None
         )
-        self._cache: dict[Any, ConcreteFunction] = {}
+        self._cache: dict[Hashable, ConcreteFunction] = {}
         self._traces = 0
         self._tracing = threading.RLock()
-        self._later: dict[Any, ShapePolymorphicFunction] = {}
+        self._later: dict[Hashable, ShapePolymorphicFunction] = {}
         self._bound = IdentityWeakDict()
         self._history = history_of(python_function)
         self._created_variables = False
@@ -96,23 +98,23 @@ class Function:
         self._op_by_op = False
         self._traceable: Callable[..., Any] | None = None
         self._of_parts: Function | None = None
-        # Every shape is compiled for itself under XLA: who asks for fewer traces is spared the warning.
+        # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
         functools.update_wrapper(self, python_function, updated=())
 
     # ---- methods ---------------------------------------------------------------------------
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Function:
         if instance is None:
             return self
         bound = self._bound.get(instance)
         if bound is None:
-            # The instance is held weakly: a method's compiled form must not keep its object alive.
+            # The instance is held weakly, because a compiled method must not keep it alive.
             bound = self._bound[instance] = self._bound_to(weakref.ref(instance))
         return bound
 
     def _bound_to(self, owner: Callable[[], Any]) -> Function:
-        """The same function as a method of what `owner` gives."""
+        """Create a method with the same function, bound to the object that `owner` returns."""
         bound = Function(
             self._python,
             self.input_signature,
@@ -122,41 +124,40 @@ class Function:
             owner,
             self._jit_compile,
         )
-        own = self._arguments.python_signature()
-        if own is not None:
-            # What `inspect.signature` says, which would go by the function with `self`.
-            own = own.replace(parameters=[*own.parameters.values()][1:])
-            setattr(bound, "__signature__", own)
+        signature = self._arguments.python_signature()
+        if signature is not None:
+            # `inspect.signature` would otherwise include `self`.
+            signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+            setattr(bound, "__signature__", signature)
         return bound
 
     @property
     def python_function(self) -> Callable[..., Any]:
-        """The original function; of a method, with its object in place of `self`."""
+        """Return the original function; for a method, bound to its object."""
         if self._instance is None:
             return self._python
 
         return MethodType(self._python, self._owner())
 
-    def _run_python(self, args: Any, kwargs: Any) -> Any:
-        """Runs the function as it is, where it cannot be compiled."""
+    def _run_python(self, args: Args, kwargs: Kwargs) -> PyTree:
+        """Run the function as plain Python if it cannot be compiled."""
         with standing_in():
             return self._call_python(self._python, args, kwargs)
 
     def _owner(self) -> Any:
-        """The object that the function is a method of."""
         instance = self._instance() if self._instance is not None else None
         if instance is None:
             raise ReferenceError(f"{self._name} was called after its object was deleted.")
         return instance
 
-    def _call_python(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _call_python(self, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> PyTree:
         if self._instance is None:
             return function(*args, **kwargs)
         return function(self._owner(), *args, **kwargs)
 
     # ---- calling ---------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         if Settings.run_eagerly or (self._plain_on_host and context.on_host):
             return self._call_python(self._python, args, kwargs)
         if context.recording is not None and context.recording.inlines:
@@ -180,11 +181,11 @@ class Function:
                     concrete = self._traced_once(args, kwargs, key, runs=True)
                 except VariableNeedsEagerError:
                     if context.trace is not None:
-                        raise  # the outermost function runs eagerly
+                        raise  # The outermost function runs eagerly.
                     return self._first_call(args, kwargs)
                 except ValueNeededError as error:
                     if context.trace is not None or self._jit_compile:
-                        raise  # as above
+                        raise  # The outermost function runs eagerly, or the caller requires compilation.
                     if not context.on_host:
                         warn_eager_fallback(self._name, error)
                         self._op_by_op = True
@@ -192,7 +193,7 @@ class Function:
                 except Exception:
                     if not context.on_host or context.trace is not None:
                         raise
-                    # A part of a pipeline's function that runs as it is, for its sizes depend on values.
+                    # This part of a pipeline's function runs as Python: its sizes depend on values.
                     self._plain_on_host = True
                     return self._call_python(self._python, args, kwargs)
         concrete.used = self._history.calls
@@ -206,11 +207,11 @@ class Function:
         return concrete.run([convert_to_tensor(t) for t in tensors])
 
     def _on_parts(self) -> Function:
-        """The function of arguments from which `tf.IndexedSlices` have been taken apart."""
+        """Return the function that takes split `tf.IndexedSlices`."""
         if self._of_parts is None:
             converted = self._converted()
 
-            def call(args: Any, kwargs: Any) -> Any:
+            def call(args: Args, kwargs: Kwargs) -> PyTree:
                 return self._call_python(converted, *with_rows((args, kwargs)))
 
             self._of_parts = Function(call, autograph=False, name=self._name)
@@ -219,39 +220,41 @@ class Function:
     # ---- tracing ---------------------------------------------------------------------------
 
     def _traced_once(
-        self, args: Any, kwargs: Any, key: Any, runs: bool = False
+        self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
     ) -> ConcreteFunction:
-        """The function traced for a signature; threads that come at the same time share one trace."""
+        """Trace the function for a signature, once for all threads."""
         with self._tracing:
-            known = self._cache.get(key)
-            if known is not None:
-                return known
+            cached = self._cache.get(key)
+            if cached is not None:
+                return cached
             concrete = self._trace(args, kwargs, key, runs)
         if runs and self.input_signature is None and not self._reduce_retracing:
             self._history.add_trace(self._name)
         return concrete
 
-    def _trace(self, args: Any, kwargs: Any, key: Any, runs: bool = False) -> ConcreteFunction:
+    def _trace(
+        self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
+    ) -> ConcreteFunction:
         signature = nest.map_structure(spec_of, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
         holders: list[Any] = [created]
         converted = self._converted()
 
-        def noting(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> PyTree:
             copied = nest.map_structure(lambda leaf: leaf, (args, kwargs))
             result = self._call_python(converted, args, kwargs)
             scope: Any = context.trace
             if _is_changed((args, kwargs), copied):
                 raise ValueError(
-                    f"{self._name} should not modify its Python input arguments: a list or dictionary that it "
-                    "was called with is another after the call. Change a copy instead."
+                    f"{self._name} should not modify its Python input arguments, but it changed a list or dictionary "
+                    "among them. Change a copy instead."
                 )
             created.extend(scope.created)
             holders.extend([scope.created, scope.sources, scope.writes])
             return result
 
-        traced = trace(noting, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
+        traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
         traced.structure = nest.map_structure(_known_result, traced.structure)
         if created:
             holders.extend([traced.captures, traced.writes])
@@ -259,7 +262,7 @@ class Function:
                 raise ValueError(
                     "tf.function only supports singleton tf.Variables created on the first call. Make sure "
                     f"the tf.Variable is only created once or created outside tf.function. {self._name} "
-                    f"made {[v.name for v in created]} in a later call, or did not keep it. See "
+                    f"created {[v.name for v in created]} in a later call, or did not keep it. See "
                     "https://www.tensorflow.org/guide/function#creating_tfvariables for more information."
                 )
             self._created_variables = True
@@ -272,22 +275,22 @@ class Function:
             self._keep(key, concrete, args, kwargs)
         return concrete
 
-    def _keep(self, key: Any, concrete: ConcreteFunction, args: Any, kwargs: Any) -> None:
-        """Keeps a trace, for which the one goes that was called least recently where there are too many."""
+    def _keep(self, key: Hashable, concrete: ConcreteFunction, args: Args, kwargs: Kwargs) -> None:
+        """Cache a trace; if there are too many, delete the one with the oldest last call."""
         concrete.used = self._history.calls
         concrete.found_by = self._arguments.identified(args, kwargs)
         self._cache[key] = concrete
         self._traces += 1
         if len(self._cache) > retracing.TRACES:
-            # Other threads keep traces too.
-            known = list(self._cache.items())
-            oldest, _ = min(known, key=lambda item: item[1].used)
+            # The dictionary is copied, because other threads may cache traces at the same time.
+            items = list(self._cache.items())
+            oldest, _ = min(items, key=lambda item: item[1].used)
             self._cache.pop(oldest, None)
 
     def _with_shapes(
-        self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
+        self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs, key: Hashable
     ) -> ConcreteFunction:
-        """The function traced for the present shapes of variables whose shapes change."""
+        """Return the function traced for the current shapes of variables with variable shapes."""
         while any(variable._shape != shape for variable, shape in concrete.sized):
             # A trace for other shapes may use other variables.
             key = key, tuple((id(v), v._shape) for v, _ in concrete.sized)
@@ -296,11 +299,11 @@ class Function:
         return concrete
 
     def _with_elements(
-        self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
+        self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs, key: Hashable
     ) -> ConcreteFunction:
-        """Takes the elements of iterators that a call needs; traced again when their shapes are others."""
+        """Fetch the iterator elements for a call; trace again if their shapes differ."""
         leaves = nest.flatten((args, kwargs))
-        shapes: tuple[Any, ...] = ()
+        shapes: tuple[Hashable, ...] = ()
         while True:
             concrete.traced.bind(leaves)
             fetched: list[Any] = []
@@ -313,10 +316,10 @@ class Function:
             for earlier in reversed(fetched):
                 earlier.put_back()
             shapes += (capture.next_shapes(),)
-            found = self._cache.get((key, shapes))
-            if found is None:
-                found = self._trace(args, kwargs, (key, shapes))
-            concrete = found
+            cached = self._cache.get((key, shapes))
+            if cached is None:
+                cached = self._trace(args, kwargs, (key, shapes))
+            concrete = cached
             concrete.used = self._history.calls
 
     def _converted(self) -> Callable[..., Any]:
@@ -326,8 +329,8 @@ class Function:
                 self._traceable = convert(self._python)
         return self._traceable
 
-    def _first_call(self, args: Any, kwargs: Any) -> Any:
-        """Runs eagerly once, so that variables get initial values computed by ops."""
+    def _first_call(self, args: Args, kwargs: Kwargs) -> PyTree:
+        """Run the function eagerly once, so that ops can compute initial values of variables."""
         if self._created_variables:
             raise ValueError(
                 "tf.function only supports singleton tf.Variables created on the first call; "
@@ -338,21 +341,21 @@ class Function:
         return nest.map_structure(_as_result, result)
 
     def experimental_get_tracing_count(self) -> int:
-        """How many times the Python function has been traced."""
+        """Return how often the Python function has been traced."""
         return self._traces
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """The traced function for given arguments or specs.
+        """Return the traced function for arguments or specs.
 
         Args:
-          *args: tensors, `TensorSpec`s or Python values.
-          **kwargs: the same, by name.
+          *args: Tensors, `TensorSpec`s or Python values.
+          **kwargs: The same, by name.
 
         Returns:
           A `ConcreteFunction`.
 
         Raises:
-          TypeError: when the arguments do not fit the input signature.
+          TypeError: If the arguments do not match the input signature.
         """
         if self.input_signature is not None:
             if args or kwargs:
@@ -365,15 +368,15 @@ class Function:
         return concrete
 
     def _again(self) -> Callable[[], Function]:
-        """Makes the same function once more, and refers neither to this one nor to the object it is a method of."""
+        """Return a factory of this function that refers neither to it nor to its owner."""
         if self._instance is None:
-            make, given = self.__reduce__()
-            return functools.partial(make, *given)
+            make, arguments = self.__reduce__()
+            return functools.partial(make, *arguments)
         instance, name = self._instance, self._name
         return lambda: getattr(instance(), name)
 
-    def concrete_for(self, args: Any, kwargs: Any) -> ConcreteFunction:
-        """`get_concrete_function` for just these arguments, also with an input signature."""
+    def concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
+        """Return the concrete function for exactly these arguments, also with an input signature."""
         args, kwargs = self._arguments.canonical(args, kwargs)
         specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
@@ -389,22 +392,22 @@ class Function:
                 concrete = self._trace(args, kwargs, key)
         return concrete
 
-    def _sized_later(self, args: Any, kwargs: Any) -> ShapePolymorphicFunction:
+    def _sized_later(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
         _, key = self._arguments.key(args, kwargs)
         if key not in self._later:
             self._later[key] = ShapePolymorphicFunction(self, args, kwargs)
         return self._later[key]
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
-        """What the traced functions take and return, one paragraph each."""
+        """Describe the parameters and results of the traced functions, in one paragraph each."""
         return "\n\n".join(c.pretty_printed_signature(verbose) for c in self._cache.values())
 
     @property
     def pretty_printed_signatures(self) -> str:
-        """The same."""
+        """Return `pretty_printed_concrete_signatures()`."""
         return self.pretty_printed_concrete_signatures()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if self._instance is not None:
             return _method_of, (self._owner(), self._name)
         settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
@@ -414,20 +417,20 @@ class Function:
         return f"<meshflow.function {self._name}>"
 
 
-def _method_of(instance: Any, name: str) -> Any:
-    """A method of an unpickled object, which it keeps alive: nothing else need refer to that."""
+def _method_of(instance: object, name: str) -> Any:
+    """Return a method of an unpickled object; the method keeps the object alive."""
     function = getattr(type(instance), name, None)
     if isinstance(function, Function):
         return function._bound_to(lambda: instance)
     return getattr(instance, name)
 
 
-def _retraced(make: Callable[[], Function], args: Any, kwargs: Any) -> ShapePolymorphicFunction:
+def _retraced(make: Callable[[], Function], args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
     return ShapePolymorphicFunction(make(), args, kwargs)
 
 
 def warn_eager_fallback(name: str, error: ValueNeededError) -> None:
-    """Says that a function is not compiled, and why."""
+    """Log that a function is not compiled, with the reason."""
     _log.warning(
         "%s runs op by op, not compiled, as sizes in compiled programs are static: %s", name, error
     )
@@ -440,15 +443,15 @@ def _zeros_of(leaf: Any) -> Any:
 
 
 def _known_result(leaf: Any) -> Any:
-    """Numbers, texts and shapes that a function returns are tensors, known before it runs."""
-    known = isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic))
-    if known or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
+    """Convert numbers, strings and shapes that a function returns to tensors."""
+    is_constant = isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic))
+    if is_constant or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
         return convert_to_tensor(leaf)
     return leaf
 
 
-def _is_changed(arguments: Any, copied: Any) -> bool:
-    """Whether lists or dictionaries among the arguments are others than when they were copied."""
+def _is_changed(arguments: PyTree, copied: PyTree) -> bool:
+    """Check whether lists or dictionaries among the arguments changed since they were copied."""
     try:
         nest.assert_same_structure(arguments, copied)
     except (TypeError, ValueError):
@@ -462,7 +465,7 @@ def _as_result(leaf: Any) -> Any:
 
 
 def _is_dropped(variables: list[Any], holders: list[Any]) -> bool:
-    """Whether one of the variables is held by nothing but the records of its trace."""
+    """Check whether only the records of its trace refer to one of the variables."""
     known = {id(holder) for holder in [*holders, variables]}
     return any(
         all(id(holder) in known or inspect.isframe(holder) for holder in gc.get_referrers(variable))
@@ -477,9 +480,9 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-    experimental_implements: Any = None,
-    experimental_autograph_options: Any = None,
-    experimental_attributes: Any = None,
+    experimental_implements: object = None,
+    experimental_autograph_options: object = None,
+    experimental_attributes: object = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
@@ -491,9 +494,9 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-    experimental_implements: Any = None,
-    experimental_autograph_options: Any = None,
-    experimental_attributes: Any = None,
+    experimental_implements: object = None,
+    experimental_autograph_options: object = None,
+    experimental_attributes: object = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
@@ -504,41 +507,41 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-    experimental_implements: Any = None,
-    experimental_autograph_options: Any = None,
-    experimental_attributes: Any = None,
+    experimental_implements: object = None,
+    experimental_autograph_options: object = None,
+    experimental_attributes: object = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
 ) -> Any:
-    """Compiles a Python function of tensors.
+    """Compile a Python function of tensors.
 
     The function is traced when it is called with a new signature: the shapes and dtypes of its
-    tensor arguments and the values of all others. Later calls run the compiled program.
-    A function keeps its 512 latest used traces; an older one is compiled again when it is called again.
-    Everything runs through XLA. Sizes are static under XLA: an `input_signature` with None sizes is accepted,
-    and each size met is traced and compiled once. A function with an op whose result's size depends on values
-    (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by op, with a warning,
-    unless `jit_compile` forbids it.
+    tensor arguments and the values of all others. Later calls run the compiled program. A function
+    caches its 512 most recently used traces; an older one is compiled again when it is called. XLA
+    compiles all functions, so sizes are static: an `input_signature` with None sizes is accepted,
+    but each size is traced and compiled once. A function with an op with a result size that depends on
+    values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by
+    op, with a warning, unless `jit_compile` is True.
 
     Args:
-      func: the function; None to use `tf.function(...)` as a decorator with arguments.
-      input_signature: a sequence of `TensorSpec`s (or structures of them) that arguments must fit.
-      autograph: whether Python `if`, `while`, `for` on tensors become XLA control flow.
-      jit_compile: whether a function that XLA cannot compile is an error.
-      reduce_retracing: accepted; such a function is not warned of when it is traced often.
-      experimental_implements: ignored.
-      experimental_autograph_options: ignored.
-      experimental_attributes: ignored.
-      experimental_relax_shapes: an older name of `reduce_retracing`.
-      experimental_compile: ignored.
-      experimental_follow_type_hints: ignored.
+      func: The function; None to use `tf.function(...)` as a decorator with arguments.
+      input_signature: A sequence of `TensorSpec`s (or structures of them) for arguments.
+      autograph: Whether Python `if`, `while`, `for` on tensors become XLA control flow.
+      jit_compile: Whether to raise an error if XLA cannot compile the function.
+      reduce_retracing: Whether to disable the warning about frequent retracing.
+      experimental_implements: Ignored.
+      experimental_autograph_options: Ignored.
+      experimental_attributes: Ignored.
+      experimental_relax_shapes: The old name of `reduce_retracing`.
+      experimental_compile: The old name of `jit_compile`.
+      experimental_follow_type_hints: Ignored.
 
     Returns:
       A `Function`, or a decorator.
 
     Raises:
-      TypeError: when `func` is not callable or the signature is not a sequence.
+      TypeError: If `func` is not callable or the signature is not a sequence.
 
     Example:
       >>> import meshflow as tf
@@ -563,11 +566,11 @@ def function(
             )
 
     must_compile = bool(jit_compile or experimental_compile)
-    relaxed = bool(reduce_retracing or experimental_relax_shapes)
+    reduce = bool(reduce_retracing or experimental_relax_shapes)
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):
-            raise TypeError(f"{target!r} is not a callable object, which tf.function takes.")
-        return Function(target, input_signature, autograph, relaxed, jit_compile=must_compile)
+            raise TypeError(f"tf.function requires a callable object, got {target!r}.")
+        return Function(target, input_signature, autograph, reduce, jit_compile=must_compile)
 
     return decorate if func is None else decorate(func)

@@ -1,4 +1,4 @@
-"""What `tf.function` gives, as editors and type checkers see it: the function's own signature stays."""
+"""Types of `tf.function` for editors and type checkers, which keep the signature of the function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Polymorphic(Protocol[Parameters, Result]):
-    """A compiled function; `core.function.Function` is what there is at run time."""
+    """A compiled function; at run time it is a `meshflow.core.functions.function.Function`."""
 
     input_signature: tuple[Any, ...] | None
 
@@ -24,7 +24,7 @@ class Polymorphic(Protocol[Parameters, Result]):
 
     def __get__(
         self: Polymorphic[Concatenate[Any, _Rest], Result],
-        instance: Any,
+        instance: object,
         owner: type | None = None,
     ) -> Polymorphic[_Rest, Result]: ...
 

@@ -1,7 +1,7 @@
-"""Calls of saved functions by executables of the user's cache: where one is found, nothing is traced.
+"""Calls of saved functions by executables from the user's cache, without tracing.
 
-Of a function and operands of some shapes three things are kept: the executable, the one that prepares its weights
-where there is such a part, and a plan, which says which arrays they take and give.
+For a function and operands of some shapes, the cache holds up to three entries: the executable, the
+executable that prepares its weights, if any, and a plan with the arrays that they take and return.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from meshflow.core.tracing.trace import Slot
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Array
 from meshflow.kernels import library
 
 __all__ = ["KeptCalls"]
 
-# Names of entries are those of executables and a word, in hexadecimal digits as they are.
+# Suffixes of the keys of executables, because the names of cache entries are hexadecimal.
 _PLAN, _WEIGHTS = "a1", "a2"
-# What a graph's ops are, in the source.
+# Source folders that define the ops of a graph.
 _MEANING = ("saved_model", "ops", "passes", "kernels")
 
 
 class _Call:
-    """An executable with what it is called with.
+    """An executable and its constant operands.
 
     Args:
-      main: the executable.
-      weights: what prepares its last operands, or None.
-      captures: the function's captures that it takes, in its order.
-      results: numbers of its outputs, in the order of the function's results.
+      main: The executable.
+      weights: Computes its last operands, or None.
+      captures: The captures of the function that the executable takes, in its order.
+      results: Indices of its outputs, in the order of the function's results.
     """
 
     def __init__(
@@ -58,40 +59,36 @@ class _Call:
         self._main, self._weights = main, weights
         self._captures, self._results = captures, results
 
-    def __call__(self, arrays: Sequence[Any]) -> list[Tensor]:
+    def __call__(self, arrays: Sequence[Array]) -> list[Tensor]:
         with writing:
             captured = [c._value for c in self._captures]
-        kept = self._weights(captured) if self._weights is not None else ()
-        outputs = self._main(*arrays, *captured, *kept)
+        weights = self._weights(captured) if self._weights is not None else ()
+        outputs = self._main(*arrays, *captured, *weights)
         return [Tensor(outputs[i]) for i in self._results]
 
 
 class KeptCalls:
-    """The calls of a saved function that writes nothing.
+    """The calls of a saved function without side effects.
 
     Args:
-      about: what tells the function from others, of its file's bytes.
-      captures: variables and constants that it uses.
-      traced: gives it traced for tensors, where nothing is kept.
+      fingerprint: Identifies the function, by the bytes of its file.
+      captures: Variables and constants that the function uses.
+      trace: Traces the function for tensors if the cache has no entry.
     """
 
     def __init__(
         self,
-        about: bytes,
+        fingerprint: bytes,
         captures: Sequence[Any],
-        traced: Callable[[Sequence[Tensor]], ConcreteFunction],
+        trace: Callable[[Sequence[Tensor]], ConcreteFunction],
     ) -> None:
-        self._about, self._captures, self._traced = about, captures, traced
+        self._about, self._captures, self._traced = fingerprint, captures, trace
         self._calls: dict[Any, _Call | None] = {}
         self._making = threading.RLock()
         self._plain = all(type(c) in (Variable, Tensor) for c in captures)
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """The results, or None where the function itself must be called, as where its gradient is wanted.
-
-        Args:
-          tensors: its arguments.
-        """
+        """Return the results; None if the function must be called, for example for tapes."""
         if not self._plain or not _alone():
             return None
         arrays = [t._value for t in tensors]
@@ -99,7 +96,7 @@ class KeptCalls:
         if key not in self._calls:
             with self._making:
                 if key not in self._calls:
-                    # What cannot be compiled runs op by op, or says why.
+                    # A function that cannot be compiled runs op by op, or raises the error.
                     with contextlib.suppress(Exception):
                         self._calls[key] = self._call(tensors, arrays)
                     self._calls.setdefault(key, None)
@@ -111,83 +108,86 @@ class KeptCalls:
         try:
             return call(arrays)
         except (TypeError, ValueError, RuntimeError, MemoryError):
-            # Nothing was written: the function itself tells what is wrong, or takes arrays that lie elsewhere.
+            # The call has no effects. The function raises the error, or accepts other devices.
             return None
 
-    def _call(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> _Call | None:
+    def _call(self, tensors: Sequence[Tensor], arrays: Sequence[Array]) -> _Call | None:
         values = [*arrays, *(c._value for c in self._captures)]
         device = only_device(values)
         if device is None:
             return None
         shapes = [(tuple(v.shape), str(v.dtype)) for v in values]
-        whole = (
+        identity = (
             shapes,
             os.environ.get("XLA_FLAGS"),
             os.environ.get("MESHFLOW_KERNELS"),
             _meaning(),
         )
-        key = key_of(repr(whole).encode() + self._about, device)
+        key = key_of(repr(identity).encode() + self._about, device)
         return self._found(key, len(arrays), device) or self._made(key, tensors, device)
 
-    def _found(self, key: str, count: int, device: Any) -> _Call | None:
+    def _found(self, key: str, count: int, device: jax.Device) -> _Call | None:
         data = compiled_programs.kept(key + _PLAN)
         if data is None:
             return None
-        # Executables call them by name.
+        # The executables refer to kernels of this library by name.
         library.load()
         plan = json.loads(data)
-        captures, reads, gives = (plan[name] for name in ("captures", "reads", "gives"))
-        main = loaded(key, count + len(captures) + gives, plan["outputs"], device)
-        weights = loaded(key + _WEIGHTS, len(reads), gives, device) if gives else None
-        if main is None or (gives and weights is None):
+        captures, reads, num_weights = (plan[name] for name in ("captures", "reads", "gives"))
+        main = loaded(key, count + len(captures) + num_weights, plan["outputs"], device)
+        weights = loaded(key + _WEIGHTS, len(reads), num_weights, device) if num_weights else None
+        if main is None or (num_weights and weights is None):
             return None
-        keeper = None if weights is None else PrepackedWeights(weights, reads)
-        return _Call(main, keeper, [self._captures[i] for i in captures], plan["results"])
+        prepacked = None if weights is None else PrepackedWeights(weights, reads)
+        return _Call(main, prepacked, [self._captures[i] for i in captures], plan["results"])
 
-    def _made(self, key: str, tensors: Sequence[Tensor], device: Any) -> _Call | None:
-        """The call by what is compiled now, and kept; None for a function that does more than give results."""
+    def _made(self, key: str, tensors: Sequence[Tensor], device: jax.Device) -> _Call | None:
+        """Compile the call and store it in the cache; return None for a function with side effects."""
         concrete = self._traced(tensors)
         parts, traced = concrete.pure_parts(), concrete.traced
-        numbers = {id(c): i for i, c in enumerate(self._captures)}
-        places = [numbers.get(id(c)) for c in traced.captures]
+        indices = {id(c): i for i, c in enumerate(self._captures)}
+        capture_indices = [indices.get(id(c)) for c in traced.captures]
         slots = nest.flatten(traced.structure)
-        if parts is None or None in places or not all(isinstance(s, Slot) for s in slots):
+        has_slots = all(isinstance(s, Slot) for s in slots)
+        if parts is None or None in capture_indices or not has_slots:
             return None
-        main, keeper = parts
+        main, prepacked = parts
         captured = [c._value for c in traced.captures]
-        made: list[Any] = []
-        is_whole = True
-        if keeper is not None:
-            taken = [captured[i] for i in keeper.reads]
-            early, is_whole = compiled(keeper.run, taken, key + _WEIGHTS)
-            keeper = PrepackedWeights(early, keeper.reads)
-            made = keeper(captured)
-        run, is_kept = compiled(main, [*(t._value for t in tensors), *captured, *made], key)
+        weights: list[Any] = []
+        is_stored = True
+        if prepacked is not None:
+            operands = [captured[i] for i in prepacked.reads]
+            early, is_stored = compiled(prepacked.run, operands, key + _WEIGHTS)
+            prepacked = PrepackedWeights(early, prepacked.reads)
+            weights = prepacked(captured)
+        run, is_main_stored = compiled(
+            main, [*(t._value for t in tensors), *captured, *weights], key
+        )
         results = [s.index for s in slots]
         plan = {
-            "captures": places,
-            "reads": [] if keeper is None else list(keeper.reads),
-            "gives": len(made),
+            "captures": capture_indices,
+            "reads": [] if prepacked is None else list(prepacked.reads),
+            "gives": len(weights),
             "outputs": len(traced.closed.out_avals),
             "results": results,
         }
-        if is_whole and is_kept:
+        if is_stored and is_main_stored:
             compiled_programs.put(key + _PLAN, json.dumps(plan).encode())
-        return _Call(run, keeper, traced.captures, results)
+        return _Call(run, prepacked, traced.captures, results)
 
 
 def _alone() -> bool:
-    """Whether a call is a program of its own, as it was compiled for files."""
-    inside = context.trace is not None or context.tapes or context.recording is not None
-    moved = context.placing is not None or context.reading is not None or context.on_host
-    changed = Settings.run_eagerly or PassPipeline.active or Fork.late
+    """Check whether a call is a separate program, as compiled for files."""
+    is_nested = context.trace is not None or context.tapes or context.recording is not None
+    is_placed = context.placing is not None or context.reading is not None or context.on_host
+    is_changed = Settings.run_eagerly or PassPipeline.active or Fork.late
     # JAX defines its options at run time.
-    return not (inside or moved or changed or jax.config.jax_debug_nans)  # type: ignore[attr-defined]
+    return not (is_nested or is_placed or is_changed or jax.config.jax_debug_nans)  # type: ignore[attr-defined]
 
 
 @functools.cache
 def _meaning() -> list[tuple[str, int]]:
-    """What changes when the source does that says what ops of graphs are."""
+    """Return the modification times of the sources that define the ops of graphs."""
     root = Path(__file__).parents[2]
     return sorted(stamp for folder in _MEANING for stamp in _stamps(str(root / folder)))
 

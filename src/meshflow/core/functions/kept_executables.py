@@ -1,8 +1,8 @@
-"""Executables of programs that files hold, from the user's cache.
+"""Executables of programs from files, in the user's cache.
 
-JAX keeps executables as well, but finds them by the lowered program, which takes longer to make than an executable to
-load. A function that only calls a program of a file is told from others by that file's bytes: neither is it lowered
-again, nor are the bytes understood.
+JAX also caches executables, but their keys require the lowered program, which takes longer to
+create than an executable to load. A function that only calls a program from a file is identified by
+the bytes of that file, which need to be neither lowered again nor parsed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.export
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
@@ -24,36 +25,37 @@ from meshflow.core.functions.scope_names import apart
 from meshflow.core.runtime import compiled_programs
 from meshflow.core.runtime.exported_lowerings import calls_lapack
 from meshflow.environment import processor
+from meshflow.environment.types import ClosedJaxpr, Jaxpr
 
 __all__ = ["KeptProgram", "compiled", "kept_program", "key_of", "loaded", "only_device"]
 
-# Of what is kept: another number when it is kept otherwise.
+# Version of the cache entries; it changes with their format.
 _FORM = 2
 
 
 class KeptProgram:
-    """A jitted program of one signature whose executable is kept in the user's cache.
+    """A jitted program of one signature with an executable in the user's cache.
 
     Args:
-      program: the program, by `jax.jit`.
-      about: what tells it from others.
-      results: how many arrays it returns.
+      program: The program, from `jax.jit`.
+      fingerprint: Identifies the program.
+      results: Number of arrays that it returns.
     """
 
-    def __init__(self, program: Any, about: bytes, results: int) -> None:
-        self._program, self._about, self._results = program, about, results
+    def __init__(self, program: Any, fingerprint: bytes, results: int) -> None:
+        self._program, self._fingerprint, self._results = program, fingerprint, results
         self._executable: Callable[..., Any] | None = None
         self.trace, self.lower = program.trace, program.lower
 
     def __call__(self, *operands: Any) -> Any:
-        """Runs it."""
+        """Run the program."""
         executable = self._executable
         if executable is None:
             executable = self._executable = self._found(operands)
         try:
             return executable(*operands)
         except (TypeError, ValueError):
-            # An executable is for one place of the operands; nothing ran.
+            # An executable requires operands on certain devices; nothing ran.
             if executable is self._program:
                 raise
             return self._program(*operands)
@@ -62,115 +64,93 @@ class KeptProgram:
         device = only_device(operands)
         if device is None:
             return self._program
-        key = key_of(self._about, device)
-        found = loaded(key, len(operands), self._results, device)
-        return found or compiled(self._program, operands, key)[0]
+        key = key_of(self._fingerprint, device)
+        executable = loaded(key, len(operands), self._results, device)
+        return executable or compiled(self._program, operands, key)[0]
 
 
-def key_of(about: bytes, device: Any) -> str:
-    """What the executable of a program is found by, on this machine.
-
-    Args:
-      about: what tells the program from others.
-      device: the device that it is for.
-    """
-    return hashlib.sha256(_machine(device) + about).hexdigest()
+def key_of(fingerprint: bytes, device: jax.Device) -> str:
+    """Return the cache key of a program's executable on this machine, for one device."""
+    return hashlib.sha256(_machine(device) + fingerprint).hexdigest()
 
 
-def loaded(key: str, operands: int, results: int, device: Any) -> Callable[..., Any] | None:
-    """An executable that is kept, or None.
-
-    Args:
-      key: of `key_of`.
-      operands: how many arrays it takes.
-      results: how many it gives.
-      device: the device that it is for.
-    """
+def loaded(key: str, operands: int, results: int, device: jax.Device) -> Callable[..., Any] | None:
+    """Load an executable with the given numbers of arrays from the cache; return None if there is none."""
     data = compiled_programs.kept(key)
     if data is not None:
-        taken = jax.tree.structure(((0,) * operands, {}))
-        given = jax.tree.structure([0] * results)
-        # Of any kind: another version may have written it.
+        in_tree = jax.tree.structure(((0,) * operands, {}))
+        out_tree = jax.tree.structure([0] * results)
+        # Any exception is possible, because another version may have written the entry.
         with contextlib.suppress(Exception):
-            found: Callable[..., Any] = deserialize_and_load(
-                data, taken, given, execution_devices=[device]
+            executable: Callable[..., Any] = deserialize_and_load(
+                data, in_tree, out_tree, execution_devices=[device]
             )
-            return found
+            return executable
     return None
 
 
 def compiled(program: Any, operands: Sequence[Any], key: str) -> tuple[Callable[..., Any], bool]:
-    """Compiles a program and keeps its executable, unless another process cannot use it.
-
-    Args:
-      program: the program, by `jax.jit`.
-      operands: what it is called with.
-      key: of `key_of`.
+    """Compile a program and cache its executable, unless other processes cannot use it.
 
     Returns:
-      The executable, and whether it was given to the cache.
+      The executable, and whether the cache holds it.
     """
-    # One that JAX's cache gives has no code to be written once more.
+    # An executable from JAX's cache has no code, so it cannot be serialized again.
     with apart():
-        made: jax.stages.Compiled = program.lower(*operands).compile()
+        executable: jax.stages.Compiled = program.lower(*operands).compile()
     with contextlib.suppress(ValueError, NotImplementedError):
-        data = serialize(made)[0]
+        data = serialize(executable)[0]
         if not calls_lapack(data):
             compiled_programs.put(key, data)
-            return made, True
-    return made, False
+            return executable, True
+    return executable, False
 
 
-def kept_program(program: Any, closed: Any, donated: Sequence[int], name: str) -> Any:
-    """The program with its executable from the cache, or as it is when it does more than call one of a file.
-
-    Args:
-      program: the program, by `jax.jit`.
-      closed: what it does, a `ClosedJaxpr`.
-      donated: numbers of the operands whose memory it takes.
-      name: its name in profiles.
-    """
-    about = None if closed.consts else _described(closed.jaxpr)
-    if about is None:
+def kept_program(program: Any, closed: ClosedJaxpr, donated: Sequence[int], name: str) -> Any:
+    """Cache the executable of a program (from `jax.jit`) that only calls a program from a file."""
+    fingerprint = None if closed.consts else _described(closed.jaxpr)
+    if fingerprint is None:
         return program
     avals = [str(aval) for aval in closed.in_avals]
-    whole = repr((name, avals, list(donated), os.environ.get("XLA_FLAGS"))).encode() + about
-    return KeptProgram(program, whole, len(closed.out_avals))
+    full_fingerprint = (
+        repr((name, avals, list(donated), os.environ.get("XLA_FLAGS"))).encode() + fingerprint
+    )
+    return KeptProgram(program, full_fingerprint, len(closed.out_avals))
 
 
-def _described(jaxpr: Any) -> bytes | None:
-    """What a program does whose only equation calls one of a file, else None."""
+def _described(jaxpr: Jaxpr) -> bytes | None:
+    """Identify a program with a single equation that calls a program from a file; else return None."""
     if len(jaxpr.eqns) != 1:
         return None
     (equation,) = jaxpr.eqns
-    places = {id(v): i for i, v in enumerate((*jaxpr.invars, *equation.outvars))}
-    wires = [[places.get(id(v)) for v in some] for some in (equation.invars, jaxpr.outvars)]
-    if any(None in some for some in wires):
+    indices = {id(v): i for i, v in enumerate((*jaxpr.invars, *equation.outvars))}
+    wires = [[indices.get(id(v)) for v in atoms] for atoms in (equation.invars, jaxpr.outvars)]
+    if any(None in atoms for atoms in wires):
         return None
     if equation.primitive.name == "custom_vjp_call":
         inner = equation.params["call_jaxpr"]
-        about = None if inner.consts else _described(inner.jaxpr)
+        fingerprint = None if inner.consts else _described(inner.jaxpr)
     elif equation.primitive.name == "call_exported":
-        about = _bytes_of(equation.params["exported"])
+        fingerprint = _bytes_of(equation.params["exported"])
     else:
         return None
-    return None if about is None else repr(wires).encode() + about
+    return None if fingerprint is None else repr(wires).encode() + fingerprint
 
 
-def _bytes_of(exported: Any) -> bytes | None:
-    # Calls of linear algebra go to addresses that JAX finds while it lowers a program.
+def _bytes_of(exported: jax.export.Exported) -> bytes | None:
+    # Calls of linear algebra use addresses that JAX determines when it lowers a program.
     if calls_lapack(exported.mlir_module_serialized) or exported.nr_devices != 1:
         return None
-    about = (
+    properties = (
         *(exported.in_avals, exported.out_avals, exported.platforms, exported.module_kept_var_idx),
         *(exported.uses_global_constants, exported.calling_convention_version),
         *(exported.in_shardings_hlo, exported.out_shardings_hlo),
     )
-    return repr(about).encode() + hashlib.sha256(exported.mlir_module_serialized).digest()
+    return repr(properties).encode() + hashlib.sha256(exported.mlir_module_serialized).digest()
 
 
-def only_device(operands: Sequence[Any]) -> Any:
-    """The default device, when all operands are there or on the host."""
+def only_device(operands: Sequence[Any]) -> jax.Device | None:
+    """Return the default device if all operands are on it or on the host, else None."""
     # JAX defines its options at run time.
     device = jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
     if isinstance(device, str):
@@ -185,11 +165,11 @@ def only_device(operands: Sequence[Any]) -> Any:
     return device
 
 
-def _machine(device: Any) -> bytes:
-    """What an executable is for: versions, the device, the processor, and JAX's options."""
+def _machine(device: jax.Device) -> bytes:
+    """Identify the environment of an executable: versions, device, processor, and JAX's options."""
     options = sorted((name, str(value)) for name, value in jax.config.values.items())
-    about = (device.device_kind, device.client.platform_version, device.id, options)
-    return repr((_host(), about)).encode()
+    properties = (device.device_kind, device.client.platform_version, device.id, options)
+    return repr((_host(), properties)).encode()
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a compiled function keeps from call to call: casts and rearrangements of weights that stayed."""
+"""Prepacked weights: casts and layout changes of weights that a compiled function caches."""
 
 from __future__ import annotations
 
@@ -11,75 +11,79 @@ import jax
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ClosedJaxpr
 from meshflow.passes.constant_hoisting import hoist_constants
 
 
 class PrepackedWeights:
-    """The part of a program that reads only variables which the program does not write.
+    """The part of a program that reads only variables that the program does not write.
 
-    It runs when one of them holds another array than before: arrays never change, variables
-    change their array.
+    It runs again if one of the variables has a new array: arrays are immutable, and a variable is
+    updated by replacing its array.
 
     Args:
-      run: that part, compiled.
-      reads: the numbers of the captures that it takes.
+      run: The compiled part.
+      reads: Indices of the captures that it takes.
     """
 
     def __init__(self, run: Callable[..., list[Any]], reads: Sequence[int]) -> None:
         self.run, self.reads = run, reads
-        # What was read, without holding it, and what was made of it.
+        # The arrays that were read, by weak references, and the results.
         self._last: tuple[list[Any], list[Any]] = [], []
 
-    def __call__(self, captured: Sequence[Any]) -> list[Any]:
-        """What is made of the captures' arrays."""
+    def __call__(self, captured: Sequence[Any]) -> list[jax.Array]:
+        """Return the results for the arrays of the captures."""
         arrays = [captured[i] for i in self.reads]
-        seen, made = self._last
-        if len(seen) != len(arrays) or any(
-            ref() is not array for ref, array in zip(seen, arrays, strict=True)
+        refs, results = self._last
+        if len(refs) != len(arrays) or any(
+            ref() is not array for ref, array in zip(refs, arrays, strict=True)
         ):
-            # Both at once would be twice the memory.
-            self._last, made = ([], []), []
-            made = self.run(*arrays)
-            self._last = [weakref.ref(array) for array in arrays], made
-        return made
+            # The old results are freed first, because both together would need twice the memory.
+            self._last, results = ([], []), []
+            results = self.run(*arrays)
+            self._last = [weakref.ref(array) for array in arrays], results
+        return results
 
 
 def divided(
-    closed: jex_core.ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
-) -> tuple[jex_core.ClosedJaxpr, PrepackedWeights | None]:
-    """A program that takes what a keeper gives behind its operands, and the keeper if there is one.
+    closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
+) -> tuple[ClosedJaxpr, PrepackedWeights | None]:
+    """Split a program into prepacked weights and a program that takes these as its last operands.
 
     Args:
-      closed: the program, whose last operands are the captures.
-      captures: tensors, variables and elements of iterators.
-      written: identities of those that the program writes.
-      name: the program's name; the part that is kept has it in profiles.
+      closed: The program; its last operands are the captures.
+      captures: Tensors, variables and elements of iterators.
+      written: The ids of the captures that the program writes.
+      name: Name of the program, which is used for the name of the prepacking program in profiles.
+
+    Returns:
+      The remaining program, and the prepacked weights or None.
     """
     offset = len(closed.in_avals) - len(captures)
-    # Other captures give another value whenever they are asked: the next element of an iterator.
-    stays = [
+    # Other captures have a new value in each call, such as the next element of an iterator.
+    constant_indices = [
         i
         for i, c in enumerate(captures)
         if isinstance(c, Variable | Tensor) and id(c) not in written
     ]
-    if not all(_on_one_device(captures[i]._value) for i in stays):
+    if not all(_on_one_device(captures[i]._value) for i in constant_indices):
         return closed, None
-    parts = hoist_constants(closed, [offset + i for i in stays])
+    parts = hoist_constants(closed, [offset + i for i in constant_indices])
     if parts is None:
         return closed, None
     run = _compiled(parts.early, f"{name}_weights")
     return parts.rest, PrepackedWeights(run, [i - offset for i in parts.reads])
 
 
-def _compiled(early: jex_core.ClosedJaxpr, name: str) -> Any:
+def _compiled(early: ClosedJaxpr, name: str) -> Callable[..., list[jax.Array]]:
     run = jex_core.jaxpr_as_fun(early)
 
-    def weights(*arrays: Any) -> list[Any]:
+    def weights(*arrays: jax.Array) -> list[jax.Array]:
         return run(*arrays)
 
     weights.__name__ = weights.__qualname__ = name
     return jax.jit(weights)
 
 
-def _on_one_device(array: Any) -> bool:
+def _on_one_device(array: object) -> bool:
     return not isinstance(array, jax.Array) or len(array.sharding.device_set) == 1

@@ -1,4 +1,4 @@
-"""Functions that are traced again and again: the warning, and how many of their traces are kept."""
+"""Limits of retracing: a warning about frequent retracing, and the number of cached traces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 _log = logging.getLogger("meshflow")
 
-# Traces that a function keeps: beyond, the one goes that was called least recently, with its program.
+# Maximum number of traces of a function. Beyond it, the trace with the oldest last call is deleted.
 TRACES = 512
 _CALLS = 10
 _TRACES = 5
@@ -18,16 +18,16 @@ _WARNINGS = 2
 
 
 class CallHistory:
-    """The latest calls of the functions that one piece of code makes, and which of them traced.
+    """The latest calls of all functions created from one piece of code, and which of them traced.
 
-    Functions made again and again from the same code, as by a decorator inside a loop, share a
-    history, as each of them alone is traced only once.
+    Functions that are repeatedly created from the same code, for example by a decorator in a loop,
+    share a history, because each of them is traced only once.
 
     Args:
-      warns: whether many traces are worth a warning.
+      warns: Whether to warn about frequent traces.
 
     Attributes:
-      calls: how many calls there have been.
+      calls: Number of calls.
     """
 
     def __init__(self, warns: bool = True) -> None:
@@ -37,11 +37,7 @@ class CallHistory:
         self._warnings = 0
 
     def add_trace(self, name: str) -> None:
-        """Notes that the present call traced; warns when many of the latest did.
-
-        Args:
-          name: the function's name.
-        """
+        """Record that the present call traced; warn if many of the latest calls did."""
         if not self._warns:
             return
         self._traced = [call for call in self._traced if call > self.calls - _CALLS]
@@ -64,17 +60,17 @@ _histories: weakref.WeakKeyDictionary[Any, CallHistory] = weakref.WeakKeyDiction
 
 
 def history_of(function: Callable[..., Any]) -> CallHistory:
-    """The history of the code of a Python function.
+    """Return the history of the code of a Python function.
 
     Args:
-      function: a function, method or other callable; one with a true attribute `is_stored_program` only calls
-        programs that were traced before, of which no Python code runs again.
+      function: A function, method or other callable. If its attribute `is_stored_program` is true,
+        it only calls programs that were traced before, and no Python code runs again.
     """
     if getattr(function, "is_stored_program", False):
         return CallHistory(warns=False)
-    plain = inspect.unwrap(function)
-    plain = getattr(plain, "__func__", plain)
+    unwrapped = inspect.unwrap(function)
+    unwrapped = getattr(unwrapped, "__func__", unwrapped)
     try:
-        return _histories.setdefault(getattr(plain, "__code__", plain), CallHistory())
-    except TypeError:  # no weak references to it, or no hash
+        return _histories.setdefault(getattr(unwrapped, "__code__", unwrapped), CallHistory())
+    except TypeError:  # The object does not support weak references or hashing.
         return CallHistory()

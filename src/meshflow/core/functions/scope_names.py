@@ -1,8 +1,8 @@
-"""Names of layers as a part of what compiled programs are kept under.
+"""Names of layers as a part of the cache keys of compiled programs.
 
-XLA keeps the names of scopes in a program, for profiles; JAX's cache of compiled programs does not look at them. So
-a program that differs in names alone would come with those of another, were they not added to its key. Numbers at
-their ends are left out: 'dense_1' and 'dense_7' are names that were given, and are the same program.
+XLA stores the names of scopes in a program, for profiles, but JAX's compilation cache ignores them.
+A program that differs only in names would then get the names of another one, so the names are added
+to its key. Numbers at the end of names are removed: 'dense_1' and 'dense_7' name the same program.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import math
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from meshflow.environment.jax_internals import cache_key, persistent_cache_min_compile_time_secs
+from meshflow.environment.types import ClosedJaxpr, Jaxpr
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
 _before = cache_key.custom_hook
 
 
 class _Pending(threading.local):
-    """The program of this thread that is traced, and looked up next."""
+    """The program that this thread traces and looks up next."""
 
-    program: Any = None
+    program: ClosedJaxpr | None = None
     apart: bool = False
 
 
 _pending = _Pending()
 
 
-def announce(closed: Any) -> None:
-    """Says which program the next key is for; `closed` is a `ClosedJaxpr`."""
+def announce(closed: ClosedJaxpr) -> None:
+    """Set the program to which the next key belongs."""
     _pending.program = closed
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """While programs are compiled that JAX's cache neither gives nor keeps."""
+    """Compile programs without reading or writing JAX's cache."""
     _pending.apart = True
     try:
         with persistent_cache_min_compile_time_secs(math.inf):
@@ -46,20 +46,20 @@ def apart() -> Iterator[None]:
         _pending.apart = False
 
 
-def names(jaxpr: Any) -> set[str]:
-    """The scopes of a program, without numbers at the ends of their names."""
-    found: set[str] = set()
+def names(jaxpr: Jaxpr) -> set[str]:
+    """Return the scopes of a program, without numbers at the ends of their names."""
+    scopes: set[str] = set()
     for equation in jaxpr.eqns:
-        found.add(re.sub(r"_\d+(?=[/()]|$)", "", str(equation.source_info.name_stack)))
+        scopes.add(re.sub(r"_\d+(?=[/()]|$)", "", str(equation.source_info.name_stack)))
         for inner in inner_jaxprs(equation):
-            found |= names(opened(inner))
-    return found
+            scopes |= names(opened(inner))
+    return scopes
 
 
 def _key() -> str:
     program, _pending.program = _pending.program, None
-    own = "" if program is None else "\n".join(sorted(names(program.jaxpr)))
-    return str(_before()) + own + ("\napart" if _pending.apart else "")
+    scopes = "" if program is None else "\n".join(sorted(names(program.jaxpr)))
+    return str(_before()) + scopes + ("\napart" if _pending.apart else "")
 
 
 cache_key.custom_hook = _key

@@ -1,4 +1,4 @@
-"""A concrete function whose specs have unknown sizes."""
+"""Concrete functions with unknown sizes in their specs."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from typing import Any, Protocol
 
 from meshflow.core.functions.call_arguments import CallArguments, becomes_tensor, fit_leaf, spec_of
 from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
-from meshflow.core.functions.signatures import named_specs
+from meshflow.core.functions.signatures import Args, Kwargs, named_specs
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.environment.types import PyTree
 
 
 class Traceable(Protocol):
-    """A `tf.function`, as far as its concrete functions ask it."""
+    """Interface of a `tf.function` for its concrete functions."""
 
     _name: str
     _arguments: CallArguments
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function."""
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Run the function."""
 
-    def concrete_for(self, args: Any, kwargs: Any) -> ConcreteFunction:
-        """The concrete function of a signature whose sizes are all known."""
+    def concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
+        """Return the concrete function for a signature without unknown sizes."""
 
 
 class ShapePolymorphicFunction(Signed):
-    """A concrete function whose specs have unknown sizes: traced for each size it meets.
+    """A concrete function with unknown sizes in its specs, which is traced for each actual size.
 
     Attributes:
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
     """
 
-    def __init__(self, function: Traceable, args: Any, kwargs: Any) -> None:
+    def __init__(self, function: Traceable, args: Args, kwargs: Kwargs) -> None:
         self._function = function
         self._template = (args, kwargs)
         self.name = function._name
@@ -50,8 +51,8 @@ class ShapePolymorphicFunction(Signed):
         return self._function.concrete_for(args, kwargs)
 
     @property
-    def structured_outputs(self) -> Any:
-        """The result structure; sizes that vary with the input's are None."""
+    def structured_outputs(self) -> PyTree:
+        """Return the result structure, with None for sizes that depend on unknown input sizes."""
         first, second = self._sized(2).structured_outputs, self._sized(3).structured_outputs
         return nest.map_structure(
             lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a,
@@ -59,17 +60,14 @@ class ShapePolymorphicFunction(Signed):
             second,
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on tensors that fit the specs."""
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Run the function on tensors that match the specs."""
         template = nest.flatten(self._template)
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        given = iter(self._tensor_arguments(specs, args, kwargs))
+        values = iter(self._tensor_arguments(self._specs, args, kwargs))
         full = []
         for spec in template:
-            fits = isinstance(spec, TypeSpec) or becomes_tensor(spec)
-            full.append(fit_leaf(self.name, spec_of(spec), next(given)) if fits else spec)
+            is_tensor = isinstance(spec, TypeSpec) or becomes_tensor(spec)
+            full.append(fit_leaf(self.name, spec_of(spec), next(values)) if is_tensor else spec)
         positional, named = nest.pack_sequence_as(self._template, full)
         return self._function(*positional, **named)
 
@@ -78,6 +76,6 @@ def _with_size(spec: Any, size: int) -> Any:
     if not isinstance(spec, TensorSpec):
         return spec
     if spec.shape.rank is None:
-        # Of unknown rank: other ranks stand for other sizes.
+        # For an unknown rank, the rank changes with `size` instead.
         return TensorSpec([1] * (size - 2), spec.dtype, spec.name)
     return TensorSpec([size if d is None else d for d in spec.shape], spec.dtype, spec.name)

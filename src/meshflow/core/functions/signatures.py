@@ -1,4 +1,4 @@
-"""How the arguments of a traced function are named, matched and printed."""
+"""Names, matching and descriptions of the arguments of traced functions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.environment.types import PyTree
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Signature = tuple[Args, Kwargs]
 
 
-def named_specs(signature: tuple[Any, Any], names: Sequence[str]) -> tuple[Any, Any]:
-    """A signature in which the specs without a name have that of their parameter.
+def named_specs(signature: Signature, names: Sequence[str]) -> Signature:
+    """Name the specs without a name after their parameters.
 
     Args:
       signature: (args, kwargs) with `TensorSpec`s for tensors.
-      names: the names of the positional parameters, in order.
+      names: Names of the positional parameters, in order.
 
     Example:
       >>> from meshflow.core.values.specs import TensorSpec
@@ -23,61 +28,65 @@ def named_specs(signature: tuple[Any, Any], names: Sequence[str]) -> tuple[Any, 
       (TensorSpec(shape=(), dtype=tf.float32, name='x'),)
     """
 
-    def named(value: Any, name: str) -> Any:
-        plain = isinstance(value, TensorSpec) and value.name is None
-        return TensorSpec(value.shape, value.dtype, name) if plain else value
+    def add_name(value: Any, name: str) -> Any:
+        is_unnamed = isinstance(value, TensorSpec) and value.name is None
+        return TensorSpec(value.shape, value.dtype, name) if is_unnamed else value
 
     args, kwargs = signature
-    known = [named(value, name) for value, name in zip(args, names, strict=False)]
-    return (*known, *args[len(known) :]), {k: named(v, k) for k, v in kwargs.items()}
+    named = [add_name(value, name) for value, name in zip(args, names, strict=False)]
+    return (*named, *args[len(named) :]), {k: add_name(v, k) for k, v in kwargs.items()}
 
 
 def match(
-    function: str, signature: tuple[Any, Any], names: Sequence[str], args: Any, kwargs: Any
+    function: str,
+    signature: Signature,
+    names: Sequence[str],
+    args: Args,
+    kwargs: Kwargs,
 ) -> list[Any]:
-    """The values for the specs of a signature, from a call that is like the original function's.
+    """Return the values for the specs of a signature, from a call in the original function's form.
 
     Args:
-      function: its name, for messages.
+      function: Name of the function, for messages.
       signature: (args, kwargs) with specs for tensors.
-      names: the names of the positional parameters, in order.
-      args: positional arguments of the call.
-      kwargs: arguments by the name of a parameter or of its spec.
+      names: Names of the positional parameters, in order.
+      args: Positional arguments of the call.
+      kwargs: Arguments by the name of a parameter or of its spec.
 
     Returns:
       One value for each spec.
 
     Raises:
-      TypeError: when an argument is missing, unknown, or differs from the Python value traced.
+      TypeError: If an argument is missing or unknown, or differs from the traced value.
     """
     positional, named = signature
-    given = dict(kwargs)
-    found: list[Any] = []
+    remaining = dict(kwargs)
+    values: list[Any] = []
     if len(args) > len(positional):
         raise TypeError(f"{function} takes {len(positional)} arguments, got {len(args)}.")
-    places = [
+    parameters = [
         (names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(positional)
     ]
-    for i, (name, template) in enumerate([*places, *named.items()]):
+    for i, (name, template) in enumerate([*parameters, *named.items()]):
         spec_name = template.name if isinstance(template, TensorSpec) else None
         if i < len(args):
             value = args[i]
-        elif name in given:
-            value = given.pop(name)
-        elif spec_name in given:
-            value = given.pop(spec_name)
+        elif name in remaining:
+            value = remaining.pop(name)
+        elif spec_name in remaining:
+            value = remaining.pop(spec_name)
         elif any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(template)):
             raise TypeError(f"{function} is missing its argument {name!r}.")
         else:
             continue
-        found.extend(_leaves(function, name, template, value))
-    if given:
-        raise TypeError(f"{function} got unexpected arguments {sorted(given)}.")
-    return found
+        values.extend(_leaves(function, name, template, value))
+    if remaining:
+        raise TypeError(f"{function} got unexpected arguments {sorted(remaining)}.")
+    return values
 
 
-def _leaves(function: str, name: str, template: Any, value: Any) -> list[Any]:
-    """The parts of an argument that are tensors; the others must be as they were when traced."""
+def _leaves(function: str, name: str, template: PyTree, value: PyTree) -> list[Any]:
+    """Return the tensors of an argument; the other parts must be equal to those in the trace."""
     try:
         parts = nest.flatten_up_to(template, value)
     except ValueError as error:
@@ -94,42 +103,36 @@ def _leaves(function: str, name: str, template: Any, value: Any) -> list[Any]:
     return leaves
 
 
-def heading(function: str, signature: tuple[Any, Any], names: Sequence[str]) -> str:
-    """`f(x, y=2)`: the parameters of a traced function, with the Python values of some."""
-    positional, named = signature
-    parts = [
-        (names[i] if i < len(names) else f"args_{i}", value) for i, value in enumerate(positional)
-    ]
-    shown = [
+def _parameters(signature: Signature, names: Sequence[str]) -> list[tuple[str, Any]]:
+    args, kwargs = signature
+    named = [(names[i] if i < len(names) else f"args_{i}", value) for i, value in enumerate(args)]
+    return [*named, *kwargs.items()]
+
+
+def heading(function: str, signature: Signature, names: Sequence[str]) -> str:
+    """Format the parameters of a traced function, with Python values: `f(x, y=2)`."""
+    parameters = [
         name
         if any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(value))
         else f"{name}={value!r}"
-        for name, value in [*parts, *named.items()]
+        for name, value in _parameters(signature, names)
     ]
-    return f"{function}({', '.join(shown)})"
+    return f"{function}({', '.join(parameters)})"
 
 
-def describe(function: str, signature: tuple[Any, Any], names: Sequence[str], outputs: Any) -> str:
-    """Several lines that say what a traced function takes and returns.
+def describe(function: str, signature: Signature, names: Sequence[str], outputs: PyTree) -> str:
+    r"""Describe the parameters and results of a traced function, in several lines.
 
     Example:
       >>> import meshflow as tf
       >>> double = tf.function(lambda a: a + a)
-      >>> print(double.get_concrete_function(tf.constant(1)).pretty_printed_signature())
-      <lambda>(a)
-        Args:
-          a: int32 Tensor, shape=()
-        Returns:
-          int32 Tensor, shape=()
+      >>> double.get_concrete_function(tf.constant(1)).pretty_printed_signature().split("\n")
+      ['<lambda>(a)', '  Args:', '    a: int32 Tensor, shape=()', '  Returns:', '    int32 Tensor, shape=()']
     """
-    positional, named = signature
-    parts = [
-        (names[i] if i < len(names) else f"args_{i}", value) for i, value in enumerate(positional)
-    ]
     lines = [heading(function, signature, names)]
     tensors = [
         f"    {name}: {_shown(value)}"
-        for name, value in [*parts, *named.items()]
+        for name, value in _parameters(signature, names)
         if any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(value))
     ]
     if tensors:
@@ -137,7 +140,7 @@ def describe(function: str, signature: tuple[Any, Any], names: Sequence[str], ou
     return "\n".join([*lines, "  Returns:", f"    {_shown(outputs)}"])
 
 
-def _shown(value: Any) -> str:
+def _shown(value: PyTree) -> str:
     if isinstance(value, TensorSpec):
         return f"{value.dtype.name} Tensor, shape={value.shape}"
     if nest.is_nested(value):
@@ -146,9 +149,9 @@ def _shown(value: Any) -> str:
 
 
 class _Shown:
-    """A leaf that prints as its description."""
+    """A leaf with its description as `repr`."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: PyTree) -> None:
         self._text = _shown(value)
 
     def __repr__(self) -> str:

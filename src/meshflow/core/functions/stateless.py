@@ -1,4 +1,4 @@
-"""Calls in which variables hold given values, and that write none: pure functions for JAX's transformations."""
+"""Stateless calls: pure functions, for JAX's transformations, that take and return variable values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from meshflow.core.tracing.trace import Traced, is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 
 __all__ = ["call_stateless", "traced_by_jax"]
 
 
-def traced_by_jax(values: Any) -> bool:
-    """Whether a structure holds what a transformation of JAX, such as `jax.grad`, passes in place of arrays.
-
-    Args:
-      values: a nested structure.
-    """
+def traced_by_jax(values: PyTree) -> bool:
+    """Check whether a structure contains tracers of a JAX transformation such as `jax.grad`."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in nest.flatten(values))
 
 
@@ -34,24 +31,24 @@ def call_stateless(
     values: Sequence[Any],
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
-) -> tuple[Any, list[Any]]:
-    """Calls a function as if variables held values, and returns what they would hold after it.
+) -> tuple[PyTree, list[Any]]:
+    """Call a function with explicit values of variables, and return their values after the call.
 
-    With arrays of JAX among values and arguments (those that `jax.jit` and `jax.grad` pass, too) the result
-    holds arrays of JAX; else it holds tensors, which tapes record.
+    If values or arguments contain JAX arrays (including tracers of `jax.jit` and `jax.grad`), the
+    result contains JAX arrays; otherwise it contains tensors, which tapes record.
 
     Args:
-      function: a function of nested structures.
-      variables: the variables.
-      values: a value for each of them.
-      args: positional arguments.
-      kwargs: named arguments.
+      function: A function of nested structures.
+      variables: The variables.
+      values: A value for each variable.
+      args: Positional arguments.
+      kwargs: Keyword arguments.
 
     Returns:
-      What the function returns, and a list of the variables' new values.
+      The result of the function, and a list of the new values of the variables.
 
     Raises:
-      ValueError: when the numbers of variables and values differ, or a value's shape does not fit.
+      ValueError: If the numbers of variables and values differ, or if a shape is incompatible.
 
     Example:
       >>> import meshflow as tf
@@ -63,19 +60,19 @@ def call_stateless(
     """
     kwargs = kwargs or {}
     _check(variables, values)
-    given = [*values, *nest.flatten((args, kwargs))]
-    as_arrays = any(isinstance(leaf, jax.Array) for leaf in given)
+    leaves = nest.flatten((args, kwargs))
+    has_jax_arrays = any(isinstance(leaf, jax.Array) for leaf in [*values, *leaves])
     traced = trace(function, args, kwargs, isolated=True)
-    leaves = [leaf for leaf in nest.flatten((args, kwargs)) if is_array_like(leaf)]
-    held = {id(v): value for v, value in zip(variables, values, strict=True)}
-    if as_arrays:
+    leaves = [leaf for leaf in leaves if is_array_like(leaf)]
+    value_by_id = {id(v): value for v, value in zip(variables, values, strict=True)}
+    if has_jax_arrays:
         inputs = [_array(leaf) for leaf in leaves]
-        captures = [_held(c, held.get(id(c), c)) for c in traced.captures]
+        captures = [_held(c, value_by_id.get(id(c), c)) for c in traced.captures]
         outputs = traced.arrays(inputs, captures)
     else:
         tensors = [convert_to_tensor(leaf) for leaf in leaves]
         with as_stored():
-            read = [_tensor(c, held.get(id(c), c)) for c in traced.captures]
+            read = [_tensor(c, value_by_id.get(id(c), c)) for c in traced.captures]
         outputs = apply(traced.op, (tensors, read))
     return traced.rebuild(outputs[: traced.count]), _after(traced, outputs, variables, values)
 
@@ -83,7 +80,7 @@ def call_stateless(
 def _check(variables: Sequence[Any], values: Sequence[Any]) -> None:
     if len(variables) != len(values):
         raise InvalidValueError(
-            f"{len(values)} values were given for {len(variables)} variables: give one for each, in their order."
+            f"Expected a value for each of the {len(variables)} variables, in their order, got {len(values)} values."
         )
     for variable, value in zip(variables, values, strict=True):
         shape = getattr(value, "shape", ())
@@ -93,8 +90,8 @@ def _check(variables: Sequence[Any], values: Sequence[Any]) -> None:
             )
 
 
-def _array(value: Any) -> Any:
-    """The array of a tensor or variable; arrays as they are."""
+def _array(value: Any) -> jax.Array:
+    """Return the array of a tensor or variable; return arrays unchanged."""
     if isinstance(value, jax.Array):
         return value
     if not isinstance(value, Tensor) and hasattr(value, "_as_tensor"):
@@ -103,8 +100,8 @@ def _array(value: Any) -> Any:
     return jax.numpy.asarray(convert_to_tensor(value)._value)
 
 
-def _held(capture: Any, value: Any) -> Any:
-    """The array that a capture stands for, in its dtype."""
+def _held(capture: Any, value: Any) -> jax.Array:
+    """Return the array for a capture, in its dtype."""
     array = _array(value)
     return array if value is capture else array.astype(capture.dtype.dtype)
 
@@ -116,20 +113,20 @@ def _tensor(capture: Any, value: Any) -> Tensor:
 
 
 def _after(
-    traced: Traced, outputs: Any, variables: Sequence[Any], values: Sequence[Any]
+    traced: Traced, outputs: Sequence[Any], variables: Sequence[Any], values: Sequence[Any]
 ) -> list[Any]:
-    """The variables' values after the call; others that it writes are written, where their values are known."""
+    """Return the new values of the variables; assign other written variables if possible."""
     written = {id(v): new for v, new in zip(traced.writes, outputs[traced.count :], strict=True)}
-    own = {id(v) for v in variables}
+    ids = {id(v) for v in variables}
     for variable in traced.writes:
-        if id(variable) in own:
+        if id(variable) in ids:
             continue
         new = written[id(variable)]
         if isinstance(new, jax.core.Tracer):
             warnings.warn(
                 f"{traced.name} also writes {getattr(variable, 'name', 'a variable')}, which is not among the "
-                "variables given; in a transformation of JAX it keeps its value (random numbers repeat: give the "
-                "layer a seed generator).",
+                "explicit variables. In a JAX transformation it keeps its value, so random numbers repeat: pass a "
+                "seed generator to the layer.",
                 stacklevel=4,
             )
         else:

@@ -1,1 +1,1 @@
-"""Tapes, forward accumulators, Jacobians, custom gradients."""
+"""Gradient tapes, forward accumulators, Jacobians and custom gradients."""

@@ -1,4 +1,4 @@
-"""`custom_gradient`: saying how a function is differentiated."""
+"""`custom_gradient` replaces the gradient of a function."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 
+Arrays = list[jax.Array]
 P = ParamSpec("P")
 T = TypeVar("T")
+GradFn = Callable[..., Any]
 
 
 @overload
@@ -30,11 +33,11 @@ def custom_gradient(f: None = None) -> Callable[[Callable[P, tuple[T, Any]]], Ca
 @overload
 def custom_gradient(f: Callable[P, tuple[T, Any]]) -> Callable[P, T]: ...
 def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
-    """Gives a function a gradient of its own.
+    """Give a function a custom gradient.
 
     Args:
-      f: takes tensors, returns `(y, grad_fn)`; `grad_fn` maps gradients of y to gradients of the
-        arguments. When f uses trainable variables, `grad_fn` takes a keyword `variables` and returns
+      f: Takes tensors and returns `(y, grad_fn)`; `grad_fn` maps gradients of y to gradients of the
+        arguments. If f uses trainable variables, `grad_fn` takes a keyword `variables` and returns
         a pair: gradients of the arguments, and a list of gradients of the variables.
 
     Returns:
@@ -56,17 +59,17 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
 
 
 class _WithGradient:
-    """A function, or method, with a gradient of its own."""
+    """A function or method with a custom gradient."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self._f = f
         functools.update_wrapper(self, f)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> _WithGradient:
-        # The instance is no argument that could have a gradient.
+    def __get__(self, instance: object, owner: type | None = None) -> _WithGradient:
+        # The instance is not an argument, so it has no gradient.
         return self if instance is None else _WithGradient(self._f.__get__(instance, owner))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
         packed = nest.pack_sequence_as(args, tensors)
         if context.trace is not None and not context.tapes:
@@ -75,39 +78,45 @@ class _WithGradient:
 
 
 def _run_quietly(
-    f: Callable[..., Any], args: Any, kwargs: Any
-) -> tuple[Any, Callable[..., Any], list[Variable]]:
-    """Runs f unseen by the tapes: result, gradient function, trainable variables it read."""
+    f: Callable[..., tuple[PyTree, GradFn]], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[PyTree, GradFn, list[Variable]]:
+    """Run f hidden from the tapes; return its result, gradient function and trainable variables."""
     with no_tapes():
-        with GradientTape() as seen:
+        with GradientTape() as tape:
             result, grad_fn = f(*args, **kwargs)
-        return result, grad_fn, list(seen.watched_variables())
+        return result, grad_fn, list(tape.watched_variables())
 
 
 def _call_grad(
-    grad_fn: Callable[..., Any], cotangents: Sequence[Any], variables: list[Variable], count: int
+    grad_fn: GradFn, cotangents: Sequence[Any], variables: list[Variable], count: int
 ) -> list[Any]:
     if variables:
-        takes = inspect.signature(grad_fn).parameters
-        if "variables" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        parameters = inspect.signature(grad_fn).parameters
+        if "variables" not in parameters and not any(
+            p.kind is p.VAR_KEYWORD for p in parameters.values()
+        ):
             raise TypeError(
                 f"@tf.custom_gradient: the function uses the variables {[v.name for v in variables]}, so its grad_fn must "
                 "take a keyword argument `variables` and return a pair (gradients, variable gradients)."
             )
-        own, of_variables = grad_fn(*cotangents, variables=variables)
+        gradients, variable_gradients = grad_fn(*cotangents, variables=variables)
     else:
-        own, of_variables = grad_fn(*cotangents), []
-    flat = [own] if count == 1 and not isinstance(own, (list, tuple)) else nest.flatten(own)
+        gradients, variable_gradients = grad_fn(*cotangents), []
+    flat = (
+        [gradients]
+        if count == 1 and not isinstance(gradients, (list, tuple))
+        else nest.flatten(gradients)
+    )
     if len(flat) != count:
         raise ValueError(
             f"custom_gradient function expected to return {count} gradients, but returned {len(flat)} instead."
         )
-    return [*flat, *of_variables]
+    return [*flat, *variable_gradients]
 
 
-def _recorded(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any) -> Any:
+def _recorded(f: Callable[..., Any], args: PyTree, tensors: list[Tensor], kwargs: Any) -> PyTree:
     result, grad_fn, variables = _run_quietly(f, args, kwargs)
-    # New tensors, so that what the tape records has an identity of its own.
+    # The outputs are new tensors, so that the tape can identify them.
     outputs = nest.map_structure(lambda t: Tensor(convert_to_tensor(t)._value), result)
     flat = nest.flatten(outputs)
     inputs = [*tensors, *variables]
@@ -128,8 +137,8 @@ def _zeros(tensor: Tensor) -> Tensor:
     return Tensor(jax.numpy.zeros(tensor._value.shape, tensor._value.dtype))
 
 
-def _traced(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any) -> Any:
-    """Inside a function that may be differentiated from outside: a `jax.custom_vjp` op."""
+def _traced(f: Callable[..., Any], args: PyTree, tensors: list[Tensor], kwargs: Any) -> PyTree:
+    """Run a function as a `jax.custom_vjp` op, inside a traced function that may be differentiated."""
     forward = trace(
         lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs)[0], tuple(tensors)
     )
@@ -137,14 +146,16 @@ def _traced(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any
         raise NotImplementedError("A function with a custom gradient may not assign variables.")
     captured = forward.captured_tensors()
 
-    def gradient(flat: list[Any], cotangents: list[Any]) -> Any:
+    def gradient(flat: list[Any], cotangents: list[Any]) -> tuple[list[Any], list[Any]]:
         packed = nest.pack_sequence_as(args, list(flat))
         _, grad_fn, variables = _run_quietly(f, packed, kwargs)
-        found = _call_grad(grad_fn, cotangents, variables, len(flat))
-        by_variable = {id(v): g for v, g in zip(variables, found[len(flat) :], strict=True)}
-        zeros = [_zeros(t) for t in flat]
-        own = [z if g is None else whole(g) for g, z in zip(found[: len(flat)], zeros, strict=True)]
-        return own, [whole(by_variable.get(id(c))) for c in forward.captures]
+        results = _call_grad(grad_fn, cotangents, variables, len(flat))
+        by_variable = {id(v): g for v, g in zip(variables, results[len(flat) :], strict=True)}
+        gradients = [
+            _zeros(t) if g is None else whole(g)
+            for g, t in zip(results[: len(flat)], flat, strict=True)
+        ]
+        return gradients, [whole(by_variable.get(id(c))) for c in forward.captures]
 
     backward = trace(gradient, (tensors, list(forward.out_specs)))
     extra = [(c, t) for c, t in zip(backward.captures, backward.captured_tensors(), strict=True)]
@@ -157,32 +168,35 @@ def _vjp_call(forward: Traced, backward: Traced, count: int, captured: int) -> C
     structure = backward.structure
 
     @jax.custom_vjp
-    def call(arguments: Any, captures: Any, extra: Any) -> Any:
+    def call(arguments: Arrays, captures: Arrays, extra: Arrays) -> Arrays:
         return forward.arrays(arguments, captures)
 
-    def run_forward(arguments: Any, captures: Any, extra: Any) -> Any:
+    def run_forward(arguments: Arrays, captures: Arrays, extra: Arrays) -> tuple[Arrays, Any]:
         return forward.arrays(arguments, captures), (arguments, captures, extra)
 
-    def run_backward(residuals: Any, cotangents: Any) -> Any:
+    def run_backward(residuals: Any, cotangents: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         arguments, captures, extra = residuals
         values = backward.arrays([*arguments, *cotangents], extra)
-        own_slots, capture_slots = structure
-        own = [values[s.index] for s in own_slots]
-        of_captures = [
+        argument_slots, capture_slots = structure
+        gradients = [values[s.index] for s in argument_slots]
+        capture_gradients = [
             jax.numpy.zeros(c.shape, c.dtype) if s is None else values[s.index]
             for s, c in zip(capture_slots, captures, strict=True)
         ]
-        return own, of_captures, [jax.numpy.zeros_like(e) for e in extra]
+        return gradients, capture_gradients, [jax.numpy.zeros_like(e) for e in extra]
 
     call.defvjp(run_forward, run_backward)
     return lambda operands, _: call(*operands)
 
 
 def no_gradient(op_type: str) -> None:
-    """Not available: ops have no global registry of gradients.
+    """Raise an error: ops have no global registry of gradients.
+
+    Args:
+      op_type: Name of an op.
 
     Raises:
-      NotImplementedError: always.
+      NotImplementedError: Always.
     """
     raise NotImplementedError(
         f"tf.no_gradient({op_type!r}) is not supported; use tf.stop_gradient or tf.custom_gradient."

@@ -1,8 +1,8 @@
-"""On which operands the gradient of an op depends.
+"""Analysis of the operands on which the value of a gradient depends.
 
-The gradient of `3 * x` is an op of `x`, too, for one rule makes all gradients; but its value does not depend on
-`x`, and its own gradient with respect to it is None in TensorFlow, not zeros. What goes through booleans and
-integers, as the choice of `tf.maximum`, does not count.
+The gradient of `3 * x` is also an op of `x`, because one rule creates all gradients. But its value
+does not depend on `x`, and its own gradient with respect to `x` is None in TensorFlow, not zeros.
+Dependencies through Booleans and integers, such as the choice in `tf.maximum`, do not count.
 """
 
 from __future__ import annotations
@@ -16,81 +16,85 @@ import jax
 from meshflow.core.dispatch.operation import Gradient, Op, is_inexact, kept
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, PyTree
 
 __all__ = ["links"]
 
-# TensorFlow's gradients of these are ops of the operand, whose own gradients are zeros.
+# In TensorFlow, the gradients of these ops use the operand, and the gradients of those are zeros.
 _ZEROS = frozenset(
     {"leaky_relu", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "relu", "relu6"}
 )
 _CALLS = frozenset(
     {"checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit"}
 )
-# By operands, of every gradient; gradients come and go with what they are of.
+# Results for each gradient op, by the structure, shapes and dtypes of its operands.
 _known: weakref.WeakKeyDictionary[Op, dict[Any, list[frozenset[int]] | None]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def links(op: Op, operands: Sequence[Any]) -> list[frozenset[int]] | None:
-    """For each result of a gradient, the places of the operands (among all tensors given) that it depends on.
+def links(op: Op, operands: PyTree) -> list[frozenset[int]] | None:
+    """Find the operands on which each result of a gradient op depends.
 
     Args:
-      op: the op.
-      operands: its operands, tensors in lists.
+      op: The op.
+      operands: Its operands: nested lists of tensors.
 
     Returns:
-      None for an op that is no gradient, and where that is not known: any result may depend on any operand.
+      For each result, indices of operands, among all tensors. None if the op is not a gradient or
+      if the dependencies are unknown: any result may depend on any operand.
     """
     if not isinstance(op, Gradient) or op.of.whole or op.root.name in _ZEROS:
         return None
     specs = jax.tree.map(_spec, list(operands), is_leaf=lambda leaf: isinstance(leaf, Tensor))
     leaves, tree = jax.tree.flatten(specs)
-    known = _known.setdefault(op, {})
+    cache = _known.setdefault(op, {})
     key = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    if key in known:
-        return known[key]
+    if key in cache:
+        return cache[key]
     try:
         closed = jax.make_jaxpr(op.bound(()))(*specs)
-    except Exception:  # an op that asks for values; what it depends on stays open
-        reached = None
+    except Exception:  # The op requires concrete values, so its dependencies are unknown.
+        dependencies = None
     else:
-        reached = _reach(closed.jaxpr, [frozenset([i]) for i in range(len(leaves))])
-    kept(known, key, reached)
-    return reached
+        dependencies = _reach(closed.jaxpr, [frozenset([i]) for i in range(len(leaves))])
+    kept(cache, key, dependencies)
+    return dependencies
 
 
 def _spec(tensor: Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tensor._value.shape, tensor._value.dtype)
 
 
-def _reach(jaxpr: Any, given: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """What each result of a program depends on, from what its inputs do."""
-    known = dict(zip(jaxpr.invars, given, strict=True))
-    nothing: frozenset[int] = frozenset()
+def _reach(jaxpr: Jaxpr, inputs: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the dependencies of each result of a program from those of its inputs."""
+    by_var = dict(zip(jaxpr.invars, inputs, strict=True))
+    empty: frozenset[int] = frozenset()
 
-    def of(atom: Any) -> frozenset[int]:
+    def get_dependencies(atom: Atom) -> frozenset[int]:
         if isinstance(atom, jex_core.Literal) or not is_inexact(atom.aval):
-            return nothing
-        return known.get(atom, nothing)
+            return empty
+        return by_var.get(atom, empty)
 
     for equation in jaxpr.eqns:
-        read = [of(atom) for atom in equation.invars]
+        operands = [get_dependencies(atom) for atom in equation.invars]
         inner = _called(equation)
         results = (
-            [nothing.union(*read)] * len(equation.outvars) if inner is None else _reach(inner, read)
+            [empty.union(*operands)] * len(equation.outvars)
+            if inner is None
+            else _reach(inner, operands)
         )
-        known.update(zip(equation.outvars, results, strict=True))
-    return [of(atom) for atom in jaxpr.outvars]
+        by_var.update(zip(equation.outvars, results, strict=True))
+    return [get_dependencies(atom) for atom in jaxpr.outvars]
 
 
-def _called(equation: Any) -> Any:
-    """The program that an equation calls with just its own operands, or None."""
+def _called(equation: JaxprEqn) -> Jaxpr | None:
+    """Return the program that an equation calls with exactly its own operands, or None."""
     if equation.primitive.name not in _CALLS:
         return None
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        found = equation.params.get(name)
-        if found is not None:
-            inner = getattr(found, "jaxpr", found)
+        param = equation.params.get(name)
+        if param is not None:
+            inner = getattr(param, "jaxpr", param)
             return inner if len(inner.invars) == len(equation.invars) else None
     return None

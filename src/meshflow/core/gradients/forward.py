@@ -1,14 +1,14 @@
-"""`ForwardAccumulator`: derivatives carried along while ops run, in one direction.
+"""`ForwardAccumulator`: forward-mode derivatives in one direction, computed while ops run.
 
-It stands among the tapes and is told of the same nodes. For each it computes at once how the
-outputs move when the inputs do, with `jax.jvp` of the op's array function. That computation is
-itself an op, seen by the gradient tapes and accumulators entered before this one, so that derivatives
-of both kinds nest.
+The accumulator is one of the active tapes and receives the same nodes. For each node it computes
+the tangents of the outputs from those of the inputs, with `jax.jvp` of the op's array function.
+That computation is also an op, which the gradient tapes and accumulators entered earlier record, so
+derivatives of both modes can be nested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,28 +24,29 @@ from meshflow.core.gradients.gradient_targets import (
 )
 from meshflow.core.gradients.nodes import FunctionNode, backward
 from meshflow.core.gradients.tape import GradientTape
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Recorder, context
 from meshflow.core.staging import dynamic_loop
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import JaxprEqn, PyTree
 from meshflow.passes.jaxprs import everywhere
 
 
 class ForwardAccumulator:
-    """Jacobian-vector products, computed alongside the ops of a `with` block.
+    """Jacobian-vector products, computed together with the ops of a `with` block.
 
-    One direction of the inputs is fixed beforehand; the products of the Jacobians of any number of
-    results with it cost about as much as computing the results.
+    The direction of the inputs is fixed in advance. The products of this direction with the
+    Jacobians of any number of results cost about as much as the results.
 
     Args:
-      primals: a tensor or variable, or a nested structure of them, to differentiate by.
-      tangents: the direction: a structure like `primals`, each of its primal's shape and dtype.
+      primals: The differentiation variables: a tensor or variable, or a nested structure of them.
+      tangents: The direction: a structure like `primals`, with the same shapes and dtypes.
 
     Raises:
-      ValueError: when the structures, shapes or dtypes differ, or a primal is given twice.
+      ValueError: If the structures, shapes or dtypes differ, or if a primal occurs twice.
 
     Example:
       >>> import meshflow as tf
@@ -56,24 +57,24 @@ class ForwardAccumulator:
       4.0
     """
 
-    def __init__(self, primals: Any, tangents: Any) -> None:
+    def __init__(self, primals: PyTree, tangents: PyTree) -> None:
         nest.assert_same_structure(primals, tangents)
-        # Tangents by the id of what they belong to, which is held so that the id stays its own.
+        # Tangents by the id of their primal, which is held so that no other object can get its id.
         self._tangents: dict[int, tuple[Any, Tensor]] = {}
-        self._stack: list[Any] | None = None
-        for primal, given in zip(nest.flatten(primals), nest.flatten(tangents), strict=True):
+        self._stack: list[Recorder] | None = None
+        for primal, value in zip(nest.flatten(primals), nest.flatten(tangents), strict=True):
             if not isinstance(primal, (Tensor, Variable)):
                 raise ValueError(
-                    f"ForwardAccumulator: primals are tensors or variables, got {primal!r}."
+                    f"ForwardAccumulator: primals must be tensors or variables, got {primal!r}."
                 )
             if id(primal) in self._tangents:
                 raise ValueError(
                     f"ForwardAccumulator: {primal!r} is given twice; add its tangents instead."
                 )
-            tangent = convert_to_tensor(given, dtype_hint=primal.dtype)
+            tangent = convert_to_tensor(value, dtype_hint=primal.dtype)
             if tangent.dtype is not primal.dtype or tuple(tangent.shape) != tuple(primal.shape):
                 raise ValueError(
-                    "ForwardAccumulator: a tangent has the shape and dtype of its primal, got "
+                    "ForwardAccumulator: a tangent must have the shape and dtype of its primal, got "
                     f"{tangent.dtype.name}{list(tangent.shape)} for {primal.dtype.name}{list(primal.shape)}."
                 )
             self._tangents[id(primal)] = primal, tangent
@@ -92,141 +93,144 @@ class ForwardAccumulator:
 
     def jvp(
         self,
-        primals: Any,
+        primals: PyTree,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-    ) -> Any:
-        """How results move in the direction given.
+    ) -> PyTree:
+        """Return the tangents of results: their Jacobian-vector products.
 
         Args:
-          primals: tensors or variables, in any nested structure.
-          unconnected_gradients: `NONE` or `ZERO`, for those that do not depend on the inputs.
+          primals: Tensors or variables, in any nested structure.
+          unconnected_gradients: `NONE` or `ZERO`, for results that do not depend on the inputs.
 
         Returns:
-          A structure like `primals` of tensors (or None), each of its primal's shape.
+          A structure like `primals` of tensors with the shapes of the primals, or None.
         """
-        kind = as_unconnected(unconnected_gradients)
+        unconnected = as_unconnected(unconnected_gradients)
 
-        def tangent_of(primal: Any) -> Any:
+        def get_tangent(primal: object) -> Tensor | None:
             if not isinstance(primal, (Tensor, Variable)):
                 raise ValueError(
                     f"ForwardAccumulator.jvp takes tensors and variables, got {primal!r}."
                 )
-            found = self._tangents.get(id(primal))
-            if found is not None:
-                return found[1]
-            return zeros_like(primal) if kind is UnconnectedGradients.ZERO else None
+            entry = self._tangents.get(id(primal))
+            if entry is not None:
+                return entry[1]
+            return zeros_like(primal) if unconnected is UnconnectedGradients.ZERO else None
 
-        return nest.map_structure(tangent_of, primals)
+        return nest.map_structure(get_tangent, primals)
 
-    # ---- what the dispatcher tells ---------------------------------------------------------
+    # ---- interface of recorders, see `Recorder` --------------------------------------------
 
-    def watches(self, tensor: Any) -> bool:
-        """Whether the tensor has a tangent."""
+    def watches(self, tensor: object) -> bool:
+        """Check whether the tensor has a tangent."""
         return id(tensor) in self._tangents
 
     def is_watching(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether any of the tensors has a tangent."""
+        """Check whether at least one of the tensors has a tangent."""
         return any(id(t) in self._tangents for t in tensors)
 
     def variable_read(self, variable: Variable, value: Tensor) -> None:
-        """The value read from a variable moves as the variable does."""
-        found = self._tangents.get(id(variable))
-        if found is not None:
-            self._tangents[id(value)] = value, found[1]
+        """Copy the tangent of a variable to the value that was read from it."""
+        entry = self._tangents.get(id(variable))
+        if entry is not None:
+            self._tangents[id(value)] = value, entry[1]
 
     def record(self, node: RecordedOp | FunctionNode) -> None:
-        """Computes the tangents of an op's outputs."""
-        known = [self._tangents.get(id(i)) for i in node.inputs]
-        tangents = [None if found is None else found[1] for found in known]
+        """Compute the tangents of the outputs of an op."""
+        entries = [self._tangents.get(id(i)) for i in node.inputs]
+        tangents = [None if entry is None else entry[1] for entry in entries]
         saved = context.tapes
-        # Tapes and accumulators entered later do not see what this one computes.
+        # Tapes and accumulators that were entered later must not record this computation.
         context.tapes = saved[: saved.index(self)] if self in saved else []
         try:
             if isinstance(node, RecordedOp):
-                moved = apply(_forward_op(node), (list(node.operands), tangents))
+                output_tangents = apply(_forward_op(node), (list(node.operands), tangents))
             else:
-                moved = _through_backward(node, tangents)
+                output_tangents = _through_backward(node, tangents)
         finally:
             context.tapes = saved
-        for output, tangent in zip(node.outputs, moved, strict=True):
+        for output, tangent in zip(node.outputs, output_tangents, strict=True):
             self._tangents[id(output)] = output, tangent
 
 
 def _forward_op(node: RecordedOp) -> Op:
-    """The op from (operands of a node's op, a tangent or None per wanted one) to output tangents."""
-    op, static, wanted = node.op, node.static, node.wanted
+    """Create the op from a node's operands and tangents (or None) to output tangents."""
+    op, static, requested = node.op, node.static, node.wanted
 
     def make() -> Op:
         run = op.bound(static)
 
-        def call(operands: Any, _: Any) -> list[Any]:
-            inputs, given = operands
-            function, primals = of_wanted(run, wanted, inputs)
+        def call(operands: Any, _: object) -> list[jax.Array]:
+            inputs, given_tangents = operands
+            function, primals = of_wanted(run, requested, inputs)
             tangents = [
                 jax.numpy.zeros_like(p) if t is None else t
-                for p, t in zip(primals, given, strict=True)
+                for p, t in zip(primals, given_tangents, strict=True)
             ]
             return list(_pushed(lambda *values: function(*values)[0], primals, tangents))
 
         return Op(f"forward_{op.name}", call)
 
-    return op.forward((static, wanted), make)
+    return op.forward((static, requested), make)
 
 
-def _pushed(function: Any, primals: list[Any], tangents: list[Any]) -> Any:
+def _pushed(
+    function: Callable[..., Any], primals: list[jax.Array], tangents: list[jax.Array]
+) -> list[jax.Array]:
     program = everywhere(jax.make_jaxpr(function)(*primals), _followed)
     return jax.jvp(jex_core.jaxpr_as_fun(program), tuple(primals), tuple(tangents))[1]
 
 
-def _followed(_: Any, equations: list[Any]) -> list[Any]:
-    """Equations that have a gradient of their own, which JAX does not follow forwards, as others that it does."""
+def _followed(_: object, equations: list[JaxprEqn]) -> list[JaxprEqn]:
+    """Replace equations with a custom gradient, which JAX cannot differentiate in forward mode."""
     return [_replaced(eqn) if eqn.primitive.name == "custom_vjp_call" else eqn for eqn in equations]
 
 
-def _replaced(equation: Any) -> Any:
+def _replaced(equation: Any) -> JaxprEqn:
     program = equation.params["call_jaxpr"]
-    inside = jex_core.jaxpr_as_fun(program)
-    known = program.jaxpr.debug_info.func_name == dynamic_loop.NAME
-    function = jax.jit(inside) if known else _by_transpose(equation, inside)
+    run = jex_core.jaxpr_as_fun(program)
+    is_loop = program.jaxpr.debug_info.func_name == dynamic_loop.NAME
+    function = jax.jit(run) if is_loop else _by_transpose(equation, run)
     specs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
-    (made,) = jax.make_jaxpr(function)(*specs).eqns
-    return equation.replace(primitive=made.primitive, params=made.params, effects=made.effects)
+    (new,) = jax.make_jaxpr(function)(*specs).eqns
+    return equation.replace(primitive=new.primitive, params=new.params, effects=new.effects)
 
 
-def _by_transpose(equation: Any, inside: Any) -> Any:
-    """A function pushed forwards by the transpose of the gradient that its author gave, which is linear."""
+def _by_transpose(equation: JaxprEqn, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function a JVP rule: the transpose of its custom gradient, which is linear."""
 
-    def original(*values: Any) -> Any:
+    def original(*values: jax.Array) -> Any:
         params = equation.primitive.get_bind_params(equation.params)
         return equation.primitive.bind(*values, **params)
 
-    def pushed(primals: Any, tangents: Any) -> Any:
-        smooth = [i for i, p in enumerate(primals) if jax.numpy.issubdtype(p.dtype, np.inexact)]
+    def push_forward(primals: Sequence[jax.Array], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        inexact = [i for i, p in enumerate(primals) if jax.numpy.issubdtype(p.dtype, np.inexact)]
 
-        def of_smooth(*values: Any) -> Any:
+        def run_inexact(*values: jax.Array) -> Any:
             full = list(primals)
-            for i, value in zip(smooth, values, strict=True):
+            for i, value in zip(inexact, values, strict=True):
                 full[i] = value
             return original(*full)
 
-        outputs, pullback = jax.vjp(of_smooth, *(primals[i] for i in smooth))
+        outputs, pullback = jax.vjp(run_inexact, *(primals[i] for i in inexact))
         zeros = jax.tree.map(jax.numpy.zeros_like, outputs)
         try:
-            moved = jax.linear_transpose(pullback, zeros)(tuple(tangents[i] for i in smooth))
+            transposed = jax.linear_transpose(pullback, zeros)
+            output_tangents = transposed(tuple(tangents[i] for i in inexact))
         except (NotImplementedError, ValueError) as error:
             raise NotImplementedError(
                 "ForwardAccumulator cannot follow this function: it has a custom gradient whose gradient has no "
                 "transpose. Use tf.GradientTape."
             ) from error
-        return outputs, moved[0]
+        return outputs, output_tangents[0]
 
-    function = jax.custom_jvp(inside)
-    function.defjvp(pushed)
+    function = jax.custom_jvp(run)
+    function.defjvp(push_forward)
     return function
 
 
 def _through_backward(node: FunctionNode, tangents: list[Tensor | None]) -> list[Tensor]:
-    """The transpose of a gradient given as a Python function: the gradient of its results."""
+    """Compute output tangents by the transpose of a gradient function, which is its gradient."""
     cotangents = [zeros_like(o) for o in node.outputs]
     with GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(cotangents)
@@ -234,10 +238,10 @@ def _through_backward(node: FunctionNode, tangents: list[Tensor | None]) -> list
     pairs = [
         (g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None and t is not None
     ]
-    found = tape.gradient(
+    output_tangents = tape.gradient(
         [g for g, _ in pairs],
         cotangents,
         output_gradients=[t for _, t in pairs],
         unconnected_gradients=UnconnectedGradients.ZERO,
     )
-    return [convert_to_tensor(f) for f in found]
+    return [convert_to_tensor(t) for t in output_tangents]

@@ -1,22 +1,22 @@
-"""What gradients are asked of: targets, what their gradients begin with, and sources that they do not depend on."""
+"""Targets of gradients, their initial gradients, and gradients of unconnected sources."""
 
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import jax
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
 
 
 class UnconnectedGradients(enum.Enum):
-    """What `gradient` returns for a source that the target does not depend on.
+    """Result of `gradient` for a source on which the target does not depend.
 
-    `NONE` gives None, `ZERO` gives zeros of the source's shape.
+    `NONE` results in None, `ZERO` in zeros of the shape of the source.
 
     Example:
       >>> import meshflow as tf
@@ -31,8 +31,8 @@ class UnconnectedGradients(enum.Enum):
     ZERO = "zero"
 
 
-def as_target(target: Any) -> Tensor:
-    """A target of `gradient` as a tensor; TensorFlow's TypeError for None."""
+def as_target(target: TensorLike | None) -> Tensor:
+    """Convert a target of `gradient` to a tensor; raise TensorFlow's TypeError for None."""
     if target is None:
         raise TypeError(
             "Argument `target` should be a list or nested structure of Tensors, Variables or "
@@ -41,37 +41,35 @@ def as_target(target: Any) -> Tensor:
     return target if isinstance(target, Tensor) else convert_to_tensor(target)
 
 
-def as_unconnected(kind: UnconnectedGradients | str) -> UnconnectedGradients:
-    """The enumeration's member for it or for its value, or TensorFlow's ValueError."""
+def as_unconnected(value: UnconnectedGradients | str) -> UnconnectedGradients:
+    """Convert a member of the enumeration or its value, or raise TensorFlow's error."""
     try:
-        return UnconnectedGradients(kind)
+        return UnconnectedGradients(value)
     except ValueError:
         raise ValueError(
-            f"Unknown value for unconnected_gradients: {kind!r}; expected 'none' or 'zero'."
+            f"Unknown value for unconnected_gradients: {value!r}; expected 'none' or 'zero'."
         ) from None
 
 
-def starting_gradient(target: Any, seed: Any) -> Tensor:
-    """The gradient that a target's walk begins with: ones, or the one given."""
+def starting_gradient(target: TensorLike, seed: TensorLike | None) -> Tensor:
+    """Return the initial gradient of a target: ones, or the explicit seed."""
     value = as_target(target)
     if seed is None:
-        return _ones_like(value)
-    given = convert_to_tensor(seed, dtype_hint=value.dtype)
-    if given._value.shape == value._value.shape:
-        return given
-    return apply(_broadcast_op, (given,), tuple(value._value.shape))
+        return apply(_ones_like, (value,))
+    gradient = convert_to_tensor(seed, dtype_hint=value.dtype)
+    if gradient._value.shape == value._value.shape:
+        return gradient
+    return apply(_broadcast_op, (gradient,), tuple(value._value.shape))
 
 
-_ones = Op("ones_like", lambda operands, _: jax.numpy.ones_like(operands[0]), differentiable=False)
+_ones_like = Op(
+    "ones_like", lambda operands, _: jax.numpy.ones_like(operands[0]), differentiable=False
+)
 _broadcast_op = Op(
     "broadcast_to", lambda operands, static: jax.numpy.broadcast_to(operands[0], static)
 )
 
 
-def _ones_like(tensor: Tensor) -> Tensor:
-    return apply(_ones, (tensor,))
-
-
-def zeros_like(source: Any) -> Tensor:
-    """Zeros of a tensor's or variable's shape and dtype."""
+def zeros_like(source: Tensor | Variable) -> Tensor:
+    """Create zeros of the shape and dtype of a tensor or variable."""
     return Tensor(jax.numpy.zeros(tuple(source.shape), source.dtype.dtype))

@@ -1,8 +1,8 @@
-"""What a tape holds: one node for every recorded op or call, and how it maps gradients of outputs to gradients of inputs.
+"""Nodes of a tape: one for each recorded op or call, which maps output gradients to input gradients.
 
-A recorded op keeps a JAX pullback when it has one (ops in traced code and calls of compiled functions),
-which saves computing the op again; when another tape is looking on, the gradient is taken by the
-recorded `Gradient` op instead.
+A recorded op holds a JAX pullback if there is one (ops in traced code and calls of compiled
+functions), so that the op is not computed again. If another tape is active, the gradient is
+computed by the `GradientOp`, which that tape records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
+from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import pull
 from meshflow.core.dispatch.recorded import RecordedOp
@@ -21,54 +23,58 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
+Gradient = Tensor | IndexedSlices
 
-def backward(node: Any, arriving: list[Any]) -> Sequence[Any]:
-    """Gradients of a node's inputs, from one gradient (or None) for each of its outputs."""
-    if type(node) is not RecordedOp:
-        return node.backward(arriving)
+
+def backward(
+    node: RecordedOp | FunctionNode | ReadNode, output_gradients: list[Gradient | None]
+) -> Sequence[Any]:
+    """Return the gradients of a node's inputs, from one gradient or None for each of its outputs."""
+    if not isinstance(node, RecordedOp):
+        return node.backward(output_gradients)
     if node.op.by_rows is not None:
-        rows = node.op.by_rows(node.operands, node.static, arriving[0])
+        rows = node.op.by_rows(node.operands, node.static, output_gradients[0])
         if rows is not None:
             return [rows]
     with gradient_scope(node.scope):
-        found = _gradients(node, [whole(a) for a in arriving])
-    depends = links(node.op, node.operands)
-    if depends is None:
-        return found
+        gradients = _gradients(node, [whole(g) for g in output_gradients])
+    dependencies = links(node.op, node.operands)
+    if dependencies is None:
+        return gradients
     reached = frozenset().union(
-        *(places for places, a in zip(depends, arriving, strict=True) if a is not None)
+        *(d for d, g in zip(dependencies, output_gradients, strict=True) if g is not None)
     )
-    places = [i for i, wanted in enumerate(node.wanted) if wanted]
-    return [g if i in reached else None for i, g in zip(places, found, strict=True)]
+    indices = [i for i, is_requested in enumerate(node.wanted) if is_requested]
+    return [g if i in reached else None for i, g in zip(indices, gradients, strict=True)]
 
 
 def _gradients(node: RecordedOp, cotangents: list[Tensor | None]) -> list[Any]:
     if node.pullback is not None and not context.tapes and not context.outer_tapes:
-        given = [None if c is None else value_in_context(c) for c in cotangents]
+        arrays = [None if c is None else value_in_context(c) for c in cotangents]
         outputs = [_Like(o._value.shape, o._value.dtype) for o in node.outputs]
         if context.trace is None:
-            return [Tensor(g) for g in _pull_compiled(node.pullback, tuple(outputs), given)]
-        return [Tensor(g) for g in pull(node.pullback, outputs, given)]
+            return [Tensor(g) for g in _pull_compiled(node.pullback, tuple(outputs), arrays)]
+        return [Tensor(g) for g in pull(node.pullback, outputs, arrays)]
     gradient = node.op.gradient(node.static, node.wanted)
     return list(apply(gradient, (list(node.operands), cotangents)))
 
 
-def whole(gradient: Any) -> Tensor | None:
-    """A gradient as a tensor, also where it is given by rows."""
+def whole(gradient: Gradient | None) -> Tensor | None:
+    """Return a gradient as a tensor; convert `tf.IndexedSlices`."""
     if gradient is None or type(gradient) is Tensor:
         return gradient
     return convert_to_tensor(gradient)
 
 
-def value_in_context(tensor: Tensor) -> Any:
-    """The array of a tensor as the current trace sees it."""
+def value_in_context(tensor: Tensor) -> jax.Array:
+    """Return the array of a tensor in the current trace."""
     return tensor._value if context.trace is None else context.trace.value_of(tensor)
 
 
 class _Like:
     """Shape and dtype of an output, hashable so that it can be a static argument."""
 
-    def __init__(self, shape: Any, dtype: Any) -> None:
+    def __init__(self, shape: Sequence[int], dtype: np.dtype) -> None:
         self.shape, self.dtype = tuple(shape), dtype
 
     def __hash__(self) -> int:
@@ -84,9 +90,9 @@ _pull_compiled = jax.jit(
 
 
 class FunctionNode:
-    """A recorded call with a gradient given by a Python function of tensors.
+    """A recorded call with a gradient that a Python function of tensors computes.
 
-    Used for `custom_gradient`. The function is given tensors, also where gradients arrive by rows.
+    `custom_gradient` uses it. The function receives tensors, also for `tf.IndexedSlices`.
     """
 
     __slots__ = ("_backward", "inputs", "outputs")
@@ -101,20 +107,20 @@ class FunctionNode:
         self.outputs = outputs
         self._backward = backward
 
-    def backward(self, arriving: list[Any]) -> Sequence[Any]:
-        """Gradients of `inputs`, from one gradient (or None) per output."""
-        return self._backward([whole(a) for a in arriving])
+    def backward(self, output_gradients: list[Gradient | None]) -> Sequence[Any]:
+        """Return the gradients of `inputs`, from one gradient or None for each output."""
+        return self._backward([whole(g) for g in output_gradients])
 
 
 class ReadNode:
-    """A recorded reading of a variable: its gradient is that of the value, as it arrives."""
+    """A recorded read of a variable; the gradient of the variable is that of the value."""
 
     __slots__ = ("inputs", "outputs")
 
-    def __init__(self, variable: Any, value: Tensor) -> None:
+    def __init__(self, variable: object, value: Tensor) -> None:
         self.inputs = [variable]
         self.outputs = [value]
 
-    def backward(self, arriving: list[Any]) -> list[Any]:
-        """The gradient of the variable."""
-        return arriving
+    def backward(self, output_gradients: list[Gradient | None]) -> list[Gradient | None]:
+        """Return the gradient of the variable."""
+        return output_gradients

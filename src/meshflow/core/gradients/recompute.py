@@ -1,4 +1,4 @@
-"""`recompute_grad`: time for memory, by computing a function again for its gradient."""
+"""Rematerialization: `recompute_grad` runs a function again for its gradient to save memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, forward_of_wanted, is_inexact, of_wanted
@@ -16,6 +17,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import PyTree
 
 __all__ = [
     "ZERO",
@@ -27,19 +29,19 @@ __all__ = [
     "recomputing",
 ]
 
-# Always zero. A floating constant is an input of every program, so that no compiler knows it; being no
-# one's data it is the same on all devices, and those that compute again do so together.
+# A constant that is always zero. A floating constant is an input of every program, so no compiler
+# knows its value. It is the same on all devices, so they take the same branch at the same time.
 ZERO = Tensor(np.zeros([], np.float32))
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Computes a function again for its gradient instead of keeping intermediate values.
+    """Recompute a function for its gradient instead of storing intermediate values.
 
     Args:
-      f: a function of tensors; other arguments (numbers, None, objects) reach it as they are.
+      f: A function of tensors; other arguments (numbers, None, objects) are passed unchanged.
 
     Returns:
-      A function with the same values and gradients that needs less memory in training.
+      A function with the same values and gradients, which needs less memory in training.
 
     Example:
       >>> import meshflow as tf
@@ -50,161 +52,170 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
       >>> tape.gradient(y, x).numpy().item()
       0.0
     """
-
     return recomputing(f, recomputed())
-
-
-def recomputing(
-    f: Callable[..., Any],
-    form: Callable[[Callable[..., Any]], Callable[..., Any]],
-    beside: bool = False,
-) -> Callable[..., Any]:
-    """A function of tensors, run in another form.
-
-    Args:
-      f: the function.
-      form: makes the array function of an op, whose operands are arguments, captures and a zero, of the traced one.
-      beside: whether the function gives a result and a list of tensors that are to be computed outside of the form, by
-        what they need alone.
-    """
-
-    @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        leaves = nest.flatten(args)
-        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
-
-        def rerun(*symbolic: Any) -> Any:
-            supply = iter(symbolic)
-            full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
-            return f(*nest.pack_sequence_as(args, full), **kwargs)
-
-        tensors = [convert_to_tensor(t) for t in tensors]
-        traced = trace(rerun, tuple(tensors))
-        op = Op(f"recomputed_{traced.name}", form(traced.arrays), heavy=True, is_opaque=True)
-        outputs = apply(op, (tensors, traced.captured_tensors(), ZERO))
-        traced.assign(outputs[traced.count :])
-        result = traced.rebuild(outputs[: traced.count])
-        numbers = [slot.index for slot in traced.structure[1]] if beside else []
-        if not numbers:
-            return result
-        some = Op(f"beside_{traced.name}", lambda o, _: traced.some(numbers, *o), is_opaque=True)
-        return result[0], apply(some, (tensors, traced.captured_tensors()))
-
-    return wrapped
 
 
 _Form = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Waiting(Protocol):
-    """Where values wait for the backward pass, out of the device's memory."""
+def recomputing(
+    f: Callable[..., Any], transform: _Form, has_extra_results: bool = False
+) -> Callable[..., Any]:
+    """Wrap a function of tensors so that its traced program is transformed.
 
-    def put(self, values: Sequence[Any], zero: Any) -> tuple[list[Any], _Restore, Any]:
-        """Has a program hand values over.
+    Args:
+      f: The function.
+      transform: Maps the traced array function to the array function of an op with the operands
+        arguments, captures and a zero.
+      has_extra_results: Whether the function returns a result and a list of tensors that a
+        separate, untransformed program computes.
+    """
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> PyTree:
+        leaves = nest.flatten(args)
+        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
+
+        def run_symbolic(*symbolic: Tensor) -> PyTree:
+            remaining = iter(symbolic)
+            full = [next(remaining) if is_array_like(leaf) else leaf for leaf in leaves]
+            return f(*nest.pack_sequence_as(args, full), **kwargs)
+
+        tensors = [convert_to_tensor(t) for t in tensors]
+        traced = trace(run_symbolic, tuple(tensors))
+        op = Op(f"recomputed_{traced.name}", transform(traced.arrays), heavy=True, is_opaque=True)
+        outputs = apply(op, (tensors, traced.captured_tensors(), ZERO))
+        traced.assign(outputs[traced.count :])
+        result = traced.rebuild(outputs[: traced.count])
+        indices = [slot.index for slot in traced.structure[1]] if has_extra_results else []
+        if not indices:
+            return result
+        extra = Op(
+            f"extra_results_{traced.name}", lambda o, _: traced.some(indices, *o), is_opaque=True
+        )
+        return result[0], apply(extra, (tensors, traced.captured_tensors()))
+
+    return wrapper
+
+
+class Waiting(Protocol):
+    """Storage for residuals, outside of the device's memory, until the backward pass."""
+
+    def put(
+        self, values: Sequence[jax.Array], zero: jax.Array
+    ) -> tuple[list[Any], _Restore, jax.Array]:
+        """Make a program store values.
 
         Args:
-          values: the values.
-          zero: a zero that no compiler knows.
+          values: The values.
+          zero: A zero that no compiler knows.
 
         Returns:
-          What is kept for them; what makes the values of that, and of arrays that come first; and the zero, which
-          comes when they were handed over.
+          References to the stored values; a function that restores the values from the references
+          and from arrays that must be computed before; and the zero, computed after that.
         """
 
 
 _Restore = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+# The moved values, the others, and the function that rebuilds the structure from them.
+_Stored = tuple[Sequence[Any], Sequence[Any], Callable[..., Any]]
 
 
 class HostMemory:
-    """The host's memory as a place to wait; CPUs have one memory, and move nothing."""
+    """Residual storage in host memory; on CPUs, which have one memory, nothing is moved."""
 
-    def put(self, values: Sequence[Any], zero: Any) -> tuple[list[Any], _Restore, Any]:
-        """See `Waiting`."""
+    def put(
+        self, values: Sequence[jax.Array], zero: jax.Array
+    ) -> tuple[list[Any], _Restore, jax.Array]:
+        """Move values to host memory; see `ResidualStorage`."""
         return [jax.device_put(v, jax.memory.Space.Host) for v in values], _from_host, zero
 
 
-def _from_host(kept: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    return [jax.device_put(v, jax.memory.Space.Device) for v in kept]
+def _from_host(stored: Sequence[Any], _: Sequence[Any]) -> list[Any]:
+    return [jax.device_put(v, jax.memory.Space.Device) for v in stored]
 
 
-def _stayed(kept: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    return list(kept)
+def _stayed(stored: Sequence[Any], _: Sequence[Any]) -> list[Any]:
+    return list(stored)
 
 
-def recomputed_by(policy: Callable[..., Any] | None, waiting: Waiting | None = None) -> _Form:
-    """A form for `recomputing` in which a policy of `jax.checkpoint_policies` says what is kept.
+def recomputed_by(policy: Callable[..., Any] | None, storage: Waiting | None = None) -> _Form:
+    """Create a transform for `wrap_traced` with a policy for residuals.
 
     Args:
-      policy: the policy; None keeps all that gradients need.
-      waiting: where what is kept, but for captures, waits for the backward pass; default on the device.
+      policy: A policy of `jax.checkpoint_policies`; None stores all residuals.
+      storage: Storage of residuals other than captures; by default the device's memory.
     """
 
-    def form(run: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(run: Callable[..., Any]) -> Callable[..., Any]:
         checkpointed = run if policy is None else jax.checkpoint(run, policy=policy)
-        if waiting is not None or jax.default_backend() == "cpu":
-            again = _the_rest_in_a_branch(checkpointed, waiting)
-            return lambda operands, _: again(*operands)
+        if storage is not None or jax.default_backend() == "cpu":
+            call = _the_rest_in_a_branch(checkpointed, storage)
+            return lambda operands, _: call(*operands)
         return lambda operands, _: checkpointed(*operands[:2])
 
-    return form
+    return transform
 
 
-def recomputed(waiting: Waiting | None = None) -> _Form:
-    """A form for `recomputing` that runs a function again for its gradient.
+def recomputed(storage: Waiting | None = None) -> _Form:
+    """Create a transform for `wrap_traced` that runs a function again for its gradient.
 
-    Args:
-      waiting: where its arguments wait for that; default on the device.
+    The arguments are stored in `storage`, by default in the device's memory.
     """
 
-    def form(run: Callable[..., Any]) -> Callable[..., Any]:
-        if waiting is not None or jax.default_backend() == "cpu":
-            again = _again_in_a_branch(run, waiting)
-            return lambda operands, _: again(*operands)
+    def transform(run: Callable[..., Any]) -> Callable[..., Any]:
+        if storage is not None or jax.default_backend() == "cpu":
+            call = _again_in_a_branch(run, storage)
+            return lambda operands, _: call(*operands)
         checkpointed = jax.checkpoint(run)
         return lambda operands, _: checkpointed(*operands[:2])
 
-    return form
+    return transform
 
 
 def _kept(
-    waiting: Waiting | None, values: Sequence[Any], which: Sequence[bool], form: Any, zero: Any
-) -> tuple[Any, Any]:
-    """What is kept of a structure of values, of which some wait elsewhere, for `_rebuilt`; and the zero."""
-    away = [v for v, w in zip(values, which, strict=True) if w]
-    here = [v for v, w in zip(values, which, strict=True) if not w]
+    storage: Waiting | None,
+    values: Sequence[jax.Array],
+    is_moved: Sequence[bool],
+    structure: PyTreeDef,
+    zero: jax.Array,
+) -> tuple[_Stored, jax.Array]:
+    """Store some of the leaves of a structure; return arguments of `_restore_residuals` and the zero."""
+    moved: Sequence[Any] = [v for v, m in zip(values, is_moved, strict=True) if m]
+    unmoved = [v for v, m in zip(values, is_moved, strict=True) if not m]
     restore: _Restore = _stayed
-    if waiting is not None and away:
-        away, restore, zero = waiting.put(away, zero)
-    back = functools.partial(_rebuilt, form, tuple(which), restore)
-    return (away, here, jax.tree_util.Partial(back)), zero
+    if storage is not None and moved:
+        moved, restore, zero = storage.put(moved, zero)
+    rebuild = functools.partial(_rebuilt, structure, tuple(is_moved), restore)
+    return (moved, unmoved, jax.tree_util.Partial(rebuild)), zero
 
 
 def _rebuilt(
-    form: Any,
-    which: Sequence[bool],
+    structure: PyTreeDef,
+    is_moved: Sequence[bool],
     restore: _Restore,
-    away: Sequence[Any],
-    here: Sequence[Any],
-    arriving: Sequence[Any],
-) -> Any:
-    # What waited is not wanted before the gradients that it is for.
-    first = [c.reshape(-1)[:1] for c in arriving]
-    there, stayed = iter(restore(away, first)), iter(here)
-    return jax.tree.unflatten(form, [next(there) if w else next(stayed) for w in which])
+    moved: Sequence[Any],
+    unmoved: Sequence[jax.Array],
+    cotangents: Sequence[jax.Array],
+) -> PyTree:
+    # Residuals are restored only after the gradients for which they are needed.
+    first = [c.reshape(-1)[:1] for c in cotangents]
+    restored, others = iter(restore(moved, first)), iter(unmoved)
+    return jax.tree.unflatten(structure, [next(restored) if m else next(others) for m in is_moved])
 
 
-def _the_rest_in_a_branch(run: Callable[..., Any], waiting: Waiting | None) -> Callable[..., Any]:
-    """A checkpointed function whose gradient computes what is not kept in a branch of its own."""
+def _the_rest_in_a_branch(run: Callable[..., Any], storage: Waiting | None) -> Callable[..., Any]:
+    """Return a checkpointed function with a gradient that recomputes in a separate branch."""
 
     @jax.custom_vjp
-    def call(arguments: Any, captures: Any, zero: Any) -> Any:
+    def call(arguments: PyTree, captures: PyTree, zero: jax.Array) -> PyTree:
         return run(arguments, captures)
 
-    def forward(arguments: Any, captures: Any, zero: Any) -> Any:
+    def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
         leaves, tree = jax.tree.flatten((arguments, captures))
-        wanted = tuple(is_inexact(leaf) for leaf in leaves)
-        # Traced once, so that both branches give one structure: the pullback's holds programs.
-        first = functools.partial(forward_of_wanted, run, wanted)
+        requested = tuple(is_inexact(leaf) for leaf in leaves)
+        # It is traced once, so that both branches return the same structure with its programs.
+        first = functools.partial(forward_of_wanted, run, requested)
         program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, captures)
         flat, structure = jax.tree.flatten(shapes)
         values = _apart(
@@ -213,84 +224,85 @@ def _the_rest_in_a_branch(run: Callable[..., Any], waiting: Waiting | None) -> C
             lambda: jex_core.jaxpr_as_fun(program)(*leaves),
         )
         outputs, pullback = jax.tree.unflatten(structure, values)
-        needed, form = jax.tree.flatten(pullback)
-        # Captures, weights mostly, live on anyway.
+        residuals, pullback_structure = jax.tree.flatten(pullback)
+        # Captures are mostly weights, which exist until the backward pass anyway.
         captured = set(program.jaxpr.invars[len(jax.tree.leaves(arguments)) :])
-        names = program.jaxpr.outvars[len(flat) - len(needed) :]
-        moves = [
-            isinstance(name, jex_core.Var) and name not in captured and is_inexact(value)
-            for name, value in zip(names, needed, strict=True)
+        atoms = program.jaxpr.outvars[len(flat) - len(residuals) :]
+        is_moved = [
+            isinstance(atom, jex_core.Var) and atom not in captured and is_inexact(value)
+            for atom, value in zip(atoms, residuals, strict=True)
         ]
-        kept, zero = _kept(waiting, needed, moves, form, zero)
-        structured = jax.tree_util.Partial(functools.partial(_with_nones, tree, wanted))
-        return outputs, (kept, structured, zero)
+        stored, zero = _kept(storage, residuals, is_moved, pullback_structure, zero)
+        insert_nones = jax.tree_util.Partial(functools.partial(_with_nones, tree, requested))
+        return outputs, (stored, insert_nones, zero)
 
-    def backward(found: Any, cotangents: Any) -> Any:
-        (away, here, back), structured, zero = found
-        arriving = [c for c in cotangents if is_inexact(c)]
-        pullback = back(away, here, arriving)
+    def backward(residuals: PyTree, cotangents: Sequence[jax.Array]) -> tuple[PyTree, ...]:
+        (moved, unmoved, rebuild), insert_nones, zero = residuals
+        cotangents = [c for c in cotangents if is_inexact(c)]
+        pullback = rebuild(moved, unmoved, cotangents)
 
-        def nothing() -> list[Any]:
-            shapes = jax.eval_shape(lambda: list(pullback(arriving)))
+        def make_zeros() -> list[jax.Array]:
+            shapes = jax.eval_shape(lambda: list(pullback(cotangents)))
             return [jax.numpy.zeros(s.shape, s.dtype) for s in shapes]
 
-        found = _apart(zero, nothing, lambda: list(pullback(arriving)))
-        return (*structured(found), None)
+        gradients = _apart(zero, make_zeros, lambda: list(pullback(cotangents)))
+        return (*insert_nones(gradients), None)
 
     call.defvjp(forward, backward)
     return call
 
 
-def _apart(zero: Any, nothing: Callable[[], Any], something: Callable[[], Any]) -> Any:
-    """What is computed in a branch of its own, on CPUs.
+def _apart(zero: jax.Array, unused: Callable[[], PyTree], compute: Callable[[], PyTree]) -> PyTree:
+    """Run `compute`, on CPUs in a branch of its own.
 
-    XLA for CPUs drops the barriers of `jax.checkpoint`, and then takes the second run for the first.
-    It never merges what stands in a branch with what stands outside.
+    XLA for CPUs removes the barriers of `jax.checkpoint` and then merges the second run with the
+    first. It never merges computations inside of a branch with those outside.
     """
     if jax.default_backend() != "cpu":
-        return something()
-    return jax.lax.cond(zero < 0, nothing, something)
+        return compute()
+    return jax.lax.cond(zero < 0, unused, compute)
 
 
-def _with_nones(tree: Any, wanted: tuple[bool, ...], found: Any) -> Any:
-    supply = iter(found)
-    return jax.tree.unflatten(tree, [next(supply) if w else None for w in wanted])
+def _with_nones(tree: PyTreeDef, requested: tuple[bool, ...], values: Sequence[Any]) -> PyTree:
+    remaining = iter(values)
+    return jax.tree.unflatten(tree, [next(remaining) if r else None for r in requested])
 
 
-def _again_in_a_branch(run: Callable[..., Any], waiting: Waiting | None) -> Callable[..., Any]:
-    """`run` whose gradient computes it again in a branch of its own."""
+def _again_in_a_branch(run: Callable[..., Any], storage: Waiting | None) -> Callable[..., Any]:
+    """Return a function with a gradient that runs it again in a separate branch."""
 
     @jax.custom_vjp
-    def call(arguments: Any, captures: Any, zero: Any) -> Any:
+    def call(arguments: PyTree, captures: PyTree, zero: jax.Array) -> PyTree:
         return run(arguments, captures)
 
-    def forward(arguments: Any, captures: Any, zero: Any) -> Any:
-        def nothing() -> Any:
+    def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
+        def make_zeros() -> list[jax.Array]:
             return [
                 jax.numpy.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)
             ]
 
-        values, form = jax.tree.flatten(arguments)
-        kept, zero = _kept(waiting, values, [is_inexact(v) for v in values], form, zero)
-        # In a branch too: otherwise what depends on no argument, as random numbers of all blocks, is made at once.
-        outputs = _apart(zero, nothing, lambda: run(arguments, captures))
-        return outputs, (kept, captures, zero)
+        values, structure = jax.tree.flatten(arguments)
+        stored, zero = _kept(storage, values, [is_inexact(v) for v in values], structure, zero)
+        # The branch delays values that depend on no argument, such as random numbers: without it, XLA
+        # would compute those of all blocks at once.
+        outputs = _apart(zero, make_zeros, lambda: run(arguments, captures))
+        return outputs, (stored, captures, zero)
 
-    def backward(found: Any, cotangents: Any) -> Any:
-        (away, here, back), captures, zero = found
-        arriving = [c for c in cotangents if is_inexact(c)]
-        inputs = back(away, here, arriving), captures, zero
+    def backward(residuals: PyTree, cotangents: Sequence[jax.Array]) -> PyTree:
+        (moved, unmoved, rebuild), captures, zero = residuals
+        cotangents = [c for c in cotangents if is_inexact(c)]
+        inputs = rebuild(moved, unmoved, cotangents), captures, zero
         leaves, tree = jax.tree.flatten(inputs)
-        wanted = tuple(is_inexact(leaf) for leaf in leaves[:-1])
-        function, chosen = of_wanted(run, wanted, inputs[:2])
+        requested = tuple(is_inexact(leaf) for leaf in leaves[:-1])
+        function, operands = of_wanted(run, requested, inputs[:2])
 
-        def again() -> list[Any]:
-            _, pullback, _ = jax.vjp(function, *chosen, has_aux=True)
-            return list(pullback(arriving))
+        def recompute() -> list[jax.Array]:
+            _, pullback, _ = jax.vjp(function, *operands, has_aux=True)
+            return list(pullback(cotangents))
 
-        # The branch never taken gives what lies on the devices as the gradients do.
-        supply = iter(_apart(zero, lambda: chosen, again))
-        gradients = [next(supply) if w else None for w in wanted]
+        # The branch that is never taken returns values with the sharding of the gradients.
+        remaining = iter(_apart(zero, lambda: operands, recompute))
+        gradients = [next(remaining) if r else None for r in requested]
         return jax.tree.unflatten(tree, [*gradients, None])
 
     call.defvjp(forward, backward)

@@ -1,15 +1,15 @@
-"""`tf.gradients` and `tf.hessians`: derivatives inside a function, of anything computed in it so far.
+"""`tf.gradients` and `tf.hessians`: derivatives of any earlier computation, inside a function.
 
-TensorFlow reads them off the graph. Here a tape has to be on from the start of the function, which
-nobody knows before they are asked for: the trace is then given up and begun again with a
-`GraphTape`, which records every op.
+TensorFlow derives them from the graph. Here a tape must record from the start of the function, but
+a request for derivatives is only known when it is made. The trace is then abandoned and repeated
+with a `GraphTape`, which records every op.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.recorded import is_differentiable
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, as_unconnected
 from meshflow.core.gradients.nodes import ReadNode
@@ -18,59 +18,61 @@ from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.tracing.trace import NeedsGraphTape
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 
 
 class GraphTape(GradientTape):
-    """A tape that watches everything, for as long as a function is traced."""
+    """A tape that records all ops while a function is traced."""
 
     def __init__(self) -> None:
         super().__init__(persistent=True)
 
-    def watches(self, tensor: Any) -> bool:
-        """Whether the tensor has derivatives."""
+    def watches(self, tensor: Tensor) -> bool:
+        """Check whether the tensor is differentiable."""
         return is_differentiable(tensor)
 
     def is_watching(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether any of the tensors has derivatives."""
+        """Check whether at least one of the tensors is differentiable."""
         return any(is_differentiable(t) for t in tensors)
 
-    def variable_read(self, variable: Any, value: Tensor) -> None:
-        """Records that `value` was read from `variable`."""
+    def variable_read(self, variable: Variable, value: Tensor) -> None:
+        """Record that `value` was read from `variable`."""
         if is_differentiable(value) and id(value) not in self._watched:
             self.record(ReadNode(variable, value))
 
 
 def gradients(
-    ys: Any,
-    xs: Any,
-    grad_ys: Any = None,
+    ys: PyTree,
+    xs: PyTree,
+    grad_ys: PyTree = None,
     name: str = "gradients",
     gate_gradients: bool = False,
-    aggregation_method: Any = None,
-    stop_gradients: Any = None,
+    aggregation_method: object = None,
+    stop_gradients: PyTree = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-) -> list[Any]:
-    """Derivatives of the sum of `ys` with respect to each of `xs`, inside a `tf.function`.
+) -> list[Tensor | IndexedSlices | None]:
+    """Compute the derivatives of the sum of `ys` with respect to each of `xs`, in a `tf.function`.
 
-    The function's Python code runs a second time when it first gets here, as derivatives need a record
-    of all that it computes; `tf.GradientTape` does not.
+    When the function first calls this, its Python code runs a second time, because derivatives
+    require a record of all computations; `tf.GradientTape` does not repeat it.
 
     Args:
-      ys: a tensor or list of tensors.
-      xs: a tensor or variable, or a list of them.
-      grad_ys: gradients to start from, a tensor or None for each of `ys`; default ones.
-      name: ignored.
-      gate_gradients: ignored.
-      aggregation_method: ignored.
-      stop_gradients: tensors that count as constants.
-      unconnected_gradients: `NONE` or `ZERO`, for those of `xs` that `ys` do not depend on.
+      ys: A tensor or list of tensors.
+      xs: A tensor or variable, or a list of them.
+      grad_ys: Initial gradients, a tensor or None for each of `ys`; by default ones.
+      name: Ignored.
+      gate_gradients: Ignored.
+      aggregation_method: Ignored.
+      stop_gradients: Tensors that are treated as constants.
+      unconnected_gradients: `NONE` or `ZERO`, for those of `xs` on which `ys` do not depend.
 
     Returns:
-      A list with a tensor (or None) for each of `xs`.
+      A list with a tensor or None for each of `xs`.
 
     Raises:
-      RuntimeError: outside of a `tf.function`.
-      NotImplementedError: in the body of a staged loop or branch.
+      RuntimeError: Outside of a `tf.function`.
+      NotImplementedError: In the body of a staged loop or branch.
 
     Example:
       >>> import meshflow as tf
@@ -86,26 +88,27 @@ def gradients(
 
 
 def hessians(
-    ys: Any,
-    xs: Any,
+    ys: PyTree,
+    xs: PyTree,
     gate_gradients: bool = False,
-    aggregation_method: Any = None,
+    aggregation_method: object = None,
     name: str = "hessians",
 ) -> list[Tensor]:
-    """Second derivatives of the sum of `ys` with respect to each of `xs`, inside a `tf.function`.
+    """Compute the second derivatives of the sum of `ys` with respect to `xs`, in a `tf.function`.
 
     Args:
-      ys: a tensor or list of tensors.
-      xs: a tensor or variable, or a list of them.
-      gate_gradients: ignored.
-      aggregation_method: ignored.
-      name: ignored.
+      ys: A tensor or list of tensors.
+      xs: A tensor or variable, or a list of them.
+      gate_gradients: Ignored.
+      aggregation_method: Ignored.
+      name: Ignored.
 
     Returns:
       A list with a tensor of shape `x.shape + x.shape` for each of `xs`.
 
     Raises:
-      RuntimeError, NotImplementedError: as for `tf.gradients`.
+      RuntimeError: Outside of a `tf.function`.
+      NotImplementedError: In the body of a staged loop or branch.
 
     Example:
       >>> import meshflow as tf

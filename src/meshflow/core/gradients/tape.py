@@ -1,10 +1,9 @@
-"""`GradientTape`: records ops as they run, then walks them backwards.
+"""`GradientTape` records ops while they run, and computes gradients from the record.
 
-A tape holds *nodes*, one for every op that had a watched operand. A tensor is watched when it
-was asked for (`watch`), when it was read from a trainable variable, or when it came out of a
-recorded op. `gradient` visits the nodes from last to first and adds up, for each tensor, the
-gradients that arrive; every step of that walk is an op too, so an outer tape that is recording
-sees it and higher-order gradients need nothing else.
+A tape holds *nodes*, one for each op with a watched operand. A tensor is watched after `watch`,
+after it was read from a trainable variable, or if a recorded op returned it. `gradient` visits the
+nodes from last to first and adds up the gradients of each tensor. Every step of this
+backpropagation is also an op, which an active outer tape records for higher orders.
 """
 
 from __future__ import annotations
@@ -33,18 +32,19 @@ from meshflow.core.runtime.context import Recorder, context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 
 _log = logging.getLogger("meshflow")
 
 
 class GradientTape(Jacobians):
-    """Records operations for automatic differentiation.
+    """Record operations for automatic differentiation.
 
     Trainable variables are watched when they are read; tensors are watched with `watch`.
 
     Args:
-      persistent: whether `gradient` may be called more than once.
-      watch_accessed_variables: whether trainable variables are watched automatically.
+      persistent: Whether `gradient` may be called more than once.
+      watch_accessed_variables: Whether trainable variables are watched automatically.
 
     Example:
       >>> import meshflow as tf
@@ -69,7 +69,7 @@ class GradientTape(Jacobians):
 
     def _clear(self) -> None:
         self._nodes: list[RecordedOp | FunctionNode | ReadNode] = []
-        # Watched objects by id; holding them keeps the ids from being used again.
+        # Watched objects by id; they are held so that no other object can get their ids.
         self._watched: dict[int, Any] = {}
         self._variables: dict[int, Variable] = {}
 
@@ -95,14 +95,14 @@ class GradientTape(Jacobians):
             self._stack.remove(self)
         self._recording = False
 
-    def watch(self, tensor: Any) -> None:
-        """Starts recording what happens to a tensor, variable, or nested structure of them.
+    def watch(self, tensor: PyTree) -> None:
+        """Start to record the ops on a tensor, variable, or nested structure of them.
 
         Args:
-          tensor: tensors or variables with a floating or complex dtype.
+          tensor: Tensors or variables with a floating or complex dtype.
 
         Raises:
-          ValueError: for something that is not a tensor.
+          ValueError: If an object is not a tensor.
         """
         for item in nest.flatten(tensor):
             if hasattr(item, "_components"):
@@ -124,11 +124,11 @@ class GradientTape(Jacobians):
                 )
 
     def watch_variable(self, variable: Variable) -> None:
-        """Watches a variable, whether or not it is trainable."""
+        """Watch a variable, also if it is not trainable."""
         self._variables[id(variable)] = variable
 
     def variable_read(self, variable: Variable, value: Tensor) -> None:
-        """Records that `value` was read from `variable`."""
+        """Record that `value` was read from `variable`."""
         if id(variable) not in self._variables:
             if not (self._watch_accessed and variable.trainable):
                 return
@@ -137,27 +137,27 @@ class GradientTape(Jacobians):
             self._watched[id(value)] = value
             self._nodes.append(ReadNode(variable, value))
 
-    def watches(self, tensor: Any) -> bool:
-        """Whether the tensor is watched."""
+    def watches(self, tensor: Tensor) -> bool:
+        """Check whether the tensor is watched."""
         return id(tensor) in self._watched
 
     def is_watching(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether any of the tensors is watched."""
+        """Check whether at least one of the tensors is watched."""
         watched = self._watched
         return any(id(t) in watched for t in tensors)
 
     def record(self, node: RecordedOp | FunctionNode | ReadNode) -> None:
-        """Adds a node and watches its outputs."""
+        """Add a node and watch its outputs."""
         self._nodes.append(node)
         for output in node.outputs:
             self._watched[id(output)] = output
 
     @contextlib.contextmanager
     def stop_recording(self) -> Iterator[None]:
-        """Pauses recording inside a `with` block.
+        """Pause recording inside a `with` block.
 
         Raises:
-          RuntimeError: when the tape is not recording.
+          RuntimeError: If the tape is not recording.
         """
         if not self._recording:
             raise RuntimeError("Tape is not recording, so recording cannot be paused.")
@@ -171,39 +171,39 @@ class GradientTape(Jacobians):
             self._recording = True
 
     def reset(self) -> None:
-        """Forgets everything recorded and watched so far."""
+        """Delete all nodes and watched tensors."""
         self._clear()
         self._used = False
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """The variables watched so far, in the order they were first read."""
+        """Return the watched variables, in the order in which they were first read."""
         return tuple(self._variables.values())
 
     # ---- gradients -------------------------------------------------------------------------
 
     def gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree = None,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-    ) -> Any:
-        """Derivative of the sum of `target` with respect to `sources`.
+    ) -> PyTree:
+        """Compute the derivative of the sum of `target` with respect to `sources`.
 
         Args:
-          target: a tensor or nested structure of tensors to differentiate.
-          sources: tensors or variables, in any nested structure.
-          output_gradients: a structure like `target` of gradients to start from; default ones.
-          unconnected_gradients: `NONE` or `ZERO`, for sources that `target` does not depend on.
+          target: A tensor or nested structure of tensors to differentiate.
+          sources: Tensors or variables, in any nested structure.
+          output_gradients: Initial gradients, in a structure like `target`; by default ones.
+          unconnected_gradients: `NONE` or `ZERO`, for sources on which `target` does not depend.
 
         Returns:
-          Gradients in the structure of `sources`: tensors, or `tf.IndexedSlices` where a source was used only to
-          pick rows of it (`tf.gather` along the first dimension, `tf.nn.embedding_lookup`).
+          Gradients in the structure of `sources`: tensors, or `tf.IndexedSlices` if the target uses
+          only rows of the source (`tf.gather` along the first dimension, `tf.nn.embedding_lookup`).
 
         Raises:
-          RuntimeError: when a non-persistent tape is used twice.
-          TypeError: when target is None.
-          ValueError: when output_gradients has another structure than target.
+          RuntimeError: If a tape that is not persistent is used twice.
+          TypeError: If target is None.
+          ValueError: If the structures of output_gradients and target differ.
         """
         self._use()
         result = self._gradient(
@@ -215,7 +215,7 @@ class GradientTape(Jacobians):
         return result
 
     def _use(self) -> None:
-        """Notes that gradients are asked for, which a tape allows once unless it is persistent."""
+        """Record that gradients are computed, which is allowed once unless the tape is persistent."""
         if self._used and not self._persistent:
             raise RuntimeError(
                 "A non-persistent GradientTape can only be used to compute one set of gradients "
@@ -227,16 +227,16 @@ class GradientTape(Jacobians):
 
     def _gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree,
         unconnected: UnconnectedGradients,
         stopped: Collection[int] = (),
-    ) -> Any:
+    ) -> PyTree:
         flat_sources = nest.flatten(sources)
-        chosen = {id(s) for s in flat_sources}
-        # A variable that is target and source at once is differentiated as itself.
-        targets = [t if id(t) in chosen else as_target(t) for t in nest.flatten(target)]
+        source_ids = {id(s) for s in flat_sources}
+        # A variable that is both target and source is differentiated as itself.
+        targets = [t if id(t) in source_ids else as_target(t) for t in nest.flatten(target)]
         for source in flat_sources:
             if not (isinstance(source, Tensor) or hasattr(source, "_watch_on")):
                 raise ValueError(
@@ -248,10 +248,10 @@ class GradientTape(Jacobians):
         else:
             nest.assert_same_structure(target, output_gradients)
             seeds = nest.flatten(output_gradients)
-        found = self._walk(targets, seeds, flat_sources, stopped)
+        gradients = self._walk(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:
-            gradient = found.get(id(source))
+            gradient = gradients.get(id(source))
             if gradient is None and unconnected is UnconnectedGradients.ZERO:
                 gradient = zeros_like(source)
             results.append(gradient)
@@ -260,9 +260,9 @@ class GradientTape(Jacobians):
     def _walk(
         self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
     ) -> dict[int, Any]:
-        """Visits the nodes backwards; returns the gradient for each id reached.
+        """Visit the nodes backwards; return the gradient for each id.
 
-        Gradients are not handed on from tensors with an id in `stopped`.
+        Gradients are not propagated through tensors with an id in `stopped`.
         """
         gradients: dict[int, Any] = {}
         for target, seed in zip(targets, seeds, strict=True):
@@ -275,34 +275,38 @@ class GradientTape(Jacobians):
                 continue
             _accumulate(gradients, target, starting_gradient(target, seed))
         keep = {id(s) for s in sources}
-        # What the walk computes is recorded too, when this tape is recording.
+        # An active tape also records the ops of this loop, so it iterates over a copy.
         for node in reversed(list(self._nodes)):
             outputs = node.outputs
-            # Gradients of a source stay; all others are handed on and dropped.
-            arriving = [
+            # Only the gradients of sources are kept after they are propagated.
+            output_gradients = [
                 gradients.get(id(o)) if id(o) in keep else gradients.pop(id(o), None)
                 for o in outputs
             ]
             if stopped:
-                arriving = [
-                    None if id(o) in stopped else a for o, a in zip(outputs, arriving, strict=True)
+                output_gradients = [
+                    None if id(o) in stopped else g
+                    for o, g in zip(outputs, output_gradients, strict=True)
                 ]
-            if any(a is not None for a in arriving):
-                for tensor, gradient in zip(node.inputs, backward(node, arriving), strict=True):
+            if any(g is not None for g in output_gradients):
+                inputs = zip(node.inputs, backward(node, output_gradients), strict=True)
+                for tensor, gradient in inputs:
                     if gradient is not None:
                         _accumulate(gradients, tensor, gradient)
         return gradients
 
 
-def _accumulate(gradients: dict[int, Any], tensor: Any, gradient: Any) -> None:
-    known = gradients.get(id(tensor))
-    if known is None:
+def _accumulate(
+    gradients: dict[int, Any], tensor: object, gradient: Tensor | IndexedSlices
+) -> None:
+    previous = gradients.get(id(tensor))
+    if previous is None:
         gradients[id(tensor)] = gradient
-    elif isinstance(known, IndexedSlices) and isinstance(gradient, IndexedSlices):
-        # The walk is backwards: what was used first comes first.
-        gradients[id(tensor)] = gradient.followed_by(known)
+    elif isinstance(previous, IndexedSlices) and isinstance(gradient, IndexedSlices):
+        # Nodes are visited backwards, so the rows of earlier uses precede the others.
+        gradients[id(tensor)] = gradient.followed_by(previous)
     else:
-        gradients[id(tensor)] = apply(_add, (whole(known), whole(gradient)))
+        gradients[id(tensor)] = apply(_add, (whole(previous), whole(gradient)))
 
 
 _add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))
@@ -310,7 +314,7 @@ _add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))
 
 @contextlib.contextmanager
 def no_tapes() -> Iterator[None]:
-    """Runs a block that no tape of this level sees."""
+    """Run a block without the tapes of this level."""
     saved = context.tapes
     context.tapes = []
     try:

@@ -1,4 +1,4 @@
-"""Mapping a function of tensors over rows with `jax.vmap`: jacobians and `tf.vectorized_map`."""
+"""Mapping of tensor functions over rows with `jax.vmap`, for Jacobians and `tf.vectorized_map`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 
 
-def map_rows(fn: Callable[..., Any], elements: Any) -> Any:
-    """`fn` applied to every row of the tensors in `elements`, all rows at once.
+def map_rows(fn: Callable[..., PyTree], elements: PyTree) -> PyTree:
+    """Apply `fn` to every row of the tensors in `elements`, all rows at once.
 
     Args:
-      fn: a traceable function of one structure like `elements`, without its first dimension.
-      elements: a nested structure of tensors of shape [n, ...].
+      fn: A traceable function of one structure like `elements`, without its first dimension.
+      elements: A nested structure of tensors of shape [n, ...].
 
     Returns:
-      The structure that `fn` returns, each tensor with a first dimension of n; None stays None.
+      The structure that `fn` returns, each tensor with a first dimension of n; None remains None.
 
     Raises:
-      NotImplementedError: when `fn` writes variables, as the rows would race.
+      NotImplementedError: If `fn` writes variables, because the rows would overwrite each other.
     """
     tensors = nest.flatten(elements)
     first = nest.pack_sequence_as(elements, [_row_spec(t) for t in tensors])
@@ -36,19 +37,14 @@ def map_rows(fn: Callable[..., Any], elements: Any) -> Any:
         raise NotImplementedError(
             f"A function mapped over rows may not assign variables, got {names}."
         )
-    rows = Op(f"rows_of_{traced.name}", lambda operands, _: _vmapped(traced, *operands), heavy=True)
-    outputs = apply(rows, (tensors, traced.captured_tensors()))
+    op = Op(f"map_rows_{traced.name}", lambda operands, _: _vmapped(traced, *operands), heavy=True)
+    outputs = apply(op, (tensors, traced.captured_tensors()))
     return traced.rebuild(outputs)
 
 
-def _vmapped(traced: Traced, arguments: list[Any], captures: list[Any]) -> Any:
+def _vmapped(traced: Traced, arguments: list[Any], captures: list[Any]) -> list[Any]:
     return jax.vmap(lambda args: traced.arrays(args, captures))(arguments)
 
 
-def _row_spec(tensor: Tensor) -> Any:
+def _row_spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec(tensor.shape[1:], tensor.dtype)
-
-
-def rows_of_gradient(gradient: Callable[[Tensor], Any], basis: Tensor) -> Any:
-    """A gradient function applied to every row of `basis`."""
-    return map_rows(gradient, basis)

@@ -1,1 +1,1 @@
-"""`next(iterator)` in traced functions: elements captured before a call, or fed by callbacks while it runs."""
+"""Iterators in traced functions: captures before a call, and requests of running programs."""

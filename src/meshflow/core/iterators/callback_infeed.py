@@ -1,16 +1,17 @@
-"""Elements that a running program calls back for: `next(iterator)` in a loop or a branch, and loops over
-iterators.
+"""Callbacks by which a running program requests iterator elements, in loops and branches.
 
-Where the program runs on one device JAX keeps the calls in order. On several, each call takes a result
-of the one before as an operand, also where that was in a loop or a branch.
+JAX orders the callbacks of programs on one device. On several devices, each callback takes a result
+of the previous one as an operand, also if that was in a loop or a branch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -19,53 +20,53 @@ from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.staging.loops import Stream
 from meshflow.core.tracing.host_callbacks import keep_error, keeping_errors
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 
 
 class Elements(Protocol):
-    """An iterator that programs take elements from; `Source` in `core/iterators/iterator_captures.py`."""
+    """Interface of an iterator that supplies programs; see `IteratorSource`."""
 
-    def take(self) -> Any:
-        """The next element, now."""
-        ...
+    def take(self) -> PyTree:
+        """Return the next element, immediately."""
 
-    def give_back(self, element: Any) -> None:
-        """Makes an element the next one again."""
-        ...
+    def give_back(self, element: PyTree) -> None:
+        """Make an element the next one again."""
 
 
 class EndOfElements(OutOfRangeError, StopIteration):
-    """An iterator has no more elements: the error of compiled functions, and Python's own."""
+    """Error of an iterator without further elements: that of compiled functions and of Python."""
 
 
-def flat(element: Any) -> tuple[list[Any], Any]:
+def flat(element: PyTree) -> tuple[list[Any], PyTreeDef]:
+    """Return the leaves and the structure of an element."""
     arrays, tree = jax.tree.flatten(element)
     if any(np.dtype(a.dtype) == object for a in arrays):
         raise InvalidArgumentError(
-            "next(iterator) in a compiled function: elements hold strings, which compiled programs cannot. "
-            "Map them to numbers in the dataset, or take the element outside of the function."
+            "next(iterator) in a compiled function: the elements contain strings, which compiled programs do not "
+            "support. Map them to numbers in the dataset, or take the element outside of the function."
         )
     return arrays, tree
 
 
-def specs_of(arrays: list[Any]) -> list[tuple[tuple[int, ...], Any]]:
+def specs_of(arrays: list[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
+    """Return the shapes and dtypes of arrays."""
     return [(tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays]
 
 
 class Infeed:
-    """Hands elements of an iterator to a running program.
+    """Feed that passes elements of an iterator to a running program.
 
     Args:
-      source: the iterator.
-      element: an element like those to come.
-      optional: whether the end is no error: what is handed over begins with a bool, and is zeros
-        after the end.
+      source: The iterator.
+      element: An example of the elements.
+      optional: Whether the first result is a bool, which is False at the end instead of an error.
 
     Attributes:
-      source: the iterator.
-      position: its place among the function's arguments, or None.
+      source: The iterator.
+      position: Index of the iterator among the arguments of the function, or None.
     """
 
-    def __init__(self, source: Elements, element: Any, optional: bool = False) -> None:
+    def __init__(self, source: Elements, element: PyTree, optional: bool = False) -> None:
         self.optional = optional
         self.source: Elements | None = source
         self.position: int | None = None
@@ -73,11 +74,11 @@ class Infeed:
         self._specs = specs_of(arrays)
 
     def next(self, *after: Any) -> list[np.ndarray]:
-        """The leaves of the next element.
+        """Return the leaves of the next element; the operands only order the calls.
 
         Raises:
-          EndOfElements: when there is none.
-          InvalidArgumentError: when its shapes are others.
+          EndOfElements: If there is no element.
+          InvalidArgumentError: If its shapes differ.
         """
         del after
         assert self.source is not None
@@ -89,18 +90,21 @@ class Infeed:
             raise EndOfElements("End of sequence") from None
         if tree != self._tree or specs_of(arrays) != self._specs:
             raise InvalidArgumentError(
-                f"next(iterator) in a loop of a compiled function: an element has shapes {specs_of(arrays)}, "
+                f"next(iterator) in a loop of a compiled function: an element has shapes {specs_of(arrays)}, but "
                 f"the function was traced for {self._specs}. Batch with drop_remainder=True."
             )
-        found = [np.asarray(a) for a in arrays]
-        return [np.array(True), *found] if self.optional else found
+        leaves = [np.asarray(a) for a in arrays]
+        return [np.array(True), *leaves] if self.optional else leaves
 
     def _nothing(self) -> list[np.ndarray]:
         zeros = [np.zeros(shape, dtype) for shape, dtype in self._specs]
         return [np.array(False), *zeros] if self.optional else zeros
 
     def next_or_zeros(self, *after: Any) -> list[np.ndarray]:
-        """Like `next`; an error is kept until the program ends, as its other devices wait for this one."""
+        """Return the next leaves, or zeros after an error, which is raised when the program ends.
+
+        The other devices of the program wait for this one, so the callback must not fail.
+        """
         try:
             return self.next(*after)
         except Exception as error:
@@ -108,39 +112,37 @@ class Infeed:
             return self._nothing()
 
 
-def _call(operands: Any, static: tuple[Any, ...]) -> list[Any]:
+def _call(operands: Sequence[jax.Array], static: tuple[Any, ...]) -> list[jax.Array]:
     feed, specs, shardings = static
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in specs]
-    several = any(s is not None for s in shardings)
-    callback = feed.next_or_zeros if several else keeping_errors(feed.next)
-    # JAX orders calls of programs on one device only.
-    results = jax.experimental.io_callback(callback, shapes, *operands, ordered=not several)
+    has_mesh = any(s is not None for s in shardings)
+    callback = feed.next_or_zeros if has_mesh else keeping_errors(feed.next)
+    # JAX orders the callbacks of programs on one device only.
+    results = jax.experimental.io_callback(callback, shapes, *operands, ordered=not has_mesh)
     return [_spread(r, s) for r, s in zip(results, shardings, strict=True)]
 
 
-def _spread(array: Any, sharding: Any) -> Any:
+def _spread(array: jax.Array, sharding: jax.sharding.NamedSharding | None) -> jax.Array:
     if sharding is None:
         return array
-    # One device called; from there it goes to all, of which each keeps its part.
-    everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-    array = jax.lax.with_sharding_constraint(array, everywhere)
+    # One device runs the callback. The result is sent to all devices, and each keeps its shard.
+    replicated = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    array = jax.lax.with_sharding_constraint(array, replicated)
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
 _next = Op("iterator_next", _call, differentiable=False, is_foldable=False)
 
 
-def infeed_element(feed: Infeed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:
-    """An element that the program asks a feed for, and a tensor that is there when it was given.
-
-    Args:
-      feed: the feed.
-      element: an element like it.
-      operands: what the feed is called with.
-    """
+def infeed_element(
+    feed: Infeed, element: PyTree, operands: Sequence[Tensor] = ()
+) -> tuple[PyTree, Tensor]:
+    """Request an element from a feed; return it, and a tensor that exists once it was supplied."""
     arrays, tree = flat(element)
-    found = [getattr(a, "sharding", None) for a in arrays]
-    shardings = tuple(s if isinstance(s, jax.sharding.NamedSharding) else None for s in found)
+    array_shardings = [getattr(a, "sharding", None) for a in arrays]
+    shardings = tuple(
+        s if isinstance(s, jax.sharding.NamedSharding) else None for s in array_shardings
+    )
     specs = tuple(specs_of(arrays))
     if feed.optional:
         specs, shardings = (((), np.dtype(bool)), *specs), (None, *shardings)
@@ -149,54 +151,45 @@ def infeed_element(feed: Infeed, element: Any, operands: Any = ()) -> tuple[Any,
     return jax.tree.unflatten(tree, [t._value for t in leaves]), results[0]
 
 
-def called(source: Elements, like: Any, optional: bool = False) -> tuple[Any, Tensor]:
-    """The element as the result of a call that the program makes, and that call's first result.
+def called(source: Elements, example: PyTree, optional: bool = False) -> tuple[PyTree, Tensor]:
+    """Request an element like `example` in the traced function; see `request_from_feed`.
 
-    Args:
-      source: the iterator.
-      like: an element like the one to come.
-      optional: whether the end is no error; the first result is then whether there is an element.
+    If it is optional, the end is not an error, and the second result is whether there is an element.
     """
-    return fed(Infeed(source, like, optional), like)
+    return fed(Infeed(source, example, optional), example)
 
 
-def fed(feed: Infeed, like: Any, operands: Any = ()) -> tuple[Any, Tensor]:
-    """The element that a feed gives to the function that is traced, after those it gave before.
-
-    Args:
-      feed: the feed.
-      like: an element like the one to come.
-      operands: what the feed is called with.
-    """
+def fed(feed: Infeed, example: PyTree, operands: Sequence[Tensor] = ()) -> tuple[PyTree, Tensor]:
+    """Request the next element of a feed in the traced function, as `call_feed` does."""
     scope = context.trace
     assert scope is not None
     owner, source = scope, feed.source
     while not owner.once and owner.parent is not None:
         owner = owner.parent
-    several = any(
+    has_mesh = any(
         isinstance(getattr(a, "sharding", None), jax.sharding.NamedSharding)
-        for a in jax.tree.leaves(like)
+        for a in jax.tree.leaves(example)
     )
-    after = scope.last_fed.get(id(source))
-    if after is None and several:
-        after = _fed_around(scope, owner, source)
-    before = any(known is source for _, known in owner.infeeds)
-    if after is None and several and before and scope is owner:
+    token = scope.last_fed.get(id(source))
+    if token is None and has_mesh:
+        token = _fed_around(scope, owner, source)
+    is_known = any(known_source is source for _, known_source in owner.infeeds)
+    if token is None and has_mesh and is_known and scope is owner:
         raise NotImplementedError(
             "next(iterator) after a loop or a branch that took elements of the same iterator and computed "
-            "nothing, in a function on several devices: nothing says when it is over. Use Dataset.skip to leave "
-            "elements out."
+            "nothing, in a function on several devices, is not supported, because no result marks its end. Use "
+            "Dataset.skip to omit elements."
         )
-    if all(known is not feed for known, _ in owner.infeeds):
+    if all(known_feed is not feed for known_feed, _ in owner.infeeds):
         owner.infeeds.append((feed, source))
-    # Several elements taken by one run of a loop's body come in order: each call waits for the last.
-    found, first = infeed_element(feed, like, [*operands, *([] if after is None else [after])])
+    # Each callback waits for the previous one, so one run of a loop body takes elements in order.
+    element, first = infeed_element(feed, example, [*operands, *([] if token is None else [token])])
     scope.last_fed[id(source)] = first
-    return found, first
+    return element, first
 
 
-def _fed_around(scope: Tracing, owner: Tracing, source: Any) -> Tensor | None:
-    """What a call has to wait for that is the first in its loop's body or branch."""
+def _fed_around(scope: Tracing, owner: Tracing, source: Elements | None) -> Tensor | None:
+    """Return the token for which the first callback in a loop body or branch has to wait."""
     while scope is not owner and scope.parent is not None:
         scope = scope.parent
         if id(source) in scope.last_fed:
@@ -204,34 +197,31 @@ def _fed_around(scope: Tracing, owner: Tracing, source: Any) -> Tensor | None:
     return None
 
 
-def stream(source: Elements, like: Any, last: Any = None) -> Stream:
-    """What a staged `for` loop over an iterator runs over: all elements that are left.
+def stream(source: Elements, example: PyTree, last: PyTree = None) -> Stream:
+    """Return all remaining elements of an iterator, for a staged `for` loop.
 
-    Args:
-      source: the iterator.
-      like: an element like those to come.
-      last: an element like the last one, where that has another shape.
+    `last` is an example of the last element if its shape differs.
     """
     rest = None if last is None else _Streamed(source, last, None)
-    return Stream(_Streamed(source, like, last), rest)
+    return Stream(_Streamed(source, example, last), rest)
 
 
 class _Streamed(Infeed):
-    """Gives a loop its next element, unless the loop has ended or the element is of the last one's shape."""
+    """Feed of a loop, which ends at the last element if that has another shape."""
 
-    def __init__(self, source: Elements, like: Any, last: Any) -> None:
-        super().__init__(source, like, optional=True)
-        self._like = like
+    def __init__(self, source: Elements, example: PyTree, last: PyTree) -> None:
+        super().__init__(source, example, optional=True)
+        self._like = example
         self._last = None if last is None else specs_of(flat(last)[0])
 
-    def next(self, wanted: Any = True, *after: Any) -> list[np.ndarray]:
-        """Whether there is an element, and its leaves.
+    def next(self, requested: Any = True, *after: Any) -> list[np.ndarray]:
+        """Return whether there is an element, and its leaves.
 
         Args:
-          wanted: whether the loop goes on.
-          after: what it has to wait for.
+          requested: Whether the loop continues.
+          *after: Values that only order the calls.
         """
-        if not wanted:
+        if not requested:
             return self._nothing()
         if self._last is not None:
             assert self.source is not None
@@ -244,6 +234,5 @@ class _Streamed(Infeed):
                 return self._nothing()
         return super().next()
 
-    def __call__(self, wanted: Tensor, given: Tensor) -> tuple[Any, Tensor]:
-        del given
-        return fed(self, self._like, [wanted])
+    def __call__(self, requested: Tensor, _: Tensor) -> tuple[PyTree, Tensor]:
+        return fed(self, self._like, [requested])

@@ -1,10 +1,10 @@
-"""Elements that a compiled function takes from an iterator of the program around it.
+"""Elements that a compiled function takes from an outer iterator.
 
-`next(iterator)` in a traced function means: one element at every call. Outside of loops the element
-is fetched before the program runs and given to it as an input (a *capture*). In a loop or a branch
-the program calls back for it (a *feed*), as only the running program knows how many it needs.
+`next(iterator)` in a traced function takes one element in each call. Outside of loops, the element
+is fetched before the program runs and is an input (a *capture*). In a loop or a branch, the program
+requests it by a callback (a *feed*), because their number is only known at run time.
 
-Shapes are those of the element that is next when the function is traced; it is put back afterwards.
+The shapes are those of the next element while the function is traced; it is returned afterwards.
 """
 
 from __future__ import annotations
@@ -18,40 +18,43 @@ import numpy as np
 from meshflow.core.iterators.callback_infeed import EndOfElements, called, flat, specs_of, stream
 from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
+from meshflow.core.staging.loops import Stream
 from meshflow.core.tracing.trace import bind_capture, enter
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import trace_state_clean
+from meshflow.environment.types import PyTree
 
 
 class Source:
-    """Base of iterators whose elements compiled functions can take."""
+    """Base class of iterators from which compiled functions can take elements."""
 
     def __init__(self) -> None:
         self._given_back: list[Any] = []
-        # Made while a function is traced, it belongs to that run: its elements are constants.
+        # An iterator that is created in a trace belongs to it: its elements are constants.
         self._made_in_trace = context.trace is not None
 
-    def _produce(self) -> Any:
-        """The next element.
+    def _produce(self) -> PyTree:
+        """Return the next element.
 
         Raises:
-          StopIteration: at the end.
+          StopIteration: At the end.
         """
         raise NotImplementedError
 
     def __iter__(self) -> Source:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         return self.pull()
 
-    def get_next(self) -> Any:
-        """The next element.
+    def get_next(self) -> PyTree:
+        """Return the next element.
 
         Raises:
-          OutOfRangeError: at the end.
+          OutOfRangeError: At the end.
         """
         try:
             return self.pull()
@@ -59,11 +62,11 @@ class Source:
             raise OutOfRangeError("End of sequence") from None
 
     def _kind(self) -> Hashable:
-        """What functions are cached by when they get this iterator as an argument."""
+        """Return the cache key of functions that have this iterator as an argument."""
         return id(self)
 
-    def take(self) -> Any:
-        """The next element, now."""
+    def take(self) -> PyTree:
+        """Return the next element, immediately."""
         if self._given_back:
             return self._given_back.pop()
         if context.trace is None and not context.tapes and trace_state_clean():
@@ -71,31 +74,31 @@ class Source:
         with enter(None, False), jax.core.eval_context():
             return self._produce()
 
-    def give_back(self, element: Any) -> None:
-        """Makes an element the next one again."""
+    def give_back(self, element: PyTree) -> None:
+        """Make an element the next one again."""
         self._given_back.append(element)
 
-    def pull(self) -> Any:
-        """The next element in the present context; symbolic while a function is traced.
+    def pull(self) -> PyTree:
+        """Return the next element in the current context; it is symbolic while a function is traced.
 
         Raises:
-          StopIteration: at the end; in a function, an error that is also an OutOfRangeError.
+          StopIteration: At the end; in a function, the error is also an OutOfRangeError.
         """
         scope = context.trace
         if scope is None or self._made_in_trace:
             return self.take()
-        kept = scope.offered.get(id(self))
-        if kept:
-            return kept.pop()
-        # What is taken after a loop that took elements comes after those.
+        returned = scope.offered.get(id(self))
+        if returned:
+            return returned.pop()
+        # After a loop that took elements, the program must request the next one.
         if scope.once and all(source is not self for _, source in scope.infeeds):
             return _captured(self, scope)
         return called(self, self._like())[0]
 
-    def pull_if_any(self) -> tuple[Any, Any]:
-        """The next element, and whether there is one: a bool, or a tensor while a function is traced.
+    def pull_if_any(self) -> tuple[PyTree, bool | Tensor]:
+        """Return the next element and whether there is one (a tensor while a function is traced).
 
-        Where there is none, the element is None or, in a function, zeros.
+        If there is none, the element is None or, in a function, zeros.
         """
         scope = context.trace
         try:
@@ -103,20 +106,20 @@ class Source:
                 return self.take(), True
         except StopIteration:
             return None, False
-        kept = scope.offered.get(id(self))
-        if kept:
-            return kept.pop(), True
+        returned = scope.offered.get(id(self))
+        if returned:
+            return returned.pop(), True
         return called(self, self._like(optional=True), optional=True)
 
-    def __autograph_for__(self) -> Any:
+    def __autograph_for__(self) -> Stream | None:
         return None if self._made_in_trace else stream(self, *self._likes())
 
-    def _likes(self) -> tuple[Any, Any]:
-        """Elements like those to come: all but the last, and the last, None where it is no other."""
+    def _likes(self) -> tuple[PyTree, PyTree]:
+        """Return an example of the elements, and of the last one if it differs, or None."""
         return self._like(optional=True), None
 
-    def _like(self, optional: bool = False) -> Any:
-        """An element like the next: that itself, or zeros where there is none and that is no error."""
+    def _like(self, optional: bool = False) -> PyTree:
+        """Return the next element without taking it, or zeros if there is none and it is optional."""
         try:
             element = self.take()
             self.give_back(element)
@@ -126,8 +129,8 @@ class Source:
                 raise EndOfElements("End of sequence") from None
         return element
 
-    def _stand_in(self) -> Any:
-        """Zeros like an element, or None when its shapes are not known."""
+    def _stand_in(self) -> PyTree:
+        """Return zeros like an element, or None if its shapes are unknown."""
         specs = getattr(self, "element_spec", None)
         leaves = [s for s in nest.flatten(specs) if isinstance(s, TensorSpec)]
         if not leaves or len(leaves) != len(nest.flatten(specs)):
@@ -140,31 +143,31 @@ class Source:
 
 
 class IteratorCapture:
-    """One element that a function takes at each call.
+    """One element that a function takes in each call.
 
     Attributes:
-      source: the iterator.
-      position: its place among the function's arguments, or None when it is used without being one.
-      tree: the element's structure.
-      specs: shape and dtype of each leaf.
-      leaves: the leaves as captures.
-      element: the arrays for the next call, or None.
+      source: The iterator.
+      position: Index of the iterator among the arguments of the function, or None.
+      tree: Structure of the element.
+      specs: Shape and dtype of each leaf.
+      leaves: The leaves as captures.
+      element: The arrays for the next call, or None.
     """
 
-    def __init__(self, source: Source, element: Any) -> None:
+    def __init__(self, source: Source, element: PyTree) -> None:
         self.source: Source | None = source
         self.position: int | None = None
         arrays, self.tree = flat(element)
         self.specs = specs_of(arrays)
         self.leaves = [CapturedLeaf(self, i, *spec) for i, spec in enumerate(self.specs)]
         self.element: list[Any] | None = None
-        self._structure: Any = None
+        self._structure: PyTree = None
 
     def fetch(self) -> bool:
-        """Takes the element for the next call; False, with it put back, when its shapes are others.
+        """Take the element for the next call; return False and undo it if its shapes differ.
 
         Raises:
-          EndOfElements: when there is none.
+          EndOfElements: If there is no element.
         """
         source = self.source
         if source is None:
@@ -185,7 +188,7 @@ class IteratorCapture:
         return True
 
     def next_shapes(self) -> tuple[Any, ...]:
-        """Shapes and dtypes of the element that is next."""
+        """Return the structure, shapes and dtypes of the next element."""
         assert self.source is not None
         element = self.source.pull()
         put_back(self.source, element)
@@ -193,32 +196,28 @@ class IteratorCapture:
         return tree, tuple(specs_of(arrays))
 
     def put_back(self) -> None:
-        """Puts a fetched element back."""
+        """Return a fetched element to the iterator."""
         if self.element is not None and self.source is not None:
             put_back(self.source, self._structure)
         self.element = self._structure = None
 
 
 class CapturedLeaf:
-    """One leaf of a pulled element: a capture whose value is another at each call."""
+    """One leaf of an element: a capture with a new value in each call."""
 
     def __init__(
-        self, capture: IteratorCapture, index: int, shape: tuple[int, ...], dtype: Any
+        self, capture: IteratorCapture, index: int, shape: tuple[int, ...], dtype: DTypeLike
     ) -> None:
-        self._capture, self._index, self._shape, self.dtype = (
-            capture,
-            index,
-            shape,
-            dtypes.as_dtype(dtype),
-        )
+        self._capture, self._index, self._shape = capture, index, shape
+        self.dtype = dtypes.as_dtype(dtype)
 
     @property
     def _value(self) -> Any:
         capture = self._capture
         if capture.element is None and not capture.fetch():
             raise InvalidArgumentError(
-                f"The next element of {capture.source!r} has other shapes than those the function was traced "
-                f"for, {capture.specs}."
+                f"The shapes of the next element of {capture.source!r} differ from those for which the function "
+                f"was traced, {capture.specs}."
             )
         assert capture.element is not None
         value = capture.element[self._index]
@@ -230,16 +229,16 @@ class CapturedLeaf:
         return Tensor(self._value)
 
 
-def put_back(source: Source, element: Any) -> None:
-    """Makes an element the next one of a source again, in the present context."""
+def put_back(source: Source, element: PyTree) -> None:
+    """Make an element the next one of a source again, in the current context."""
     if context.trace is None:
         source.give_back(element)
     else:
         context.trace.offered.setdefault(id(source), []).append(element)
 
 
-def _captured(source: Source, scope: Tracing) -> Any:
-    """The element as captures of a function that runs once a call."""
+def _captured(source: Source, scope: Tracing) -> PyTree:
+    """Return the element as captures of a function that runs once in each call."""
     try:
         element = source.take()
     except StopIteration:

@@ -1,8 +1,8 @@
-"""`TensorArray`s whose element shape or size becomes known while a staged block is traced.
+"""`TensorArray`s with an element shape or size that becomes known while a staged block is traced.
 
-An array without a known element shape has no tensor that a loop could carry. The first `write`
-fixes the shape in a record that all versions of the array share; the block is then traced again,
-with an array of zeros from the start. Likewise the size of an array with `dynamic_size=True`.
+An array without a known element shape has no tensor that a loop could carry. The first `write` sets
+the shape in a record that all versions of the array share; the block is then traced again, and
+starts with an array of zeros. The same is done for the size of an array with `dynamic_size=True`.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ from meshflow.core.values.tensor import Tensor
 
 T = TypeVar("T")
 
-# Each nested block can need one more attempt.
+# Each nested block may require one more attempt.
 MAX_ATTEMPTS = 8
 
 
 class ArrayGrew(Exception):
-    """An array in the state learned its element shape or size while the block was traced."""
+    """Signal that the element shape or size of an array changed while the block was traced."""
 
 
 def with_known_arrays(build: Callable[[], T]) -> T:
-    """Builds a staged block; again, when an array learned its size the first time."""
+    """Build a staged block; retry if the size of an array became known."""
     for _ in range(MAX_ATTEMPTS):
-        try:
+        with contextlib.suppress(ArrayGrew):
             return build()
-        except ArrayGrew:
-            continue
     return build()
 
 
 class _Running(threading.local):
-    """The scans whose bodies are being traced: (index tensor, number of iterations, trace)."""
+    """The scans that are being traced: (index tensor, number of iterations, trace)."""
 
     def __init__(self) -> None:
         self.scans: list[tuple[Any, int, Any]] = []
@@ -46,8 +44,8 @@ _running = _Running()
 
 
 @contextlib.contextmanager
-def visiting(index: Any, count: int) -> Iterator[None]:
-    """Notes, while a scan's body is traced, that `index` counts its iterations."""
+def visiting(index: Tensor | None, count: int) -> Iterator[None]:
+    """Record, while the body of a scan is traced, that `index` counts its iterations."""
     _running.scans.append((index, count, context.trace))
     try:
         yield
@@ -56,9 +54,9 @@ def visiting(index: Any, count: int) -> Iterator[None]:
 
 
 def count_of_index(tensor: Tensor) -> int | None:
-    """The number of iterations, when `tensor` is the counter 0, 1, ... of a running scan.
+    """Return the number of iterations if `tensor` is the counter 0, 1, ... of an active scan.
 
-    None when it is not, or when the present code need not run in every iteration.
+    Returns None if it is not, or if the present code may not run in every iteration.
     """
     for index, count, scope in _running.scans:
         if index is tensor and scope is context.trace:

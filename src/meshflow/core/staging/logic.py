@@ -1,8 +1,6 @@
-"""Scalar conditions: the few ops that staging and AutoGraph need of their own."""
+"""Scalar conditions: the ops that staging and AutoGraph need for their own use."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 _and = Op("logical_and", lambda o, _: jnp.logical_and(*o), differentiable=False)
 _or = Op("logical_or", lambda o, _: jnp.logical_or(*o), differentiable=False)
@@ -21,8 +19,8 @@ _next = Op("add", lambda o, _: o[0] + jnp.ones((), o[0].dtype), differentiable=F
 _truth = Op("cast", lambda o, _: (o[0] != 0).reshape(()), differentiable=False)
 
 
-def is_symbolic(value: Any) -> bool:
-    """Whether a value is a tensor whose content is only known when the traced function runs."""
+def is_symbolic(value: object) -> bool:
+    """Check whether a value is a tensor that is only known when the traced function runs."""
     if isinstance(value, Tensor):
         return isinstance(value._value, jax.core.Tracer)
     if isinstance(value, jax.core.Tracer):
@@ -30,11 +28,11 @@ def is_symbolic(value: Any) -> bool:
     return hasattr(value, "_as_tensor") and is_symbolic(value._as_tensor())
 
 
-def scalar_bool(value: Any, use: str = "a condition") -> Tensor:
-    """A condition as a bool tensor without dimensions.
+def scalar_bool(value: TensorLike, use: str = "a condition") -> Tensor:
+    """Return a condition as a bool tensor without dimensions.
 
     Raises:
-      ValueError: for a tensor of more than one element.
+      ValueError: If the tensor has more than one element.
     """
     tensor = convert_to_tensor(value)
     shape = tuple(tensor.shape)
@@ -45,35 +43,29 @@ def scalar_bool(value: Any, use: str = "a condition") -> Tensor:
         )
     if tensor.dtype.name == "bool" and not shape:
         return tensor
-    result: Tensor = apply(_truth, (tensor,))
-    return result
+    return apply(_truth, (tensor,))
 
 
-def both(a: Any, b: Any) -> Tensor:
-    """`a and b` for scalar conditions."""
-    result: Tensor = apply(_and, (scalar_bool(a), scalar_bool(b)))
-    return result
+def both(a: TensorLike, b: TensorLike) -> Tensor:
+    """Compute `a and b` for scalar conditions."""
+    return apply(_and, (scalar_bool(a), scalar_bool(b)))
 
 
-def either(a: Any, b: Any) -> Tensor:
-    """`a or b` for scalar conditions."""
-    result: Tensor = apply(_or, (scalar_bool(a), scalar_bool(b)))
-    return result
+def either(a: TensorLike, b: TensorLike) -> Tensor:
+    """Compute `a or b` for scalar conditions."""
+    return apply(_or, (scalar_bool(a), scalar_bool(b)))
 
 
-def negated(a: Any) -> Tensor:
-    """`not a` for a scalar condition."""
-    result: Tensor = apply(_not, (scalar_bool(a),))
-    return result
+def negated(a: TensorLike) -> Tensor:
+    """Compute `not a` for a scalar condition."""
+    return apply(_not, (scalar_bool(a),))
 
 
-def less(a: Any, b: Any) -> Tensor:
-    """`a < b` for int32 scalars."""
-    result: Tensor = apply(_less, (convert_to_tensor(a), convert_to_tensor(b)))
-    return result
+def less(a: TensorLike, b: TensorLike) -> Tensor:
+    """Compute `a < b` for int32 scalars."""
+    return apply(_less, (convert_to_tensor(a), convert_to_tensor(b)))
 
 
 def next_integer(a: Tensor) -> Tensor:
-    """`a + 1`."""
-    result: Tensor = apply(_next, (a,))
-    return result
+    """Compute `a + 1`."""
+    return apply(_next, (a,))

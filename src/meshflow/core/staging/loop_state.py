@@ -1,8 +1,8 @@
-"""The state of a loop while it is staged: what is carried, and what must not change.
+"""State of a loop while it is staged: the carried values and the invariants.
 
-The state is a list of nested values. Values whose old content the body needs are *carried*; values
-that every iteration makes anew (`needed` False) are results only, so before the loop they may be
-missing or of another form: zeros stand in when the loop might not run at all.
+The state is a list of nested values. Values with old content that the body needs are *carried*.
+Values that every iteration recomputes (`needed` is False) are results only, so before the loop they
+may be missing or have another structure; if the loop might not run at all, zeros replace them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Values = list[Any]
 
 
 class Invariants:
-    """What the state of a loop must keep; subclasses phrase the errors."""
+    """The properties that the state of a loop must keep; subclasses create the errors."""
 
     def undefined_before(self, position: int) -> Exception:
-        """The error for a value that the body needs but that does not exist before the loop."""
+        """Create the error for a value that the body needs but that does not exist before the loop."""
         raise NotImplementedError
 
-    def changed(self, position: int, what: str, before: str, after: str) -> Exception:
-        """The error for a value that changes in "structure", "dtype", "shape" or "value"."""
+    def changed(self, position: int, aspect: str, before: str, after: str) -> Exception:
+        """Create the error for a value that changes in "structure", "dtype", "shape" or "value"."""
         raise NotImplementedError
 
     def write_in_test(self, variable: Any) -> Exception:
-        """The error for a condition that assigns a variable."""
+        """Create the error for a condition that assigns a variable."""
         return ValueError(
             f"The condition of a loop may not assign a variable, but it assigns {variable.name}."
         )
@@ -50,7 +50,13 @@ class Invariants:
 
 @dataclass
 class Carried:
-    """One value of the state, taken apart for the loop."""
+    """One value of the state, split into a template and tensors.
+
+    Attributes:
+      template: Template of the value.
+      needed: Whether the body uses the old content.
+      dynamic: Indices of the leaves that are tensors.
+    """
 
     template: Template
     needed: bool
@@ -58,6 +64,7 @@ class Carried:
 
     @classmethod
     def before(cls, value: Any, needed: bool) -> Carried:
+        """Split a value; its numbers become tensors if the body needs them."""
         template = Template(value)
         dynamic = []
         for i, leaf in enumerate(template.leaves):
@@ -70,6 +77,7 @@ class Carried:
         return [self.template.leaves[i] for i in self.dynamic]
 
     def with_tensors(self, tensors: list[Any]) -> Any:
+        """Return the value with other tensors."""
         leaves = list(self.template.leaves)
         for i, tensor in zip(self.dynamic, tensors, strict=True):
             leaves[i] = tensor
@@ -77,7 +85,7 @@ class Carried:
 
 
 class LoopState:
-    """The state of one loop while it is built."""
+    """The state of one loop while it is staged."""
 
     def __init__(self, init: Values, needed: Sequence[bool], invariants: Invariants) -> None:
         self.init = init
@@ -90,19 +98,19 @@ class LoopState:
         self.results: list[Carried] = []
 
     def inputs(self) -> list[Tensor]:
-        """The tensors that the body takes: the carried values' only."""
+        """List the tensors that the body takes: those of carried values."""
         return [t for c in self.carried if c.needed for t in c.tensors()]
 
     def values(self, tensors: Sequence[Any]) -> Values:
-        """The state inside the body, from its inputs."""
-        supply = iter(tensors)
+        """Return the state inside the body, from its inputs."""
+        remaining = iter(tensors)
         return [
-            c.with_tensors([next(supply) for _ in c.dynamic]) if c.needed else undefined
+            c.with_tensors([next(remaining) for _ in c.dynamic]) if c.needed else undefined
             for c in self.carried
         ]
 
     def collect(self, values: Values) -> list[Tensor]:
-        """The tensors of the state at the end of the body: carried values first."""
+        """Return the tensors of the state at the end of the body, those of carried values first."""
         self.results = []
         collected: dict[int, list[Tensor]] = {}
         for position, (value, carried) in enumerate(zip(values, self.carried, strict=True)):
@@ -119,7 +127,7 @@ class LoopState:
 
     @staticmethod
     def _weaken(result: Carried, init: Any) -> None:
-        """A Python number that differs from the one before the loop has to become a tensor."""
+        """Convert Python numbers that differ from those before the loop to tensors."""
         before = Template(init)
         if before.difference(result.template) is not None:
             return
@@ -129,9 +137,9 @@ class LoopState:
                 and not same_static(leaf, before.leaves[i])
                 and before.leaves[i] is not None
             ):
-                like = before.leaves[i].dtype if isinstance(before.leaves[i], Tensor) else None
+                dtype = before.leaves[i].dtype if isinstance(before.leaves[i], Tensor) else None
                 if not isinstance(before.leaves[i], Undefined):
-                    result.template.leaves[i] = to_tensor(leaf, like)
+                    result.template.leaves[i] = to_tensor(leaf, dtype)
                     result.dynamic = sorted({*result.dynamic, i})
 
     def _same_form(self, position: int, carried: Carried, value: Any) -> list[Tensor]:
@@ -146,25 +154,23 @@ class LoopState:
         for i, (old, new) in enumerate(zip(carried.template.leaves, after.leaves, strict=True)):
             if i not in carried.dynamic:
                 if not same_static(old, new):
-                    raise self.invariants.changed(
-                        position, "value", describe_leaf(old), describe_leaf(new)
-                    )
+                    raise self._mismatch(position, "value", old, new)
                 continue
             if not is_tensor_like(new) and not is_number(new) and not hasattr(new, "_as_tensor"):
-                raise self.invariants.changed(
-                    position, "value", describe_leaf(old), describe_leaf(new)
-                )
+                raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(new, old.dtype)
-            for what in ("dtype", "shape"):
-                if getattr(old, what) != getattr(tensor, what):
-                    raise self.invariants.changed(
-                        position, what, describe_leaf(old), describe_leaf(tensor)
-                    )
+            for aspect in ("dtype", "shape"):
+                if getattr(old, aspect) != getattr(tensor, aspect):
+                    raise self._mismatch(position, aspect, old, tensor)
             tensors.append(tensor)
         return tensors
 
+    def _mismatch(self, position: int, aspect: str, before: object, after: object) -> Exception:
+        texts = describe_leaf(before), describe_leaf(after)
+        return self.invariants.changed(position, aspect, *texts)
+
     def starting(self, may_not_run: bool) -> list[Tensor]:
-        """Initial tensors in the order of `collect`, known once the body was traced."""
+        """List the initial tensors in the order of `collect`, after the body was traced."""
         tensors = self.inputs()
         for position, result in enumerate(self.results):
             if not result.needed:
@@ -185,34 +191,30 @@ class LoopState:
         for i, (old, new) in enumerate(zip(before.leaves, result.template.leaves, strict=True)):
             if i not in result.dynamic:
                 if not same_static(old, new):
-                    raise self.invariants.changed(
-                        position, "value", describe_leaf(old), describe_leaf(new)
-                    )
+                    raise self._mismatch(position, "value", old, new)
                 continue
             if old is None or isinstance(old, Undefined):
                 tensors.append(_zeros(new))
                 continue
             if not is_tensor_like(old) and not is_number(old):
-                raise self.invariants.changed(
-                    position, "value", describe_leaf(old), describe_leaf(new)
-                )
+                raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(old, new.dtype)
-            for what in ("dtype", "shape"):
-                if getattr(tensor, what) != getattr(new, what):
-                    raise self.invariants.changed(
-                        position, what, describe_leaf(tensor), describe_leaf(new)
-                    )
+            for aspect in ("dtype", "shape"):
+                if getattr(tensor, aspect) != getattr(new, aspect):
+                    raise self._mismatch(position, aspect, tensor, new)
             tensors.append(tensor)
         return tensors
 
     def final(self, tensors: Sequence[Tensor]) -> Values:
-        """The state after the loop, from tensors in the order of `collect`."""
-        supply = iter(tensors)
+        """Return the state after the loop, from tensors in the order of `collect`."""
+        remaining = iter(tensors)
         values: Values = [None] * len(self.results)
-        for wanted in (True, False):
+        for is_needed in (True, False):
             for position, result in enumerate(self.results):
-                if result.needed is wanted:
-                    values[position] = result.with_tensors([next(supply) for _ in result.dynamic])
+                if result.needed is is_needed:
+                    values[position] = result.with_tensors(
+                        [next(remaining) for _ in result.dynamic]
+                    )
         return values
 
 

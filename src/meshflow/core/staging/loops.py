@@ -1,4 +1,4 @@
-"""A function runs repeatedly: `lax.scan` when the number of times is known, else a while loop."""
+"""Loops: `lax.scan` if the number of iterations is known, otherwise a while loop."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from meshflow.core.values.tensor import Tensor
 
 @dataclass
 class Elements:
-    """What a `for` loop runs over.
+    """The elements of a `for` loop.
 
-    An iterable takes part in staged loops by a method `__autograph_for__()` that returns one, or
-    None to be iterated by Python while the function is traced.
+    An iterable takes part in staged loops if its method `__autograph_for__()` returns this class.
+    If the method returns None, Python iterates over the object while the function is traced.
 
     Attributes:
-      count: the number of elements: an int, or an int32 scalar when only known at run time.
-      at: gives element `i` for an int32 scalar `i`.
-      stacked: the elements as a nested value with one more leading dimension; None to call `at`.
-      index_of: from an element to the tensor in it that counts 0, 1, 2, ...; None without such.
-      rest: functions that give further elements, of other shapes, after those; each is given a
-        result of the loop, which it has to wait for.
+      count: Number of elements: an int, or an int32 scalar if it is only known at run time.
+      get_element: Returns element `i` for an int32 scalar `i`.
+      stacked: The elements as a nested value with a leading dimension; None to call `get_element`.
+      get_index: Returns the tensor in an element that counts 0, 1, 2, ...; None if there is none.
+      rest: Functions that return further elements, which have other shapes; each takes a result of
+        the loop, for which it has to wait.
     """
 
     count: int | Tensor
@@ -46,12 +46,12 @@ class Elements:
 
 @dataclass
 class Stream:
-    """What a `for` loop runs over when the running program asks for each element whether there is one.
+    """The elements of a `for` loop that the running program requests one by one.
 
     Attributes:
-      take: from whether another element is wanted, a scalar bool, and how many there were, an int32
-        scalar, to the next element and whether there is one; without one it is zeros.
-      rest: the same for an element of another shape that comes after those, or None.
+      take: Takes a scalar bool, whether another element is requested, and an int32 scalar, the
+        number of elements so far; returns the next element, or zeros, and whether there is one.
+      rest: The same for a last element of another shape, or None.
     """
 
     take: Callable[[Tensor, Tensor], tuple[Any, Tensor]]
@@ -66,15 +66,15 @@ def while_loop(
     invariants: Invariants,
     limit: int | None = None,
 ) -> Values:
-    """Runs `body` while `test` gives True.
+    """Run `body` while `test` returns True.
 
     Args:
-      test: from the state to a scalar bool.
-      body: from the state to the next state.
-      init: the state before the loop.
-      needed: for each value, whether `body` or `test` uses its old content.
-      invariants: how to phrase errors.
-      limit: the most iterations to run, or None.
+      test: Maps the state to a scalar bool.
+      body: Maps the state to the next state.
+      init: The state before the loop.
+      needed: For each value, whether `body` or `test` uses its old content.
+      invariants: Creates the errors.
+      limit: Maximum number of iterations, or None.
 
     Returns:
       The state after the loop.
@@ -111,13 +111,13 @@ def _run_while(
     size = len(state)
 
     def split(carry: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
-        """State tensors, and the captures with the present values of written variables."""
+        """Return the state tensors, and the captures with the present values of written variables."""
         values = list(consts)
-        for at, value in zip(operands.written_at, carry[size:], strict=True):
-            values[at] = value
+        for position, value in zip(operands.written_at, carry[size:], strict=True):
+            values[position] = value
         return carry[:size], values
 
-    def go_on(carry: list[Any], consts: list[Any]) -> Any:
+    def continues(carry: list[Any], consts: list[Any]) -> Any:
         state, values = split(carry, consts)
         return test.arrays(state[:count], operands.captures_of(test, values))[0]
 
@@ -127,8 +127,8 @@ def _run_while(
         return results[:size] + operands.written_values(body, results[size:], values)
 
     def call(state: list[Any], captures: list[Any]) -> list[Any]:
-        carry = [jnp.asarray(s) for s in state] + [captures[at] for at in operands.written_at]
-        return dynamic_loop.while_loop(go_on, step, carry, captures, limit)
+        carry = [jnp.asarray(s) for s in state] + [captures[p] for p in operands.written_at]
+        return dynamic_loop.while_loop(continues, step, carry, captures, limit)
 
     outputs = run("while_loop", call, state, operands.tensors())
     operands.finished(outputs)
@@ -142,19 +142,19 @@ def for_loop(
     init: Values,
     needed: Sequence[bool],
     invariants: Invariants,
-    go_on: Callable[[Values], Any] | None = None,
+    continues: Callable[[Values], Any] | None = None,
     limit: int | None = None,
 ) -> Values:
-    """Runs `body` on each element in turn.
+    """Run `body` on each element.
 
     Args:
-      elements: what to run over.
-      body: from (element, state) to the next state.
-      init: the state before the loop.
-      needed: for each value, whether `body` or `go_on` uses its old content.
-      invariants: how to phrase errors.
-      go_on: from the state to a scalar bool: whether to run another iteration; None for always.
-      limit: the most iterations to run, or None.
+      elements: The elements.
+      body: Maps (element, state) to the next state.
+      init: The state before the loop.
+      needed: For each value, whether `body` or `continues` uses its old content.
+      invariants: Creates the errors.
+      continues: Maps the state to a scalar bool, whether another iteration runs; None for always.
+      limit: Maximum number of iterations, or None.
 
     Returns:
       The state after the loop.
@@ -164,27 +164,27 @@ def for_loop(
         count = count if limit is None else min(count, limit)
         if count <= 0:
             return init
-        if go_on is None:
+        if continues is None:
 
-            def without_output(element: Any, values: Values) -> tuple[Values, Any]:
+            def run_body(element: Any, values: Values) -> tuple[Values, tuple[()]]:
                 return body(element, values), ()
 
-            return scan(elements, without_output, init, needed, invariants, count=count)[0]
+            return scan(elements, run_body, init, needed, invariants, count=count)[0]
 
-    def test(values: Values) -> Any:
-        inside = logic.less(values[0], count)
-        if go_on is None:
-            return inside
-        return logic.both(inside, logic.scalar_bool(go_on(values[1:])))
+    def test(values: Values) -> Tensor:
+        is_inside = logic.less(values[0], count)
+        if continues is None:
+            return is_inside
+        return logic.both(is_inside, logic.scalar_bool(continues(values[1:])))
 
     def step(values: Values) -> Values:
         index = values[0]
         return [logic.next_integer(index), *body(elements.at(index), values[1:])]
 
     shifted = _Shifted(invariants)
-    known = count if isinstance(count, int) else limit
+    max_count = count if isinstance(count, int) else limit
     start = Tensor(np.int32(0).reshape(()))
-    return while_loop(test, step, [start, *init], [True, *needed], shifted, known)[1:]
+    return while_loop(test, step, [start, *init], [True, *needed], shifted, max_count)[1:]
 
 
 def stream_loop(
@@ -193,53 +193,51 @@ def stream_loop(
     init: Values,
     needed: Sequence[bool],
     invariants: Invariants,
-    go_on: Callable[[Values], Any] | None = None,
+    continues: Callable[[Values], Any] | None = None,
     limit: int | None = None,
 ) -> tuple[Values, Tensor]:
-    """Runs `body` on each element of a stream; one more is asked for only where the loop goes on.
+    """Run `body` on each element of a stream; request an element only if the loop continues.
 
-    Args:
-      stream: what to run over.
-      body: from (element, state) to the next state.
-      init: the state before the loop.
-      needed: for each value, whether `body` or `go_on` uses its old content.
-      invariants: how to phrase errors.
-      go_on: from the state to a scalar bool: whether to run another iteration; None for always.
-      limit: the most iterations to run, or None.
-
-    Returns:
-      The state after the loop, and the number of elements that it ran over.
+    The arguments are those of `for_loop`. Returns the state, and the number of elements.
     """
 
     def step(values: Values) -> Values:
-        _, given, element, *state = values
+        _, count, element, *state = values
         state = body(element, state)
-        given = logic.next_integer(given)
-        more = Tensor(np.array(True)) if limit is None else logic.less(given, limit)
-        if go_on is not None:
-            more = logic.both(more, logic.scalar_bool(go_on(state)))
-        element, there = stream.take(more, given)
-        return [there, given, element, *state]
+        count = logic.next_integer(count)
+        more = Tensor(np.array(True)) if limit is None else logic.less(count, limit)
+        if continues is not None:
+            more = logic.both(more, logic.scalar_bool(continues(state)))
+        element, is_present = stream.take(more, count)
+        return [is_present, count, element, *state]
 
-    given = Tensor(np.array(0, np.int32))
-    element, there = stream.take(Tensor(np.array(limit != 0)), given)
-    _, given, _, *state = while_loop(
+    count = Tensor(np.array(0, np.int32))
+    element, is_present = stream.take(Tensor(np.array(limit != 0)), count)
+    _, count, _, *state = while_loop(
         lambda values: values[0],
         step,
-        [there, given, element, *init],
+        [is_present, count, element, *init],
         [True, True, True, *needed],
         _Shifted(invariants, 3),
     )
-    return state, given
+    return state, count
 
 
 class _Shifted(Invariants):
-    """Error texts for a state with values of the loop's own in front."""
+    """Invariants of a state that internal values precede."""
 
-    def __init__(self, inner: Invariants, by: int = 1) -> None:
-        self.undefined_before = lambda position: inner.undefined_before(position - by)  # type: ignore[method-assign]
-        self.changed = lambda position, *texts: inner.changed(position - by, *texts)  # type: ignore[method-assign]
-        self.write_in_test = inner.write_in_test  # type: ignore[method-assign]
+    def __init__(self, inner: Invariants, num_internal: int = 1) -> None:
+        self.inner = inner
+        self.num_internal = num_internal
+
+    def undefined_before(self, position: int) -> Exception:
+        return self.inner.undefined_before(position - self.num_internal)
+
+    def changed(self, position: int, aspect: str, before: str, after: str) -> Exception:
+        return self.inner.changed(position - self.num_internal, aspect, before, after)
+
+    def write_in_test(self, variable: Any) -> Exception:
+        return self.inner.write_in_test(variable)
 
 
 def scan(
@@ -251,16 +249,16 @@ def scan(
     reverse: bool = False,
     count: int | None = None,
 ) -> tuple[Values, Any]:
-    """Runs `body` on each of a known number of elements and stacks what it returns.
+    """Run `body` on a known number of elements and stack its outputs.
 
     Args:
-      elements: what to run over; `elements.count` must be an int, and not 0.
-      body: from (element, state) to (next state, output): the output is any nested value of tensors.
-      init: the state before the loop.
-      needed: for each value, whether `body` uses its old content.
-      invariants: how to phrase errors.
-      reverse: whether to go from the last element to the first.
-      count: how many elements to visit; default all.
+      elements: The elements; `elements.count` must be an int, and not 0.
+      body: Maps (element, state) to (next state, output); an output is a nested value of tensors.
+      init: The state before the loop.
+      needed: For each value, whether `body` uses its old content.
+      invariants: Creates the errors.
+      reverse: Whether to start with the last element.
+      count: Number of elements to use; by default all.
 
     Returns:
       The state after the loop, and the outputs with one more leading dimension.
@@ -304,8 +302,8 @@ def _scan(
     def call(state: list[Any], captures: list[Any], sources: list[Any]) -> list[Any]:
         def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
             values = list(captures)
-            for at, value in zip(operands.written_at, carry[size:], strict=True):
-                values[at] = value
+            for position, value in zip(operands.written_at, carry[size:], strict=True):
+                values[position] = value
             arguments = [*xs, *carry[: len(inputs)]]
             results = traced.arrays(arguments, operands.captures_of(traced, values))
             after = results[:size] + operands.written_values(
@@ -315,7 +313,7 @@ def _scan(
                 size : traced.count
             ]
 
-        carry = [*state, *(captures[at] for at in operands.written_at)]
+        carry = [*state, *(captures[p] for p in operands.written_at)]
         carry = [lax.convert_element_type(c, c.dtype) for c in carry]
         visited = [s if s.shape[0] == count else jnp.asarray(s)[:count] for s in sources]
         carry, collected = lax.scan(step, carry, visited, reverse=reverse)

@@ -1,8 +1,8 @@
-"""Nested values taken apart: tensors that XLA carries, and Python values that stay as they are."""
+"""Templates that split nested values into tensors, which XLA carries, and constant Python values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,10 +13,11 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 
 
 class Undefined:
-    """Stands for a variable without a value; there is one instance, `undefined`."""
+    """Placeholder of a variable without a value; its only instance is `undefined`."""
 
     def __repr__(self) -> str:
         return "<undefined>"
@@ -26,7 +27,7 @@ undefined = Undefined()
 
 
 class _CompositeSlot:
-    """The place of an object that is made of tensors, such as a `TensorArray`."""
+    """Placeholder of an object that consists of tensors, such as a `TensorArray`."""
 
     def __init__(self, template: Any, first: int, count: int) -> None:
         self.template = template
@@ -35,20 +36,19 @@ class _CompositeSlot:
 
 
 class Template:
-    """A nested value taken apart.
+    """A nested value, split into a structure and leaves.
 
-    Objects with the methods `_state_parts() -> list` and `_with_state_parts(list)` count as
-    containers of their parts.
+    Objects with the methods `_state_parts() -> list` and `_with_state_parts(list)` are containers.
 
     Attributes:
-      leaves: the leaves in order: tensors and Python values.
+      leaves: The leaves in order: tensors and Python values.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: PyTree) -> None:
         self.leaves: list[Any] = []
         self._form = nest.map_structure(self._take, value)
 
-    def _take(self, leaf: Any) -> Any:
+    def _take(self, leaf: Any) -> Slot | _CompositeSlot:
         first = len(self.leaves)
         if hasattr(leaf, "_state_parts"):
             parts = leaf._state_parts()
@@ -57,20 +57,20 @@ class Template:
         self.leaves.append(leaf)
         return Slot(first)
 
-    def build(self, leaves: Sequence[Any]) -> Any:
-        """The value with other leaves."""
+    def build(self, leaves: Sequence[Any]) -> PyTree:
+        """Return the value with other leaves."""
 
-        def put(slot: Any) -> Any:
+        def get_leaf(slot: Slot | _CompositeSlot) -> Any:
             if isinstance(slot, _CompositeSlot):
                 return slot.template._with_state_parts(
                     list(leaves[slot.first : slot.first + slot.count])
                 )
             return leaves[slot.index]
 
-        return nest.map_structure(put, self._form)
+        return nest.map_structure(get_leaf, self._form)
 
     def grew(self) -> bool:
-        """Whether a `TensorArray` in the value would be taken apart differently now."""
+        """Check whether a `TensorArray` in the value would now be split differently."""
         for slot in nest.flatten(self._form):
             if isinstance(slot, _CompositeSlot):
                 old = self.leaves[slot.first : slot.first + slot.count]
@@ -82,47 +82,47 @@ class Template:
         return False
 
     def difference(self, other: Template) -> str | None:
-        """How another value's form differs from this one's, or None when they agree."""
+        """Describe the structural difference from another value; None if the structures agree."""
         try:
             nest.assert_same_structure(self._form, other._form, check_types=False)
         except (ValueError, TypeError):
             return f"{describe(self)} and {describe(other)}"
-        kinds = [_kind(slot) for slot in nest.flatten(self._form)]
-        if kinds != [_kind(slot) for slot in nest.flatten(other._form)]:
+        slot_types = [_kind(slot) for slot in nest.flatten(self._form)]
+        if slot_types != [_kind(slot) for slot in nest.flatten(other._form)]:
             return f"{describe(self)} and {describe(other)}"
         return None
 
 
-def _kind(slot: Any) -> Any:
+def _kind(slot: object) -> tuple[type, int] | None:
     return (type(slot.template), slot.count) if isinstance(slot, _CompositeSlot) else None
 
 
 def describe(template: Template) -> str:
-    """A short text for error messages: `[float32[2], 'text']`."""
+    """Describe a value for error messages, such as `[float32[2], 'text']`."""
     return str(template.build([describe_leaf(leaf) for leaf in template.leaves])).replace("'", "")
 
 
 def describe_leaf(leaf: Any) -> str:
-    """A short text for one leaf."""
+    """Describe one leaf for error messages."""
     if is_tensor_like(leaf):
         return f"{leaf.dtype.name}{list(leaf.shape)}"
     return repr(leaf)
 
 
-def is_tensor_like(leaf: Any) -> bool:
-    """Whether a leaf is an array that XLA can carry: not a number, and not a string."""
+def is_tensor_like(leaf: object) -> bool:
+    """Check whether a leaf is an array that XLA can carry: no Python number and no string."""
     if isinstance(leaf, (Tensor, np.ndarray, np.generic, jax.Array)):
         return leaf.dtype.name not in ("object", "string") and leaf.dtype != object
     return False
 
 
-def is_number(leaf: Any) -> bool:
-    """Whether a leaf is a Python number, which becomes a tensor when it has to."""
+def is_number(leaf: object) -> bool:
+    """Check whether a leaf is a Python number, which can become a tensor."""
     return isinstance(leaf, (bool, int, float, complex))
 
 
-def same_static(a: Any, b: Any) -> bool:
-    """Whether two Python leaves are interchangeable."""
+def same_static(a: object, b: object) -> bool:
+    """Check whether two Python leaves are interchangeable."""
     if a is b:
         return True
     if type(a) is not type(b) or not isinstance(a, (bool, int, float, complex, str, bytes)):
@@ -130,22 +130,16 @@ def same_static(a: Any, b: Any) -> bool:
     return a == b
 
 
-def to_tensor(leaf: Any, like: DType | None = None) -> Tensor:
-    """The tensor for a leaf; numbers take the dtype `like` where they can.
+def to_tensor(leaf: Any, dtype: DType | None = None) -> Tensor:
+    """Convert a leaf to a tensor; numbers get `dtype` if it can represent them.
 
     Raises:
-      TypeError: for a value that is not numeric.
-      ValueError: for None.
+      TypeError: If the value is not numeric.
+      ValueError: If the value is None.
     """
-    if like is not None and is_number(leaf):
+    if dtype is not None and is_number(leaf):
         try:
-            return from_python(leaf, like)
+            return from_python(leaf, dtype)
         except (TypeError, ValueError):
             return convert_to_tensor(leaf)
     return convert_to_tensor(leaf)
-
-
-def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """A nested value with `function` applied to each leaf."""
-    template = Template(value)
-    return template.build([function(leaf) for leaf in template.leaves])

@@ -130,7 +130,7 @@ def needs_no_order(error: Exception) -> bool:
 
 def unordered(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return a program with unordered callbacks, as required on several devices."""
-    return closed.replace(jaxpr=_unordered(closed.jaxpr))
+    return jex_core.ClosedJaxpr(_unordered(closed.jaxpr), closed.consts)
 
 
 @functools.cache
@@ -145,9 +145,7 @@ def _without_order() -> dict[str, JaxprEqn]:
     return {str(equation.primitive): equation for equation in equations}
 
 
-def _unordered(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr | ClosedJaxpr:
-    if isinstance(jaxpr, jex_core.ClosedJaxpr):
-        return unordered(jaxpr)
+def _unordered(jaxpr: Jaxpr) -> Jaxpr:
     equations = [_without(e) if e.effects else e for e in jaxpr.eqns]
     effects = set().union(*(e.effects for e in equations))
     return jaxpr.replace(eqns=equations, effects=effects)
@@ -163,8 +161,9 @@ def _without(equation: JaxprEqn) -> JaxprEqn:
     def rewrite(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
             return type(value)(rewrite(v) for v in value)
-        is_jaxpr = isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
-        return _unordered(value) if is_jaxpr else value
+        if isinstance(value, jex_core.ClosedJaxpr):
+            return unordered(value)
+        return _unordered(value) if isinstance(value, jex_core.Jaxpr) else value
 
     params = {name: rewrite(value) for name, value in equation.params.items()}
     values = [v for p in params.values() for v in (p if isinstance(p, tuple) else [p])]

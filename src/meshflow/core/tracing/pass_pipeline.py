@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import jax
+
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
 from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
 from meshflow.passes.transpose_elimination import eliminate_transposes
+from meshflow.passes.wide_sums import widen_sums
 
 Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
@@ -55,6 +58,8 @@ def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 
     The result must not be differentiated.
     """
+    if jax.default_backend() == "gpu":
+        closed = widen_sums(closed)
     return fuse_bias_gradients(
         fuse_epilogues(fold_converts(eliminate_transposes(rewritten(closed))))
     )

@@ -1,1 +1,1 @@
-"""Mutable cells: variables, modules that own them, random generators, updates of parts."""
+"""Variables, modules that own them, random generators, and updates of parts of variables."""

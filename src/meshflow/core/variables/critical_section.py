@@ -1,24 +1,26 @@
-"""Functions that do not run at the same time."""
+"""`CriticalSection`: functions that never run at the same time."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 __all__ = ["CriticalSection"]
 
+T = TypeVar("T")
+
 
 class CriticalSection:
-    """Calls functions one after the other, also from several threads.
+    """Call functions one after the other, also from several threads.
 
-    Inside a `tf.function` ops run in program order anyway.
+    Inside a `tf.function`, ops run in program order anyway.
 
     Args:
-      name: its name.
-      shared_name: ignored.
-      critical_section_def: not supported.
-      import_scope: not supported.
+      name: Name of the section.
+      shared_name: Ignored.
+      critical_section_def: Not supported.
+      import_scope: Not supported.
 
     Example:
       >>> import meshflow as tf
@@ -31,7 +33,7 @@ class CriticalSection:
         self,
         name: str | None = None,
         shared_name: str | None = None,
-        critical_section_def: Any = None,
+        critical_section_def: object = None,
         import_scope: str | None = None,
     ) -> None:
         if critical_section_def is not None or import_scope is not None:
@@ -41,18 +43,18 @@ class CriticalSection:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return the name of the section."""
         return self._name
 
     def execute(
-        self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None
-    ) -> Any:
-        """What a function returns, called while no other one of this section runs.
+        self, fn: Callable[[], T], exclusive_resource_access: bool = True, name: str | None = None
+    ) -> T:
+        """Call a function while no other function of this section runs, and return its result.
 
         Args:
-          fn: a function without arguments.
-          exclusive_resource_access: ignored.
-          name: ignored.
+          fn: A function without arguments.
+          exclusive_resource_access: Ignored.
+          name: Ignored.
         """
         with self._lock:
             return fn()

@@ -1,8 +1,9 @@
-"""Indexing tensors and variables: Python's slices with tensors allowed where Python has numbers."""
+"""Indexing of tensors and variables: Python indices and slices, which may contain tensors."""
 
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,12 +16,13 @@ from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import as_stored
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import part_of
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Array
 
 
 class _Hole:
-    """The place of a dynamic index in an index template."""
+    """Placeholder of a dynamic index in an index template."""
 
     def __repr__(self) -> str:
         return "index"
@@ -29,20 +31,20 @@ class _Hole:
 _HOLE = _Hole()
 
 
-def _get(operands: Any, template: tuple[Any, ...]) -> Any:
+def _get(operands: Sequence[Array], template: tuple[Any, ...]) -> Array:
     array, *dynamic = operands
     return array[_filled(template, dynamic)]
 
 
-def _set(operands: Any, template: tuple[Any, ...]) -> Any:
+def _set(operands: Sequence[Array], template: tuple[Any, ...]) -> jax.Array:
     array, value, *dynamic = operands
     return jax.numpy.asarray(array).at[_filled(template, dynamic)].set(value)
 
 
 def _filled(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, ...]:
-    supply = iter(dynamic)
+    remaining = iter(dynamic)
     return tuple(
-        next(supply) if item is _HOLE else slice(*item[1:]) if isinstance(item, tuple) else item
+        next(remaining) if item is _HOLE else slice(*item[1:]) if isinstance(item, tuple) else item
         for item in template
     )
 
@@ -52,14 +54,14 @@ _setitem = Op("strided_slice_assign", _set)
 
 
 def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
-    """Splits an index into a hashable template and the tensors whose values are not known.
+    """Split an index into a hashable template and the tensors with unknown values.
 
     Raises:
-      InvalidArgumentError: for an integer out of range or too many indices.
-      TypeError: for an index that is not an integer, slice, Ellipsis, None or integer tensor.
+      InvalidArgumentError: If an integer is out of range or there are too many indices.
+      TypeError: If an index is not an integer, slice, Ellipsis, None or integer tensor.
     """
-    as_several = isinstance(key, tuple) or (isinstance(key, list) and not NumpyRules.indexing)
-    items = tuple(key) if as_several else (key,)
+    is_list = isinstance(key, list) and not NumpyRules.indexing
+    items = tuple(key) if isinstance(key, tuple) or is_list else (key,)
     if builtins.sum(1 for i in items if i is Ellipsis) > 1:
         raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed")
     template: list[Any] = []
@@ -69,8 +71,6 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
         raise errors.InvalidValueError(
             f"Index out of range using input dim {len(shape)}; input has only {len(shape)} dims"
         )
-    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
-        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed.")
     dim = 0
     for item in items:
         if item is Ellipsis:
@@ -102,7 +102,7 @@ def _bound(value: Any) -> int | None:
         value = value._as_tensor()
     if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
         value = value._concrete(
-            "a bound of a slice, which decides the shape of the result (tf.slice takes a computed begin with a "
+            "a bound of a slice, which determines the shape of the result (tf.slice accepts a computed begin with a "
             "known size),"
         )
     if isinstance(value, (float, str)):
@@ -145,7 +145,7 @@ def _in_range(index: int, size: int, dim: int) -> int:
 
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
-    """`tensor[key]`; a key of booleans picks the elements where it is True."""
+    """Return `tensor[key]`; a Boolean key selects the elements at which it is True."""
     mask = _as_mask(key)
     if mask is not None:
         return picked(tensor, mask)
@@ -159,28 +159,28 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
 
 
 def picked(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
-    """The elements where a mask of known values is True.
+    """Return the elements at which a mask with known values is True.
 
     Args:
-      tensor: the tensor to pick from.
-      mask: booleans in the shape of the dimensions from `axis` on.
-      axis: the first dimension that the mask covers.
+      tensor: The tensor.
+      mask: Booleans, in the shape of the dimensions from `axis` on.
+      axis: The first dimension that the mask covers.
 
     Returns:
-      A tensor with one dimension in place of the masked ones.
+      A tensor with one dimension instead of the masked ones.
 
     Raises:
-      InvalidValueError: when the shapes do not fit.
+      InvalidValueError: If the shapes differ.
     """
     shape = tensor._value.shape[axis : axis + mask.ndim]
     if mask.shape != shape:
         raise errors.InvalidValueError(
-            f"Shapes {shape} and {mask.shape} are incompatible: a mask has the dimensions of what it picks "
-            f"from, from axis {axis} on."
+            f"Shapes {shape} and {mask.shape} are incompatible: a mask must have the dimensions of the tensor, "
+            f"from axis {axis} on."
         )
-    positions = [Tensor(p) for p in np.nonzero(mask)]
+    indices = [Tensor(p) for p in np.nonzero(mask)]
     template = (("slice", None, None, None),) * axis + (_HOLE,) * mask.ndim
-    return apply(_getitem, (tensor, *positions), template)
+    return apply(_getitem, (tensor, *indices), template)
 
 
 def _as_mask(key: Any) -> np.ndarray | None:
@@ -189,19 +189,19 @@ def _as_mask(key: Any) -> np.ndarray | None:
     if isinstance(key, Variable) and key.dtype.is_bool:
         key = key._as_tensor()
     if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
-        return key._concrete("a mask that decides how many elements there are (use tf.where)")
+        return key._concrete("a mask that determines the number of elements (use tf.where)")
     return None
 
 
 def _with_positions(shape: tuple[int, ...], key: Any) -> Any:
-    """A NumPy index with arrays of checked positions in place of its lists and masks."""
+    """Replace the lists and masks of a NumPy index by arrays of checked indices."""
     items = key if isinstance(key, tuple) else (key,)
-    found: list[Any] = []
+    converted: list[Any] = []
     used = builtins.sum(_covered(i) for i in items)
     dim = 0
     for item in items:
         if isinstance(item, list):
-            # An empty list holds no positions, where NumPy takes it for one of floats.
+            # An empty list contains no indices, but NumPy would convert it to floats.
             item = np.array(item) if item else np.zeros(0, np.int64)
         mask = _as_mask(item)
         if mask is not None:
@@ -210,19 +210,19 @@ def _with_positions(shape: tuple[int, ...], key: Any) -> Any:
                     f"boolean index of shape {mask.shape} did not match dimensions {shape[dim : dim + mask.ndim]} "
                     f"of the indexed tensor, from dimension {dim} on."
                 )
-            found.extend(Tensor(p) for p in np.nonzero(mask))
+            converted.extend(Tensor(p) for p in np.nonzero(mask))
         elif isinstance(item, np.ndarray) and item.ndim and item.dtype.kind in "iu":
-            found.append(convert_to_tensor(item))
+            converted.append(convert_to_tensor(item))
         else:
-            found.append(item)
+            converted.append(item)
         if isinstance(item, (np.ndarray, Tensor)) and mask is None and dim < len(shape):
             check_positions(item, shape[dim], dim)
         dim += len(shape) - used if item is Ellipsis else _covered(item)
-    return tuple(found) if isinstance(key, tuple) or len(found) > 1 else found[0]
+    return tuple(converted) if isinstance(key, tuple) or len(converted) > 1 else converted[0]
 
 
 def _covered(item: Any) -> int:
-    """How many dimensions one part of an index takes."""
+    """Return the number of dimensions that one part of an index covers."""
     if item is None or item is Ellipsis:
         return 0
     if isinstance(item, list):
@@ -234,26 +234,30 @@ def _covered(item: Any) -> int:
     return item.ndim if is_mask else 1
 
 
-def check_positions(positions: Any, size: int, dim: int) -> None:
-    """Raises InvalidArgumentError for known positions that a dimension does not have."""
-    value = positions._value if isinstance(positions, Tensor) else positions
+def check_positions(indices: Tensor | np.ndarray, size: int, dim: int) -> None:
+    """Check that known indices are in the range of a dimension.
+
+    Raises:
+      InvalidArgumentError: If an index is out of range.
+    """
+    value = indices._value if isinstance(indices, Tensor) else indices
     if isinstance(value, jax.core.Tracer) or value.dtype.kind not in "iu":
         return
-    known = np.asarray(value)
-    bad = known[(known < -size) | (known >= size)]
-    if bad.size:
+    array = np.asarray(value)
+    invalid = array[(array < -size) | (array >= size)]
+    if invalid.size:
         raise errors.InvalidValueError(
-            f"index {bad[0]} is out of bounds for dimension {dim} with size {size}."
+            f"index {invalid[0]} is out of bounds for dimension {dim} with size {size}."
         )
 
 
 def variable_getitem(variable: Variable, key: Any) -> Tensor:
-    """`variable[key]`, a tensor with an `assign` method that writes that part of the variable."""
+    """Return `variable[key]`, a tensor with an `assign` method that writes that part."""
     result = getitem(variable._as_tensor(), key)
     if result._value is variable._value:
         result = Tensor(result._value)
 
-    def assign(value: Any, name: str | None = None, **_: Any) -> Variable:
+    def assign(value: TensorLike, name: str | None = None, **_: Any) -> Variable:
         template, dynamic = parse(variable._shape, key)
         tensor = variable._checked(value, "assign a slice")
         with as_stored():

@@ -7,16 +7,19 @@ import itertools
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from meshflow.core.runtime.names import name_scope
 from meshflow.core.variables.variable import Variable
 
+T = TypeVar("T")
+
 
 class Awaited:
-    """Base of objects that get attributes later, which somebody may wait for."""
+    """Base class of objects with observers of new attributes."""
 
-    # Called with each new attribute's value; a checkpoint restores what was not there before.
+    # This function is called with the value of each new attribute; a checkpoint restores values
+    # that did not exist before.
     _on_attribute: Callable[[Any], None] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -24,13 +27,13 @@ class Awaited:
         if self._on_attribute is not None:
             self._on_attribute(value)
 
-    def _wait_for_attributes(self, go_on: Callable[[Any], None]) -> None:
-        before = self._on_attribute
+    def _wait_for_attributes(self, observer: Callable[[Any], None]) -> None:
+        previous = self._on_attribute
 
         def call(value: Any) -> None:
-            if before is not None:
-                before(value)
-            go_on(value)
+            if previous is not None:
+                previous(value)
+            observer(value)
 
         object.__setattr__(self, "_on_attribute", call)
 
@@ -41,13 +44,13 @@ class Awaited:
 class Module(Awaited):
     """Base class of objects that own variables.
 
-    Variables and modules are found among the attributes, also inside lists, tuples and dictionaries.
+    Variables and modules are found in the attributes, also inside lists, tuples and dictionaries.
 
     Args:
-      name: the module's name; default the class name in snake case.
+      name: Name of the module; by default the class name in snake case.
 
     Raises:
-      ValueError: when the name is no valid identifier.
+      ValueError: If the name is not a valid identifier.
 
     Example:
       >>> import meshflow as tf
@@ -59,7 +62,7 @@ class Module(Awaited):
       ['slope:0']
     """
 
-    # Attributes that are none of the module's parts.
+    # Attributes that are not parts of the module.
     _TF_MODULE_IGNORED_PROPERTIES: frozenset[str] = frozenset()
 
     def __init__(self, name: str | None = None) -> None:
@@ -75,37 +78,37 @@ class Module(Awaited):
 
     @property
     def name(self) -> str:
-        """The module's name."""
+        """Return the name of the module."""
         return self._name
 
     @property
     def name_scope(self) -> name_scope:
-        """A name scope with the module's name."""
+        """Return a name scope with the name of the module."""
         return self._name_scope
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """All variables of the module and its submodules."""
+        """Return all variables of the module and its submodules."""
         return tuple(self._found(Variable))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """The trainable variables of the module and its submodules."""
+        """Return the trainable variables of the module and its submodules."""
         return tuple(v for v in self.variables if v.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """The other variables of the module and its submodules."""
+        """Return the non-trainable variables of the module and its submodules."""
         return tuple(v for v in self.variables if not v.trainable)
 
     @property
     def submodules(self) -> tuple[Module, ...]:
-        """All modules below this one."""
+        """Return all modules below this one."""
         return tuple(m for m in self._found(Module) if m is not self)
 
-    def _found(self, kind: type) -> list[Any]:
-        """Objects of a type among the attributes of this module and its submodules, breadth first."""
-        results: dict[int, Any] = {}
+    def _found(self, cls: type[T]) -> list[T]:
+        """Find objects of a class in this module and its submodules, breadth first."""
+        results: dict[int, T] = {}
         seen = {id(self)}
         queue: list[Module] = [self]
         while queue:
@@ -113,7 +116,7 @@ class Module(Awaited):
             hidden = module._TF_MODULE_IGNORED_PROPERTIES
             for name, value in sorted(vars(module).items()):
                 for leaf in () if name in hidden else _leaves(value, set()):
-                    if isinstance(leaf, kind):
+                    if isinstance(leaf, cls):
                         results.setdefault(id(leaf), leaf)
                     if isinstance(leaf, Module) and id(leaf) not in seen:
                         seen.add(id(leaf))
@@ -128,27 +131,27 @@ class Module(Awaited):
         with_path: bool = False,
         expand_composites: bool = False,
     ) -> Iterator[Any]:
-        """The leaves of the attributes that satisfy a predicate, for subclasses with collections of their own.
+        """Yield the selected leaves of the attributes, for subclasses with collections.
 
         Args:
-          recursive: whether to look into submodules.
-          predicate: what to yield; default everything.
-          attribute_traversal_key: the order of an object's attributes, a key for `sorted`.
-          with_path: whether to yield pairs (path, leaf); a path is a tuple of names, keys and positions.
-          expand_composites: accepted for TensorFlow's sake.
+          recursive: Whether to include submodules.
+          predicate: Selects the leaves; by default all.
+          attribute_traversal_key: Order of the attributes of an object, a key for `sorted`.
+          with_path: Whether to yield pairs (path, leaf); a path is a tuple of names and keys.
+          expand_composites: Ignored.
         """
-        wanted = predicate or (lambda _: True)
+        is_selected = predicate or (lambda _: True)
         seen = {id(self)}
         queue: list[tuple[tuple[Any, ...], Module]] = [((), self)]
         while queue:
             path, module = queue.pop(0)
             hidden = module._TF_MODULE_IGNORED_PROPERTIES
-            own = [name for name in vars(module) if name not in hidden]
-            names = sorted(own, key=attribute_traversal_key)
+            visible = [name for name in vars(module) if name not in hidden]
+            names = sorted(visible, key=attribute_traversal_key)
             for leaf_path, leaf in (
                 pair for name in names for pair in _paths((*path, name), vars(module)[name])
             ):
-                if wanted(leaf) and id(leaf) not in seen:
+                if is_selected(leaf) and id(leaf) not in seen:
                     yield (leaf_path, leaf) if with_path else leaf
                     seen.add(id(leaf))
                 if recursive and isinstance(leaf, Module) and id(leaf) not in seen:
@@ -157,30 +160,30 @@ class Module(Awaited):
 
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates a method so that it runs in the module's name scope."""
+        """Decorate a method so that it runs in the name scope of the module."""
 
         @functools.wraps(method)
-        def wrapped(self: Module, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(self: Module, *args: Any, **kwargs: Any) -> object:
             with self.name_scope:
                 return method(self, *args, **kwargs)
 
-        return wrapped
+        return wrapper
 
 
-def _leaves(value: Any, inside: set[int]) -> Iterator[Any]:
+def _leaves(value: Any, enclosing: set[int]) -> Iterator[Any]:
     if isinstance(value, (list, tuple, deque, Mapping)):
-        if id(value) in inside:
+        if id(value) in enclosing:
             return
         items = [value[k] for k in _keys(value)] if isinstance(value, Mapping) else value
         for item in items:
-            yield from _leaves(item, inside | {id(value)})
+            yield from _leaves(item, enclosing | {id(value)})
     elif getattr(value, "_is_sharded", False):
         yield from value.variables
     elif isinstance(value, (Variable, Module)):
         yield value
 
 
-def _paths(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _paths(path: tuple[Any, ...], value: object) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if isinstance(value, Mapping):
         for key in _keys(value):
             yield from _paths((*path, key), value[key])
@@ -192,7 +195,7 @@ def _paths(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...],
 
 
 def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
-    """The keys in order, where they have one."""
+    """Return the keys, sorted if they can be compared."""
     try:
         return sorted(mapping)
     except TypeError:

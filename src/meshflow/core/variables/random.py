@@ -1,11 +1,12 @@
 """Random numbers: the global seed and streams of keys.
 
-Numbers are TensorFlow's: a *key*, a place of a Philox generator (see `core/runtime/philox.py`), determines them,
-whatever the number of devices. A `SeedStream` is a variable with such a place; every use passes over the counters
-that it needs, so compiled functions draw new numbers at every call and a checkpoint of the variable resumes the
-sequence. As in TensorFlow, eager calls of one kernel with the same seeds share a stream, while each op of a traced
-function has its own, which begins where the seeds say; an op without a seed has its number among those of the
-function, branch or loop for one, and a drawn one elsewhere.
+The numbers are those of TensorFlow: a *key*, a state of a Philox generator (see
+`core/runtime/philox.py`), determines them for any number of devices. A `SeedStream` holds such a
+state in a variable; every use advances it by the number of counters used, so compiled functions
+draw new numbers in every call and a checkpoint of the variable resumes the sequence. As in
+TensorFlow, eager calls of one kernel with the same seeds share a stream, while each op of a traced
+function has a separate one. The seed of an op without an explicit seed is its index in the
+function, branch or loop; outside of functions it is drawn.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from meshflow.core.runtime.seed_sequence import states
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Json
 
-# TensorFlow's global seed for ops that have a seed of their own when none was set.
+# TensorFlow's global seed, if none was set, for ops with an explicit seed.
 _DEFAULT_SEED = 87654321
-# Seeds of ops are taken modulo this, and drawn up to it.
+# Seeds of ops are reduced modulo this limit, and drawn below it.
 _SEED_LIMIT = 2**31 - 1
 
 
-def random_key(data: Any) -> Any:
-    """JAX's key of two uint32 numbers."""
+def random_key(data: jax.Array) -> jax.Array:
+    """Return JAX's key for two uint32 numbers."""
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def _draw(operands: Any, _: Any) -> Any:
+def _draw(operands: Sequence[jax.Array], _: object) -> tuple[jax.Array, jax.Array]:
     state, used = operands
     return state, philox.passed(state, used)
 
@@ -52,34 +54,34 @@ _NEXT = Op("next_key", _draw, differentiable=False)
 
 
 def seed_words(seed: int) -> list[int]:
-    """A seed as two words of 32 bits."""
+    """Split a seed into two words of 32 bits."""
     return [(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF]
 
 
 def _signed(word: int) -> int:
-    """64 bits as int64 has them."""
+    """Reinterpret 64 bits as an int64."""
     return (word & 0xFFFFFFFFFFFFFFFF) - ((word & 1 << 63) << 1)
 
 
 def place(key: int, high: int = 0, low: int = 0) -> list[int]:
-    """Where a generator stands: the low and high halves of its counter, and its key."""
+    """Return the state of a generator: the low and high halves of its counter, and its key."""
     return [_signed(low), _signed(high), _signed(key)]
 
 
 def place_of_words(words: Sequence[int]) -> list[int]:
-    """The beginning for a key of two words."""
+    """Return the initial state for a key of two words."""
     return place(int(words[0]) << 32 | int(words[1]))
 
 
-# All streams, by the order in which they were made: a program that runs again makes the same ones.
+# All streams by id, in the order of creation: a program that runs again creates the same ones.
 _streams: weakref.WeakValueDictionary[int, SeedStream] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
-# States put back for streams that will be made later, as those of functions not traced yet.
+# Restored states of streams that do not exist yet, such as those of untraced functions.
 _waiting: dict[int, list[int]] = {}
 
 
 class _Element(threading.local):
-    """In a thread that computes an element of a dataset: the keys that belong to the element."""
+    """Source of the keys of the dataset element that this thread computes, or None."""
 
     keys: Callable[[int | None, int], np.ndarray | None] | None = None
 
@@ -88,83 +90,85 @@ _element = _Element()
 
 
 @contextlib.contextmanager
-def call_keys(number: int, unseeded: Callable[[], Sequence[int]] | None = None) -> Iterator[None]:
-    """Lets eager random ops of this thread draw keys that belong to one call of a function.
+def call_keys(
+    call_index: int, unseeded: Callable[[], Sequence[int]] | None = None
+) -> Iterator[None]:
+    """Make eager random ops of this thread draw keys that belong to one call of a function.
 
     Args:
-      number: the number of the call.
-      unseeded: gives integers for ops where neither they nor the program have a seed; without it those
-        draw as elsewhere.
+      call_index: Index of the call.
+      unseeded: Returns integers for ops without an own or global seed; None to draw as usual.
     """
-    places = _places_of_calls(unseeded)
-    numbers = np.array([number])
+    compute_states = _places_of_calls(unseeded)
+    indices = np.array([call_index])
 
     def key(seed: int | None, used: int) -> np.ndarray | None:
-        found = places(seed, used, numbers)
-        return None if found is None else found[0]
+        states_ = compute_states(seed, used, indices)
+        return None if states_ is None else states_[0]
 
-    before, _element.keys = _element.keys, key
+    previous, _element.keys = _element.keys, key
     try:
         yield
     finally:
-        _element.keys = before
+        _element.keys = previous
 
 
 def _places_of_calls(
     unseeded: Callable[[], Sequence[int]] | None,
 ) -> Callable[[int | None, int, np.ndarray], np.ndarray | None]:
-    """Where the ops of a function stand, one after the other, in calls of some numbers."""
-    without_seed, without_any = itertools.count(), itertools.count(1)
+    """Return a function that computes the states of ops, in their order, for several calls."""
+    op_seeds, op_indices = itertools.count(), itertools.count(1)
 
-    def places(seed: int | None, used: int, numbers: np.ndarray) -> np.ndarray | None:
+    def compute_states(seed: int | None, used: int, call_indices: np.ndarray) -> np.ndarray | None:
         if seed is None and _global.seed is None:
             if unseeded is None:
                 return None
-            words = states([*unseeded(), next(without_any)], numbers).astype(np.uint64)
-            low = np.zeros(len(numbers), np.int64)
+            words = states([*unseeded(), next(op_indices)], call_indices).astype(np.uint64)
+            low = np.zeros(len(call_indices), np.int64)
             return np.stack([low, low, (words[:, 0] << 32 | words[:, 1]).astype(np.int64)], -1)
-        _, high, key = _global.place_of_op(next(without_seed) if seed is None else seed)
-        low = np.asarray(numbers, np.int64) * used
+        _, high, key = _global.place_of_op(next(op_seeds) if seed is None else seed)
+        low = np.asarray(call_indices, np.int64) * used
         return np.stack([low, np.full_like(low, high), np.full_like(low, key)], -1)
 
-    return places
+    return compute_states
 
 
 def keys_of_calls(
-    numbers: Sequence[int],
+    call_indices: Sequence[int],
     draws: Sequence[tuple[int | None, int]],
     unseeded: Callable[[], Sequence[int]],
 ) -> np.ndarray:
-    """The keys that calls draw in scopes of `call_keys`.
+    """Compute the keys that calls draw in scopes of `call_key_scope`.
 
     Args:
-      numbers: the numbers of the calls.
-      draws: of the ops that draw, in order: their seeds, None for those without, and what they use.
-      unseeded: as in `call_keys`.
+      call_indices: Indices of the calls.
+      draws: For each op that draws, in order: its seed or None, and the number of counters it uses.
+      unseeded: See `call_key_scope`.
 
     Returns:
       int64 [calls, ops, 3].
     """
-    places = _places_of_calls(unseeded)
-    found = [places(seed, used, np.asarray(numbers)) for seed, used in draws]
-    made = [f for f in found if f is not None]
-    return np.stack(made, axis=1) if made else np.zeros((len(numbers), 0, 3), np.int64)
+    compute_states = _places_of_calls(unseeded)
+    indices = np.asarray(call_indices)
+    keys = [compute_states(seed, used, indices) for seed, used in draws]
+    drawn = [k for k in keys if k is not None]
+    return np.stack(drawn, axis=1) if drawn else np.zeros((len(indices), 0, 3), np.int64)
 
 
-# The name of the variables that streams keep their state in.
+# The name of the variables that hold the states of streams.
 STATE_NAME = "seed_state"
 
 
 class SeedStream:
-    """A generator in a variable, from which keys are drawn.
+    """A random generator with its state in a variable, from which keys are drawn.
 
     Args:
-      seed: an integer; None takes one from the global seed when first used.
+      seed: An integer; None derives a seed from the global seed at the first use.
 
     Attributes:
-      start: the place that it begins at again when the global seed is set; None for those that go on.
-      shown: whether users see its state.
-      per_replica: set by the strategies: gives each replica of a program a key of its own.
+      initial_state: The state to which it returns when the global seed is set; None to continue.
+      is_public: Whether users have access to its state.
+      derive_replica_key: Derives a separate key for each replica of a program; set by strategies.
     """
 
     shown = False
@@ -179,7 +183,7 @@ class SeedStream:
 
     @property
     def state(self) -> Variable:
-        """The variable (int64, shape [3]): the counter's low and high halves, and the key."""
+        """Return the variable (int64, shape [3]): counter (low, high) and key."""
         if self._state is None:
             with init_scope():
                 value = _waiting.pop(self._number, None)
@@ -191,63 +195,65 @@ class SeedStream:
     def _first_place(self) -> list[int]:
         if self.seed is not None:
             return place(self.seed)
-        # A thread that computes an element may come here at any time: see `new_seed`.
-        apart = _element.keys is not None
-        return place_of_words(_global.seed_at(0, self._number) if apart else _global.draw_seed())
+        # A thread that computes an element may call this at any time; see `draw_seed`.
+        in_element = _element.keys is not None
+        return place_of_words(
+            _global.seed_at(0, self._number) if in_element else _global.draw_seed()
+        )
 
-    def next_key(self, used: Any) -> Tensor:
-        """A new key, int64 of shape [3]; works eagerly and while a function is traced.
+    def next_key(self, used: int | jax.Array) -> Tensor:
+        """Return a new key, int64 of shape [3]; this works eagerly and while a function is traced.
 
         Args:
-          used: how many numbers of the counter belong to it.
+          used: Number of counters that belong to the key.
         """
         state = self.state
-        # Sizes are symbols while a function for any of them is saved.
+        # Sizes are symbolic while a function for any size is saved.
         counts = Tensor(np.asarray(used) if isinstance(used, int) else jnp.asarray(used))
         key, advanced = apply(_NEXT, (state._as_tensor(), counts))
         if context.trace is None and isinstance(advanced._value, jax.core.Tracer):
-            # A function of JAX is being traced: what it computes may not stay in a variable of the program.
+            # A JAX function is being traced, and its tracers must not remain in a variable.
             with jax.ensure_compile_time_eval():
                 key, advanced = apply(_NEXT, (state._as_tensor(), counts))
         state._write(advanced)
         return key if self.per_replica is None else self.per_replica(key)
 
-    def op_key(self, used: Any, kind: str) -> Tensor:
-        """A new key, as Keras' layers draw it by an op with this seed, where TensorFlow's numbers are known.
+    def op_key(self, used: int | jax.Array, kernel: str) -> Tensor:
+        """Draw a key like a Keras layer with this seed, if TensorFlow's numbers are known.
 
         Args:
-          used: how many numbers of the counter belong to it.
-          kind: what kernel draws.
+          used: Number of counters that belong to the key.
+          kernel: Name of the kernel that draws.
         """
         if self.seed is None and _global.seed is None:
             return self.next_key(used)
         if self.seed is None:
-            return op_key(None, used, kind)
-        # As in Keras, whose layers count their seed on.
+            return op_key(None, used, kernel)
+        # As in Keras, layers increment their seed after each use.
         seed, self.seed = self.seed, self.seed + 1
-        return op_key(seed, used, kind)
+        return op_key(seed, used, kernel)
 
     @classmethod
     def of_op(cls, start: list[int]) -> SeedStream:
-        """The stream of one op of a traced function; it lives as long as its variable."""
+        """Create the stream of one op of a traced function; it exists as long as its variable."""
         stream = cls()
         stream.start = start
         stream.state._stream = stream  # type: ignore[attr-defined]
         return stream
 
     def reset(self, start: list[int]) -> None:
-        """Starts again from another place, in the same variable."""
+        """Set another state, in the same variable."""
         with init_scope():
             self.state.assign(np.array(start, np.int64))
 
 
-def is_stream_state(variable: Any) -> bool:
-    """Whether a variable is the state of a stream of keys that nobody else sees."""
+def is_stream_state(variable: object) -> bool:
+    """Check whether a variable is the state of a stream to which users have no access."""
     return any(s._state is variable and not s.shown for s in list(_streams.values()))
 
 
 class _Global:
-    """The global seed and what is derived from it."""
+    """The global seed and the seeds derived from it."""
 
     def __init__(self) -> None:
         self.seed: int | None = None
@@ -275,7 +281,7 @@ class _Global:
                 stream.reset(stream.start)
 
     def place_of_op(self, op_seed: int) -> list[int]:
-        """Where an op begins, by its seed and the global one."""
+        """Return the initial state of an op, from its seed and the global seed."""
         base = _DEFAULT_SEED if self.seed is None else self.seed
         first, second = base % _SEED_LIMIT, op_seed % _SEED_LIMIT
         return place(first, second if first or second else _SEED_LIMIT)
@@ -295,54 +301,50 @@ class _Global:
         return self._streams[kind, op_seed]
 
     def stream_of_op(self, scope: Tracing, op_seed: int | None) -> SeedStream:
-        """The stream of the next random op of the function, branch or loop that `scope` traces."""
+        """Create the stream of the next random op of a function, branch or loop."""
         if op_seed is None:
-            # As in TensorFlow, where these have a graph of their own.
+            # As in TensorFlow, functions, loops and branches count their ops separately.
             while not (scope.once or scope.repeats or scope.branch) and scope.parent is not None:
                 scope = scope.parent
             op_seed, scope.random_ops = scope.random_ops, scope.random_ops + 1
         return SeedStream.of_op(self.place_of_op(op_seed))
 
     def next_op_seed(self) -> int:
-        """The seed of an eager op that has none, as TensorFlow draws it."""
+        """Draw a seed for an eager op without a seed, like TensorFlow."""
         return self.op_seeds.next(0, _SEED_LIMIT)
 
     def draw_seed(self) -> list[int]:
-        """Words of a new seed; the n-th since the global seed was set is always the same."""
+        """Draw the words of a new seed, which the global seed and earlier draws determine."""
         self._drawn += 1
         return self.seed_at(self._drawn)
 
     def keep_seed(self) -> Callable[[], list[int]]:
-        """A seed to be drawn later, in whichever thread: it is decided by now, and moves none of the others."""
+        """Reserve a seed that any thread may draw later; other seeds are not affected."""
         self._kept += 1
         position = self._drawn, self._kept
         return lambda: self.seed_at(*position)
 
     def seed_at(self, *position: int) -> list[int]:
-        """Words of the seed at a place among those derived from the global one."""
+        """Return the words of the seed at a position among those derived from the global seed."""
         return _mixed([*seed_words(self._base()), *position])
 
 
 class SeedDraws:
-    """Seeds drawn one after the other by Python's generator, as TensorFlow draws them.
-
-    Args:
-      seed: the generator's seed.
-    """
+    """Seeds drawn in sequence from Python's generator, like in TensorFlow."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def next(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`, both included."""
+        """Return an integer from `low` to `high`, inclusive."""
         return self._random.randint(low, high)
 
-    def state(self) -> Any:
-        """The generator's state, as plain JSON values."""
+    def state(self) -> Json:
+        """Return the state of the generator, as JSON values."""
         return self._random.getstate()
 
-    def set_state(self, state: Any) -> None:
-        """Puts back what `state` gave."""
+    def set_state(self, state: Json) -> None:
+        """Restore a result of `get_state`."""
         version, words, gauss = state
         self._random.setstate((version, tuple(words), gauss))
 
@@ -355,10 +357,10 @@ _global = _Global()
 
 
 def new_seed() -> list[int]:
-    """Words of a new seed.
+    """Return the words of a new seed.
 
-    In a thread that computes an element they belong to the element: such threads run ahead by as much
-    as time allows, and what is drawn elsewhere, such as initial weights, must not depend on that.
+    In a thread that computes a dataset element, they belong to the element: such threads run ahead
+    by an arbitrary amount, on which other seeds, such as those of initial weights, must not depend.
     """
     if _element.keys is None:
         return _global.draw_seed()
@@ -370,7 +372,7 @@ def new_seed() -> list[int]:
 
 
 def kept_seed() -> Callable[[], list[int]]:
-    """Gives the words of a new seed when called, which may be in another thread."""
+    """Return a function that returns the words of a new seed, and may be called in another thread."""
     if _element.keys is None:
         return _global.keep_seed()
     words = new_seed()
@@ -378,10 +380,10 @@ def kept_seed() -> Callable[[], list[int]]:
 
 
 def set_seed(seed: int) -> None:
-    """Sets the global seed: random ops then give the same numbers in every run.
+    """Set the global seed, so that random ops return the same numbers in every run.
 
     Args:
-      seed: an integer.
+      seed: An integer.
 
     Example:
       >>> import meshflow as tf
@@ -395,36 +397,36 @@ def set_seed(seed: int) -> None:
 
 
 def global_seed() -> int | None:
-    """The global seed, None when it was not set."""
+    """Return the global seed, or None if it was not set."""
     return _global.seed
 
 
-def op_key(seed: Any, used: Any, kind: str) -> Tensor:
-    """A key for one call of a random op.
+def op_key(seed: Any, used: Any, kernel: str) -> Tensor:
+    """Return a key for one call of a random op.
 
     Args:
-      seed: the op's own seed or None.
-      used: how many numbers of the counter belong to the call.
-      kind: what kernel draws: eager calls of one kernel with the same seed go on from each other.
+      seed: Seed of the op or None.
+      used: Number of counters that belong to the call.
+      kernel: Name of the kernel that draws: eager calls with the same seed share a stream.
     """
-    number = None if seed is None else int(seed)
+    op_seed = None if seed is None else int(seed)
     scope = context.trace
     if context.recording is not None:
-        recorded = context.recording.key(number, used)
+        recorded = context.recording.key(op_seed, used)
         if recorded is not None:
             return recorded
     if scope is None and _element.keys is not None:
-        key = _element.keys(number, used)
+        key = _element.keys(op_seed, used)
         if key is not None:
             return Tensor(key)
-    seeded = number is not None or _global.seed is not None
-    if scope is not None and seeded and _is_in_function(scope):
-        return _global.stream_of_op(scope, number).next_key(used)
-    if scope is None and seeded and number is None:
-        # Each call has a seed of its own, so nothing goes on from it.
+    has_seed = op_seed is not None or _global.seed is not None
+    if scope is not None and has_seed and _is_in_function(scope):
+        return _global.stream_of_op(scope, op_seed).next_key(used)
+    if scope is None and has_seed and op_seed is None:
+        # Each call has a separate seed, so there is no state to continue.
         return Tensor(np.array(_global.place_of_op(_global.next_op_seed()), np.int64))
-    # Outside of functions each call goes on where the last one ended, also one that is traced for its gradient.
-    return _global.stream(kind, number).next_key(used)
+    # Outside of functions, each call continues the stream, also if it is traced for its gradient.
+    return _global.stream(kernel, op_seed).next_key(used)
 
 
 def _is_in_function(scope: Tracing) -> bool:
@@ -434,19 +436,19 @@ def _is_in_function(scope: Tracing) -> bool:
 
 
 def dataset_seed(seed: int | None) -> list[int]:
-    """Two words of a seed: the op's and the program's, as TensorFlow's datasets have them; new ones without both."""
+    """Return two words of a seed, like TensorFlow's datasets; new words if there is no seed."""
     if seed is None and (_global.seed is None or _element.keys is not None):
         return new_seed()
     return _global.place_of_op(_global.next_op_seed() if seed is None else seed)[1:]
 
 
 def place_of_pass() -> list[int]:
-    """Where the first random op of a function without a seed begins; elsewhere each time without a global seed."""
+    """Return the state of a function's first unseeded op; a new one without a global seed."""
     return place_of_words(new_seed()) if _global.seed is None else _global.place_of_op(0)
 
 
 def weight_seed() -> int:
-    """A seed for initial weights, as Keras draws it: after `set_seed` the n-th is always the same."""
+    """Draw a seed for initial weights, like Keras: the n-th after `set_seed` is always the same."""
     if _element.keys is not None:
         return new_seed()[1] % 10**9 + 1
     if _global.seed is None:
@@ -455,8 +457,8 @@ def weight_seed() -> int:
     return _global.weight_seeds.next(1, 10**9)
 
 
-def state() -> dict[str, Any]:
-    """The state of all streams and of the seeds still to be drawn, as plain JSON values."""
+def state() -> dict[str, Json]:
+    """Return the state of all streams and of the seed sources, as JSON values."""
     used = {str(n): s._state for n, s in sorted(_streams.items()) if s._state is not None}
     return {
         "drawn": _global._drawn,
@@ -467,38 +469,38 @@ def state() -> dict[str, Any]:
     }
 
 
-def set_state(known: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
-    """Puts back what `state` gave, in this process or in another that runs the same program.
+def set_state(saved: dict[str, Json], excluded: frozenset[str] = frozenset()) -> None:
+    """Restore a result of `get_state`, in this process or another one that runs the same program.
 
     Args:
-      known: the state.
-      but: streams that stay as they are.
+      saved: The state.
+      excluded: Ids of streams that are not restored.
     """
-    # Earlier versions kept the words of a key and a count of draws.
-    earlier = {n: place_of_earlier(words) for n, words in known.get("streams", {}).items()}
-    for number, words in (earlier | known.get("places", {})).items():
-        stream = _streams.get(int(number))
+    # Earlier versions stored the words of a key and the number of draws.
+    earlier = {n: place_of_earlier(words) for n, words in saved.get("streams", {}).items()}
+    for stream_id, words in (earlier | saved.get("places", {})).items():
+        stream = _streams.get(int(stream_id))
         if stream is None:
-            _waiting[int(number)] = words
-        elif number not in but:
+            _waiting[int(stream_id)] = words
+        elif stream_id not in excluded:
             with init_scope():
                 stream.state.assign(np.array(words, np.int64))
-    _global._drawn, _global._entropy = known["drawn"], known["entropy"]
+    _global._drawn, _global._entropy = saved["drawn"], saved["entropy"]
     for name in ("op_seeds", "weight_seeds"):
-        if name in known:
-            getattr(_global, name).set_state(known[name])
+        if name in saved:
+            getattr(_global, name).set_state(saved[name])
 
 
-def place_of_earlier(words: Any) -> list[int]:
-    """What the state of a generator of earlier versions stands for: a key of two words, and how often it drew."""
+def place_of_earlier(words: Sequence[Any]) -> list[int]:
+    """Convert the state of earlier versions: a key of two words, and the number of draws."""
     return place(int(words[0]) << 32 | int(words[1]), low=int(words[2]))
 
 
 def host_generator(seed: int | None = None) -> np.random.Generator:
-    """A NumPy generator for values made on the host, such as initial weights.
+    """Return a NumPy generator for values created on the host, such as initial weights.
 
     Args:
-      seed: an integer; None takes the next seed derived from the global one.
+      seed: An integer; None derives the next seed from the global seed.
     """
     return np.random.Generator(
         np.random.Philox(seed_words(int(seed)) if seed is not None else new_seed())

@@ -1,8 +1,9 @@
 """`ShardedVariable`: variables that hold consecutive rows of one table, used as one.
 
-Parameter servers share large tables in this way. Whatever takes a tensor takes a `ShardedVariable`, which is
-then read as a whole; rows that are picked from it (`tf.gather`, `tf.nn.embedding_lookup`, indices and slices) are
-read from the shards that have them, and their gradients go to those shards as rows.
+Parameter servers store large tables in this way. A `ShardedVariable` can replace a tensor
+everywhere; the complete table is then read. Rows that are selected from it (`tf.gather`,
+`tf.nn.embedding_lookup`, indices and slices) are read only from their shards, and their gradients
+are `tf.IndexedSlices` of those shards.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
-from meshflow.core.variables.variable_rows import parts
+from meshflow.core.variables.variable_rows import RowScatterMethods, parts
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -39,42 +40,36 @@ else:
 __all__ = ["ShardedVariable", "kept_whole", "local_numbers", "may_be_cut", "whole_variables"]
 
 
-def _local(operands: Any, static: tuple[int, int]) -> Any:
+def _local(operands: Sequence[jax.Array], static: tuple[int, int]) -> jax.Array:
     first, count = static
-    numbers = operands[0].astype(jax.numpy.promote_types(operands[0].dtype, jax.numpy.int32))
-    here = (numbers >= first) & (numbers < first + count)
-    return jax.numpy.where(here, numbers - first, count)
+    indices = operands[0].astype(jax.numpy.promote_types(operands[0].dtype, jax.numpy.int32))
+    is_local = (indices >= first) & (indices < first + count)
+    return jax.numpy.where(is_local, indices - first, count)
 
 
 _local_numbers = Op("shard_rows", _local, is_foldable=False)
 
 
-def local_numbers(numbers: Tensor, first: int, count: int) -> Tensor:
-    """Numbers of a table's rows as numbers in one shard.
+def local_numbers(indices: Tensor, first: int, count: int) -> Tensor:
+    """Convert row indices of a table to row indices of the shard with `count` rows from `first` on.
 
-    Args:
-      numbers: row numbers, of any shape.
-      first: the number of the shard's first row.
-      count: how many rows it has.
-
-    Returns:
-      Numbers in the shard; `count` for rows of other shards, where reading and writing do nothing.
+    Rows of other shards get the index `count`, at which reads and writes have no effect.
     """
-    return apply(_local_numbers, (numbers,), (first, count))
+    return apply(_local_numbers, (indices,), (first, count))
 
 
-class ShardedVariable(_Operators):
+class ShardedVariable(RowScatterMethods, _Operators):
     """Variables that hold consecutive rows of one table.
 
-    Strategies with parameter servers make them where their `variable_partitioner` says so.
+    Strategies with parameter servers create them according to their `variable_partitioner`.
 
     Args:
-      variables: the shards, of one dtype, and of one shape but for the first axis.
-      name: the table's name.
+      variables: The shards, with the same dtype and the same shape except for the first axis.
+      name: Name of the table.
 
     Raises:
-      TypeError: when there are no variables, or something that is none.
-      ValueError: when dtypes or shapes differ.
+      TypeError: If there are no variables, or an object is not a variable.
+      ValueError: If dtypes or shapes differ.
 
     Example:
       >>> import meshflow as tf
@@ -86,7 +81,7 @@ class ShardedVariable(_Operators):
     """
 
     __array_priority__ = 100
-    # How layers, trackers and checkpoints tell it from other values.
+    # Layers, trackers and checkpoints recognize sharded variables by this attribute.
     _is_sharded = True
     layout = None
 
@@ -96,10 +91,10 @@ class ShardedVariable(_Operators):
             raise TypeError(
                 f"Argument `variables` should be a non-empty list of `variables.Variable`s. Received {variables!r}"
             )
-        kinds = [v.dtype for v in shards]
-        if len(set(kinds)) > 1:
+        dtypes_ = [v.dtype for v in shards]
+        if len(set(dtypes_)) > 1:
             raise ValueError(
-                f"All elements in argument `variables` must have the same dtype. Received dtypes: {kinds}"
+                f"All elements in argument `variables` must have the same dtype. Received dtypes: {dtypes_}"
             )
         shapes = [v.shape for v in shards]
         if not all(s.rank for s in shapes) or len({tuple(s.as_list()[1:]) for s in shapes}) > 1:
@@ -113,21 +108,21 @@ class ShardedVariable(_Operators):
         for shard in shards:
             shard._shard_of = self  # type: ignore[attr-defined]
 
-    # ---- what it is ------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------
 
     @property
     def variables(self) -> list[Variable]:
-        """The shards."""
+        """Return the shards."""
         return list(self._shards)
 
     @property
     def is_sharded_variable(self) -> bool:
-        """True: how programs tell it from variables in one piece."""
+        """Return True, which distinguishes it from other variables."""
         return True
 
     @property
     def name(self) -> str:
-        """The table's name."""
+        """Return the name of the table."""
         return self._name
 
     @property
@@ -143,26 +138,26 @@ class ShardedVariable(_Operators):
 
     @property
     def dtype(self) -> dtypes.DType:
-        """The element type."""
+        """Return the element type."""
         return self._shards[0].dtype
 
     @property
     def shape(self) -> TensorShape:
-        """The shape of the whole table."""
+        """Return the shape of the complete table."""
         return TensorShape([sum(self._sizes), *self._shards[0].shape.as_list()[1:]])
 
     def get_shape(self) -> TensorShape:
-        """The shape of the whole table."""
+        """Return the shape of the complete table."""
         return self.shape
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     @property
     def trainable(self) -> bool:
-        """Whether tapes watch the shards by themselves."""
+        """Return whether tapes watch the shards automatically."""
         return any(v.trainable for v in self._shards)
 
     def __iter__(self) -> Iterator[Variable]:
@@ -177,7 +172,7 @@ class ShardedVariable(_Operators):
     def __hash__(self) -> int:
         return id(self)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[ShardedVariable], tuple[Any, ...]]:
         return ShardedVariable, (self._shards, self._name)
 
     # ---- reading ---------------------------------------------------------------------------
@@ -188,22 +183,22 @@ class ShardedVariable(_Operators):
         return parts["concat"]([v._as_tensor() for v in self._shards], 0)
 
     def _components(self) -> list[Variable]:
-        """What a tape watches in its place."""
+        """Return the variables that a tape watches instead."""
         return self.variables
 
     def value(self) -> Tensor:
-        """The whole table as a tensor."""
+        """Return the complete table as a tensor."""
         return self._as_tensor()
 
     def read_value(self) -> Tensor:
-        """The whole table as a tensor."""
+        """Return the complete table as a tensor."""
         return self._as_tensor()
 
-    def numpy(self) -> Any:
-        """The whole table as a NumPy array.
+    def numpy(self) -> np.ndarray:
+        """Return the complete table as a NumPy array.
 
         Raises:
-          NotImplementedError: while a function is traced.
+          NotImplementedError: If a function is traced.
         """
         return np.concatenate([np.asarray(v.numpy()) for v in self._shards])
 
@@ -211,12 +206,12 @@ class ShardedVariable(_Operators):
         array = np.asarray(self.numpy())
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        """The rows at `indices`.
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Return the rows at `indices`.
 
         Args:
-          indices: row numbers, of any shape.
-          name: ignored.
+          indices: Row indices, of any shape.
+          name: Ignored.
         """
         return parts["gather"](self, indices)
 
@@ -229,10 +224,10 @@ class ShardedVariable(_Operators):
                 raise IndexError(
                     f"ShardedVariable: slice index {first} of dimension 0 out of bounds."
                 )
-            at = self._shard_with(int(first) % rows)
+            shard_index = self._shard_with(int(first) % rows)
             return getitem(
-                self._shards[at]._as_tensor(),
-                (int(first) % rows - self._firsts[at], *items[1:]),
+                self._shards[shard_index]._as_tensor(),
+                (int(first) % rows - self._firsts[shard_index], *items[1:]),
             )
         if isinstance(first, slice) and all(
             b is None or isinstance(b, (int, np.integer))
@@ -246,28 +241,30 @@ class ShardedVariable(_Operators):
     def _shard_with(self, row: int) -> int:
         return bisect.bisect_right(self._firsts, row) - 1
 
-    def _sliced(self, rows: slice, others: tuple[Any, ...]) -> Tensor:
-        """Rows of a slice, read from the shards that have some of them."""
-        wanted = range(*rows.indices(sum(self._sizes)))
-        step, found = wanted.step, []
+    def _sliced(self, rows: slice, other_items: tuple[Any, ...]) -> Tensor:
+        """Read the rows of a slice from the shards that contain them."""
+        indices = range(*rows.indices(sum(self._sizes)))
+        step, shard_parts = indices.step, []
         shards = range(len(self._shards))
-        for at in shards if step > 0 else reversed(shards):
-            first, last = self._firsts[at], self._firsts[at] + self._sizes[at] - 1
+        for shard_index in shards if step > 0 else reversed(shards):
+            first = self._firsts[shard_index]
+            last = first + self._sizes[shard_index] - 1
             nearest, farthest = (first, last) if step > 0 else (last, first)
-            begin = max(0, -((wanted.start - nearest) // step))
-            end = min(len(wanted) - 1, (farthest - wanted.start) // step)
-            if begin <= end:
-                stop = wanted[end] - first + (1 if step > 0 else -1)
-                part = slice(wanted[begin] - first, stop if stop >= 0 else None, step)
-                found.append(getitem(self._shards[at]._as_tensor(), (part, *others)))
-        if not found:
-            return getitem(self._shards[0]._as_tensor(), (slice(0, 0), *others))
-        return found[0] if len(found) == 1 else parts["concat"](found, 0)
+            start = max(0, -((indices.start - nearest) // step))
+            end = min(len(indices) - 1, (farthest - indices.start) // step)
+            if start <= end:
+                stop = indices[end] - first + (1 if step > 0 else -1)
+                part = slice(indices[start] - first, stop if stop >= 0 else None, step)
+                tensor = self._shards[shard_index]._as_tensor()
+                shard_parts.append(getitem(tensor, (part, *other_items)))
+        if not shard_parts:
+            return getitem(self._shards[0]._as_tensor(), (slice(0, 0), *other_items))
+        return shard_parts[0] if len(shard_parts) == 1 else parts["concat"](shard_parts, 0)
 
     # ---- writing ---------------------------------------------------------------------------
 
-    def _divided(self, value: Any, method: str) -> Iterator[tuple[Variable, Tensor]]:
-        """Each shard with its part of a value of the whole table's shape."""
+    def _divided(self, value: TensorLike, method: str) -> Iterator[tuple[Variable, Tensor]]:
+        """Yield each shard with its part of a value for the complete table."""
         tensor = convert_to_tensor(value, dtype_hint=self.dtype)
         if not self.shape.is_compatible_with(tensor.shape):
             raise InvalidValueError(
@@ -278,115 +275,85 @@ class ShardedVariable(_Operators):
             yield shard, getitem(tensor, slice(first, first + size))
 
     def assign(
-        self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+        self, value: TensorLike, use_locking: Any = None, name: Any = None, read_value: bool = True
     ) -> Self:
-        """Replaces the table; each shard gets its rows.
+        """Replace the table; each shard gets its rows.
 
         Args:
-          value: the rows of all shards.
-          use_locking: ignored.
-          name: ignored.
-          read_value: ignored.
+          value: The rows of all shards.
+          use_locking: Ignored.
+          name: Ignored.
+          read_value: Ignored.
 
         Returns:
           The variable.
 
         Raises:
-          ValueError: when shape or dtype do not fit.
+          ValueError: If the shape or dtype is incompatible.
         """
         for shard, part in self._divided(value, "assign"):
             shard.assign(part)
         return self
 
     def assign_add(
-        self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+        self, delta: TensorLike, use_locking: Any = None, name: Any = None, read_value: bool = True
     ) -> Self:
-        """Adds a table of the same shape; arguments as in `assign`."""
+        """Add a table of the same shape; see `assign` for the arguments."""
         for shard, part in self._divided(delta, "assign_add"):
             shard.assign_add(part)
         return self
 
     def assign_sub(
-        self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+        self, delta: TensorLike, use_locking: Any = None, name: Any = None, read_value: bool = True
     ) -> Self:
-        """Subtracts a table of the same shape; arguments as in `assign`."""
+        """Subtract a table of the same shape; see `assign` for the arguments."""
         for shard, part in self._divided(delta, "assign_sub"):
             shard.assign_sub(part)
         return self
 
-    def _scatter(self, method: str, sparse_delta: Any, **kwargs: Any) -> Self:
+    def _apply_scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
         if not hasattr(sparse_delta, "indices"):
             raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
         for shard, rows in self._divided_rows(sparse_delta):
-            getattr(shard, method)(rows, **kwargs)
+            getattr(shard, method)(rows)
         return self
 
-    def _divided_rows(self, rows: Any) -> Iterator[tuple[Variable, IndexedSlices]]:
-        """The shards that some rows belong to, and which of them each gets."""
-        numbers, values = convert_to_tensor(rows.indices), convert_to_tensor(rows.values)
-        if numbers.ndim != 1:
+    def _divided_rows(self, rows: IndexedSlices) -> Iterator[tuple[Variable, IndexedSlices]]:
+        """Yield the shards that contain some of the rows, each with its rows."""
+        indices, values = convert_to_tensor(rows.indices), convert_to_tensor(rows.values)
+        if indices.ndim != 1:
             raise InvalidValueError(
                 "ShardedVariable: indices must be 1D Tensor for sparse operations. Received shape: "
-                f"{numbers.shape}"
+                f"{indices.shape}"
             )
         if context.trace is None:
-            yield from self._known_rows(np.asarray(numbers), values)
+            yield from self._known_rows(np.asarray(indices), values)
             return
         for shard, first, size in zip(self._shards, self._firsts, self._sizes, strict=True):
-            yield shard, IndexedSlices(values, local_numbers(numbers, first, size))
+            yield shard, IndexedSlices(values, local_numbers(indices, first, size))
 
     def _known_rows(
-        self, numbers: np.ndarray, values: Tensor
+        self, indices: np.ndarray, values: Tensor
     ) -> Iterator[tuple[Variable, IndexedSlices]]:
         total = sum(self._sizes)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < total):
+        if indices.size and not (indices.min() >= 0 and indices.max() < total):
             raise InvalidArgumentError(
-                f"ShardedVariable {self._name}: rows {numbers.tolist()[:8]} are not all in [0, {total})."
+                f"ShardedVariable {self._name}: rows {indices.tolist()[:8]} are not all in [0, {total})."
             )
         for shard, first, size in zip(self._shards, self._firsts, self._sizes, strict=True):
-            here = np.flatnonzero((numbers >= first) & (numbers < first + size))
-            if here.size:
-                yield shard, IndexedSlices(parts["gather"](values, here), numbers[here] - first)
-
-    def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Self:
-        """Adds `tf.IndexedSlices` to rows of the table."""
-        return self._scatter("scatter_add", sparse_delta)
-
-    def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Self:
-        """Subtracts `tf.IndexedSlices` from rows of the table."""
-        return self._scatter("scatter_sub", sparse_delta)
-
-    def scatter_update(
-        self, sparse_delta: Any, use_locking: bool = False, name: Any = None
-    ) -> Self:
-        """Replaces rows of the table by `tf.IndexedSlices`."""
-        return self._scatter("scatter_update", sparse_delta)
-
-    def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Self:
-        """Takes the maximum of rows and `tf.IndexedSlices`."""
-        return self._scatter("scatter_max", sparse_delta)
-
-    def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Self:
-        """Takes the minimum of rows and `tf.IndexedSlices`."""
-        return self._scatter("scatter_min", sparse_delta)
-
-    def scatter_mul(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Self:
-        """Multiplies rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_mul", sparse_delta)
-
-    def scatter_div(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Self:
-        """Divides rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_div", sparse_delta)
+            local = np.flatnonzero((indices >= first) & (indices < first + size))
+            if local.size:
+                yield shard, IndexedSlices(parts["gather"](values, local), indices[local] - first)
 
     def batch_scatter_update(
-        self, sparse_delta: Any, use_locking: bool = False, name: Any = None
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
-        """Replaces rows of the table by `tf.IndexedSlices`, whose row numbers are a vector."""
-        return self._scatter("scatter_update", sparse_delta)
+        """Replace rows of the table by `tf.IndexedSlices`; the indices are a vector."""
+        return self._apply_scatter("scatter_update", sparse_delta)
 
 
 class _Whole(threading.local):
-    """Whether this thread makes variables that go with shards."""
+    """Whether sharding is disabled in this thread."""
 
     kept = False
 
@@ -396,31 +363,31 @@ _whole = _Whole()
 
 @contextmanager
 def kept_whole() -> Iterator[None]:
-    """Inside, variables are not cut into shards: slots of a shard have its size, and metrics count on whole state."""
-    before, _whole.kept = _whole.kept, True
+    """Create variables without shards, for slots of shards and states of metrics."""
+    previous, _whole.kept = _whole.kept, True
     try:
         yield
     finally:
-        _whole.kept = before
+        _whole.kept = previous
 
 
 def may_be_cut() -> bool:
-    """Whether variables made now may be cut into shards."""
+    """Check whether new variables may be split into shards."""
     return not _whole.kept
 
 
 def whole_variables(variables: Iterable[Any]) -> list[Any]:
-    """Variables with each table in the place of its first shard.
+    """Replace the shards of each table by the table, at the position of the first shard.
 
     Args:
-      variables: variables, shards among them.
+      variables: Variables, which may include shards.
 
     Returns:
-      The variables that are no shards, and a `ShardedVariable` for all shards of a table.
+      The variables that are not shards, and a `ShardedVariable` for all shards of a table.
     """
-    found: dict[int, Any] = {}
+    merged: dict[int, Any] = {}
     for variable in variables:
-        whole = getattr(variable, "_shard_of", None)
-        whole = variable if whole is None else whole
-        found.setdefault(id(whole), whole)
-    return list(found.values())
+        table = getattr(variable, "_shard_of", None)
+        table = variable if table is None else table
+        merged.setdefault(id(table), table)
+    return list(merged.values())

@@ -1,15 +1,15 @@
 """`Variable`: a named mutable cell that holds an array.
 
-Eagerly, reading gives a tensor around the present array and assigning replaces the array.
-While a function is traced, both go to the trace, which turns the variable into an input and
-(when written) an output of the compiled function; see `meshflow.core.tracing.trace`.
+In eager mode, a read returns a tensor with the present array, and an assignment replaces the array.
+While a function is traced, the trace handles both: the variable becomes an input and, if written,
+an output of the compiled function; see `meshflow.core.tracing.trace`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,9 +25,10 @@ from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.tensor import Reference, Tensor, TensorLike
 from meshflow.core.variables.variable_rows import VariableRows
+from meshflow.environment.types import Array
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -39,7 +40,7 @@ from meshflow.core.variables.variable_creation import create_through, initial_ar
 
 
 class VariableSynchronization(enum.Enum):
-    """When copies of a variable on several replicas are brought together.
+    """Time at which the copies of a variable on several replicas are synchronized.
 
     Example:
       >>> import meshflow as tf
@@ -55,7 +56,7 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How the values that several replicas assign to a variable become one.
+    """Rule that combines the values that several replicas assign to a variable.
 
     Example:
       >>> import meshflow as tf
@@ -71,27 +72,26 @@ class VariableAggregation(enum.Enum):
 
 
 class Variable(VariableRows, _Operators):
-    """A mutable tensor, shared by everything that refers to it.
+    """A mutable tensor, shared by all objects that refer to it.
 
     Args:
-      initial_value: a tensor, anything that converts to one, or a function without arguments
-        that returns it.
-      trainable: whether gradient tapes watch it and optimizers train it; default True, and
-        False when synchronization is `ON_READ`.
-      validate_shape: False lets later values have any shape.
-      caching_device: ignored.
-      name: the variable's name; default "Variable".
-      variable_def: not supported.
-      dtype: the dtype; default the initial value's.
-      import_scope: ignored.
-      constraint: a function applied to the value after each optimizer update.
-      synchronization: see `tf.VariableSynchronization`.
-      aggregation: see `tf.VariableAggregation`.
-      shape: a shape less specific than the initial value's, for variables that change shape.
+      initial_value: A tensor, a value that converts to one, or a function that returns it.
+      trainable: Whether gradient tapes watch it and optimizers train it; by default True, and False
+        if synchronization is `ON_READ`.
+      validate_shape: False allows later values of any shape.
+      caching_device: Ignored.
+      name: Name of the variable; by default "Variable".
+      variable_def: Not supported.
+      dtype: The dtype; by default that of the initial value.
+      import_scope: Ignored.
+      constraint: A function that is applied to the value after each optimizer update.
+      synchronization: See `tf.VariableSynchronization`.
+      aggregation: See `tf.VariableAggregation`.
+      shape: A shape that is less specific than that of the initial value, for variable shapes.
 
     Raises:
-      ValueError: when the initial value is missing or does not fit the shape, or synchronization or
-        aggregation is none.
+      ValueError: If the initial value is missing or incompatible with the shape, or synchronization
+        or aggregation is invalid.
 
     Example:
       >>> import meshflow as tf
@@ -104,9 +104,9 @@ class Variable(VariableRows, _Operators):
 
     __array_priority__ = 100
     _is_tensor_like = True
-    # Whether a program that writes it need not be given the old value.
+    # Whether a program that writes the variable does not need its old value.
     _write_only = False
-    # Whether others hold its value as a rule: a program makes a new array then, where it would be given a copy.
+    # Whether other objects usually hold the value, so programs allocate a new array instead.
     _is_lent = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
@@ -116,21 +116,21 @@ class Variable(VariableRows, _Operators):
 
     def __init__(
         self,
-        initial_value: Any = None,
+        initial_value: TensorLike | Callable[[], TensorLike] | None = None,
         trainable: bool | None = None,
         validate_shape: bool = True,
-        caching_device: Any = None,
+        caching_device: object = None,
         name: str | None = None,
-        variable_def: Any = None,
-        dtype: Any = None,
-        import_scope: Any = None,
+        variable_def: object = None,
+        dtype: dtypes.DTypeLike | None = None,
+        import_scope: object = None,
         constraint: Callable[[Any], Any] | None = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
-        shape: Any = None,
+        shape: ShapeLike = None,
     ) -> None:
         if "_value" in self.__dict__:
-            return  # made by a variable creator, which called the constructor already
+            return  # A variable creator has called the constructor already.
         if initial_value is None:
             raise ValueError(
                 "The `initial_value` arg to `tf.Variable` must be specified except when you are not "
@@ -140,27 +140,27 @@ class Variable(VariableRows, _Operators):
             raise ValueError(
                 f"Argument `constraint` must be None or a callable. Got {constraint!r}."
             )
-        for name_of, kind, given in (
+        for argument, cls, member in (
             ("synchronization", VariableSynchronization, synchronization),
             ("aggregation", VariableAggregation, aggregation),
         ):
-            if not isinstance(given, kind):
+            if not isinstance(member, cls):
                 raise ValueError(
-                    f"tf.Variable: {name_of} must be a tf.{kind.__name__}, got {given!r}."
+                    f"tf.Variable: {argument} must be a tf.{cls.__name__}, got {member!r}."
                 )
-        wanted = None if dtype is None else dtypes.as_dtype(dtype)
+        requested_dtype = None if dtype is None else dtypes.as_dtype(dtype)
         try:
-            self._value, computed = initial_array(initial_value, wanted)
+            self._value, computed = initial_array(initial_value, requested_dtype)
         except (MemoryError, RuntimeError) as error:
-            full = exhausted(error, f"the initial value of variable {name or 'Variable'}")
-            if full is None:
+            memory_error = exhausted(error, f"the initial value of variable {name or 'Variable'}")
+            if memory_error is None:
                 raise
-            raise full from error
-        own = tuple(self._value.shape)
+            raise memory_error from error
+        value_shape = tuple(self._value.shape)
         self._static_shape = (
-            TensorShape(own) if shape is None and validate_shape else as_shape(shape)
+            TensorShape(value_shape) if shape is None and validate_shape else as_shape(shape)
         )
-        self._static_shape.assert_is_compatible_with(own)
+        self._static_shape.assert_is_compatible_with(value_shape)
         self._dtype = dtypes.of_numpy(self._value.dtype)
         self._name = scoped_name(name or "Variable")
         if trainable is None:
@@ -176,10 +176,10 @@ class Variable(VariableRows, _Operators):
             self._initialize(computed)
 
     def _initialize(self, value: Tensor) -> None:
-        """Has the program that is traced give the initial value."""
+        """Set the initial value in the program that is traced."""
         self._write(value)
 
-    # ---- where it lies ---------------------------------------------------------------------
+    # ---- placement -------------------------------------------------------------------------
 
     _own_layout: Any = None
     # The file that holds the value, an array of a store.
@@ -187,7 +187,7 @@ class Variable(VariableRows, _Operators):
 
     @property
     def layout(self) -> Any:
-        """How the variable lies on a mesh: a `dtensor.Layout`, or None."""
+        """Return the layout of the variable on a mesh, a `dtensor.Layout`, or None."""
         return self._own_layout
 
     @property
@@ -196,35 +196,35 @@ class Variable(VariableRows, _Operators):
 
     @_layout.setter
     def _layout(self, layout: Any) -> None:
-        """Moves the value; every value written later moves too."""
+        """Move the value to a layout, also every value that is written later."""
         self._own_layout = layout
         if layout is None:
             return
         if self.has_no_value:
-            value, where = self._value, layout.sharding()
-            self._value = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=where)
+            value, sharding = self._value, layout.sharding()
+            self._value = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
             return
         with init_scope():
             self._value = layout.constrain(Tensor(self._value))._value
 
     def _hold(self, store: Any) -> None:
-        """Moves the value to a file.
+        """Move the value to a file.
 
         Args:
-          store: a store of files.
+          store: A store of files.
         """
         with init_scope(), writing:
             self._held = self._value = store.hold(self._value, self._own_layout)
 
     def _beside(self) -> contextlib.AbstractContextManager[None]:
-        """Variables made inside are where this one is, as far as that differs by variable."""
+        """Create variables in a block at the location of this one, if locations differ by variable."""
         return contextlib.nullcontext()
 
-    # ---- what it is ------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Name with TensorFlow's suffix, such as `"dense/kernel:0"`."""
+        """Return the name with TensorFlow's suffix, such as `"dense/kernel:0"`."""
         return self._name + ":0"
 
     @property
@@ -233,12 +233,12 @@ class Variable(VariableRows, _Operators):
 
     @property
     def dtype(self) -> dtypes.DType:
-        """The element type."""
+        """Return the element type."""
         return self._dtype
 
     @property
     def shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return self._static_shape
 
     @property
@@ -247,12 +247,12 @@ class Variable(VariableRows, _Operators):
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self._value.shape)
 
     @property
     def trainable(self) -> bool:
-        """Whether tapes watch it by themselves."""
+        """Return whether tapes watch the variable automatically."""
         return self._trainable
 
     @trainable.setter
@@ -261,66 +261,66 @@ class Variable(VariableRows, _Operators):
 
     @property
     def constraint(self) -> Callable[[Any], Any] | None:
-        """The constraint function or None."""
+        """Return the constraint function or None."""
         return self._constraint
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """When replicas synchronize."""
+        """Return the time of synchronization of replicas."""
         return self._synchronization
 
     @property
     def aggregation(self) -> VariableAggregation:
-        """How replicas' values are combined."""
+        """Return the rule that combines the values of replicas."""
         return self._aggregation
 
     @property
     def device(self) -> str:
-        """The device that holds the value."""
+        """Return the name of the device that holds the value."""
         return device_of(self._value)
 
     @property
     def initial_value(self) -> Tensor:
-        """Not kept.
+        """Raise an error, because the initial value is not stored.
 
         Raises:
-          RuntimeError: always, as in eager TensorFlow.
+          RuntimeError: Always, as in eager TensorFlow.
         """
         raise RuntimeError("This property is not supported when eager execution is enabled.")
 
     @property
     def handle(self) -> Variable:
-        """The variable itself; there are no separate resource handles."""
+        """Return the variable itself; there are no separate resource handles."""
         return self
 
     @property
     def op(self) -> Variable:
-        """The variable itself, for code that asks `v.op.name`."""
+        """Return the variable itself, for code that uses `v.op.name`."""
         return self
 
     def get_shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return self._static_shape
 
     # ---- reading ---------------------------------------------------------------------------
 
     @property
     def has_no_value(self) -> bool:
-        """Whether only its shape is known: it belongs to a model that is planned, not run."""
+        """Return whether only the shape is known, because the model is planned but not run."""
         return type(self._value) is jax.ShapeDtypeStruct
 
-    def _current(self) -> Any:
+    def _current(self) -> Array:
         with writing:
             value = self._value if self._held is None else self._held.in_memory("host")
         if type(value) is jax.ShapeDtypeStruct:
             raise FailedPreconditionError(
-                f"{self.name} has no value: its model was made to be planned, with weights of which only the shapes "
-                "are known. Call fit, which is where planning looks at the model, before weights are read."
+                f"{self.name} has no value: its model was created for planning, with weights that only have shapes. "
+                "Call fit, which plans the model, before you read weights."
             )
         return value
 
-    def _on_devices(self) -> Any:
-        """The present value, where operations compute."""
+    def _on_devices(self) -> Array:
+        """Return the present value on the device that runs ops."""
         if self._held is not None:
             return self._held.in_memory("device")
         if not self._in_host_memory:
@@ -329,11 +329,11 @@ class Variable(VariableRows, _Operators):
 
     @property
     def _in_host_memory(self) -> bool:
-        """Whether the value lies in the host's memory between programs."""
+        """Return whether the value is in host memory between programs."""
         return self._own_layout is not None and self._own_layout.memory == "host"
 
     def _as_tensor(self) -> Tensor:
-        """The present value, cast when a mixed-precision layer is running; seen by tapes."""
+        """Read the value, cast it in a mixed-precision layer, and record the read on tapes."""
         trace = context.trace
         if trace is None:
             tensor = Tensor(self._on_devices())
@@ -348,18 +348,18 @@ class Variable(VariableRows, _Operators):
         return tensor
 
     def value(self) -> Tensor:
-        """The value as a tensor."""
+        """Return the value as a tensor."""
         return self._as_tensor()
 
     def read_value(self) -> Tensor:
-        """The value as a tensor."""
+        """Return the value as a tensor."""
         return self._as_tensor()
 
     def numpy(self) -> Any:
-        """A copy of the value as a NumPy array.
+        """Return a copy of the value as a NumPy array.
 
         Raises:
-          NotImplementedError: while a function is traced.
+          NotImplementedError: If a function is traced.
         """
         if context.trace is not None:
             raise NotImplementedError(
@@ -367,25 +367,25 @@ class Variable(VariableRows, _Operators):
                 "while a function is traced."
             )
         if self._held is not None:
-            found = self._held.numpy()
-            return found if self.ndim else found[()]
+            array = self._held.numpy()
+            return array if self.ndim else array[()]
         return Tensor(self._current()).numpy()
 
     def ref(self) -> Reference:
-        """A hashable stand-in for sets and dictionary keys."""
+        """Return a hashable reference for sets and dictionary keys."""
         return Reference(self)
 
     def experimental_ref(self) -> Reference:
-        """The old name of `ref`."""
+        """Return `ref()`; the old name of that method."""
         return Reference(self)
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        """Always True, as a tensor."""
+        """Return True as a tensor."""
         return Tensor(np.array(True))
 
     @property
     def initializer(self) -> None:
-        """Nothing: a variable has its value from the start."""
+        """Return None: a variable has its value from the start."""
         return None
 
     def _watch_on(self, tape: Any) -> None:
@@ -394,15 +394,15 @@ class Variable(VariableRows, _Operators):
     # ---- writing ---------------------------------------------------------------------------
 
     def _set(self, value: Tensor) -> None:
-        """Replaces the value as the program says, which `_write` may also do in its stead."""
+        """Replace the value as the program requires; subclasses may do more than `_write`."""
         self._write(value)
 
     def _train(self, value: Tensor) -> None:
-        """Replaces the value by what an optimizer has computed from it."""
+        """Replace the value by the result of an optimizer."""
         self._write(value)
 
     def _write(self, value: Tensor) -> None:
-        """Replaces the value; dtype and shape have been checked."""
+        """Replace the value after dtype and shape have been checked."""
         if context.trace is None and self.has_no_value:
             return
         if self._own_layout is not None:
@@ -437,19 +437,19 @@ class Variable(VariableRows, _Operators):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Replaces the value.
+        """Replace the value.
 
         Args:
-          value: a tensor of the variable's dtype and shape, or anything that converts to one.
-          use_locking: ignored.
-          name: ignored.
+          value: A tensor with the variable's dtype and shape, or a value that converts to one.
+          use_locking: Ignored.
+          name: Ignored.
           read_value: False returns None.
 
         Returns:
           The variable.
 
         Raises:
-          ValueError: when shape or dtype do not fit.
+          ValueError: If the shape or dtype is incompatible.
         """
         tensor = self._checked(value, "assign value")
         if not self._static_shape.is_compatible_with(tensor._value.shape):
@@ -480,19 +480,19 @@ class Variable(VariableRows, _Operators):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Adds `delta` to the value.
+        """Add `delta` to the value.
 
         Args:
-          delta: a tensor that broadcasts to the variable's shape.
-          use_locking: ignored.
-          name: ignored.
+          delta: A tensor that broadcasts to the shape of the variable.
+          use_locking: Ignored.
+          name: Ignored.
           read_value: False returns None.
 
         Returns:
           The variable.
 
         Raises:
-          ValueError: when shape or dtype do not fit.
+          ValueError: If the shape or dtype is incompatible.
         """
         result = self._update(_add, delta, "assign_add")
         return result if read_value else None
@@ -504,7 +504,7 @@ class Variable(VariableRows, _Operators):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Subtracts `delta` from the value; arguments as in `assign_add`."""
+        """Subtract `delta` from the value; see `assign_add` for the arguments."""
         result = self._update(_subtract, delta, "assign_sub")
         return result if read_value else None
 
@@ -514,7 +514,7 @@ class Variable(VariableRows, _Operators):
         array = np.asarray(self.numpy())
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __jax_array__(self) -> Any:
+    def __jax_array__(self) -> Array:
         return self._as_tensor()._value
 
     def __bool__(self) -> bool:
@@ -552,14 +552,14 @@ class Variable(VariableRows, _Operators):
         )
         return copied
 
-    def __reduce__(self) -> Any:
-        how = {
+    def __reduce__(self) -> tuple[Callable[..., Variable], tuple[Any, ...]]:
+        arguments = {
             name: getattr(self, "_" + name)
             for name in ("trainable", "constraint", "synchronization", "aggregation")
         }
-        # Layers read weights in the compute dtype, or not, also after a round trip.
-        own = {name: getattr(self, name) for name in ("_name", "_static_shape", "_autocast")}
-        return _restore, (np.asarray(self._current()), how, own)
+        # Whether layers read weights in the compute dtype must survive a round trip.
+        attributes = {name: getattr(self, name) for name in ("_name", "_static_shape", "_autocast")}
+        return _restore, (np.asarray(self._current()), arguments, attributes)
 
     def __repr__(self) -> str:
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
@@ -568,14 +568,14 @@ class Variable(VariableRows, _Operators):
         return f"{head}, {Tensor(self._current())._labelled()}>"
 
 
-def _restore(array: np.ndarray, how: dict[str, Any], own: dict[str, Any]) -> Variable:
-    variable = Variable(array, **how)
-    for name, value in own.items():
+def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str, Any]) -> Variable:
+    variable = Variable(array, **arguments)
+    for name, value in attributes.items():
         setattr(variable, name, value)
     return variable
 
 
-def _add_op(operands: Any, _: Any) -> Any:
+def _add_op(operands: Sequence[jax.Array], _: object) -> jax.Array:
     return jax.numpy.add(*operands)
 
 

@@ -1,4 +1,4 @@
-"""How variables come to be: creators that stand in for the constructor, names, initial values."""
+"""Creation of variables: creators that replace the constructor, names, initial values."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from meshflow.core.values.tensor import Tensor
 
 
 class VariableNeedsEagerError(Exception):
-    """A variable's initial value depends on ops being traced; the first call must run eagerly."""
+    """Signal that an initial value depends on traced ops; the first call must run eagerly."""
 
 
 def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, Tensor | None]:
-    """The initial value as a device array, computed outside any trace.
+    """Return the initial value as a device array, computed outside of any trace.
 
     Returns:
-      The array; and None, or the value that the program which is traced gives the variable when it
-      runs: the array is then zeros.
+      The array, and None. If the traced program computes the initial value: zeros, and the value.
 
     Raises:
-      VariableNeedsEagerError: when the value is computed by a program that may not run, or run again.
+      VariableNeedsEagerError: If the value is computed by a program that may not run, or run again.
     """
     if isinstance(initial_value, jax.ShapeDtypeStruct):
         return initial_value, None
@@ -43,7 +42,7 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
                 "ops. Pass a function (tf.Variable(lambda: ...)) or create the variable outside."
             )
         scope.initialize()
-        # Once more as a part of the program.
+        # The value is computed again as a part of the program.
         traced = convert_to_tensor(
             initial_value() if callable(initial_value) else value, dtype=dtype
         )
@@ -54,16 +53,16 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
         array = tensor._value
         if tensor.dtype is dtypes.string:
             return array, None
-        # A fresh buffer: a compiled step may reuse it in place.
+        # The buffer is a new one, because a compiled step may reuse it in place.
         on_host = isinstance(array, np.ndarray)
         return (transfers.transfer if on_host else transfers.duplicate)(array), None
 
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Weights made inside, and their optimizer's slots, have shapes and dtypes but no values: models to be planned, not run.
+    """Create weights and optimizer slots without values, for models that are planned but not run.
 
-    Models of any size can be made so; what would need the values is an error.
+    Models of any size can be created in this way; reading a value raises an error.
 
     Example:
       >>> import meshflow as tf
@@ -80,17 +79,17 @@ def shapes_only() -> Iterator[None]:
 
 
 def scoped_name(name: str) -> str:
-    """`name` inside the open name scopes, as in `"outer/inner/name"`."""
+    """Prefix `name` with the open name scopes, as in `"outer/inner/name"`."""
     return "/".join([*context.names, name])
 
 
 def create_through(
     constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls the innermost creator with a `next_creator` that leads outwards to the constructor."""
+    """Call the innermost creator; `next_creator` leads to the others and the constructor."""
     creators = list(context.variable_creators)
 
-    def default(**final: Any) -> Any:
+    def default(**final: Any) -> object:
         saved, context.variable_creators = context.variable_creators, []
         try:
             return constructor(**final)
@@ -105,16 +104,16 @@ def create_through(
     return create(**named, **kwargs)
 
 
-def _link(creator: Any, following: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **kwargs: creator(following, **kwargs)
+def _link(creator: Callable[..., Any], next_creator: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **kwargs: creator(next_creator, **kwargs)
 
 
 @contextlib.contextmanager
 def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
-    """Lets a function stand in for `tf.Variable`'s constructor.
+    """Replace the constructor of `tf.Variable` by a function inside of a `with` block.
 
     Args:
-      variable_creator: called as `variable_creator(next_creator, **kwargs)`; returns a variable.
+      variable_creator: Called as `variable_creator(next_creator, **kwargs)`; returns a variable.
 
     Example:
       >>> import meshflow as tf

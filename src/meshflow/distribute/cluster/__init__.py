@@ -1,6 +1,6 @@
-"""The processes of a job: who they are, how they find and trust each other, who watches over them.
+"""The processes of a job: discovery, authentication and supervision.
 
-From the ground up: `addresses` and `channel` (where processes listen, and lines that only they can write),
-`rendezvous` (the meeting point) and `coordination` (how a process joins its job), `supervision` (from
-outside); `cluster_spec`, `resolvers` and `managers` say which processes there are.
+Modules from the bottom up: `addresses` and `channel` (listening sockets and signed messages),
+`rendezvous` and `coordination` (connecting the processes of a job), `supervision` (monitoring by a
+launcher); `cluster_spec`, `resolvers` and `managers` describe the processes of a job.
 """

@@ -1,4 +1,4 @@
-"""Addresses of workers, and where a process listens: where the job's other processes are, and nowhere else."""
+"""Addresses of workers, and listening sockets that only the other processes of the job can reach."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ __all__ = [
     "with_port",
 ]
 
-# JAX's name for where the coordinator listens, as 'host:port'; its host counts for the meeting point too.
+# JAX's variable with the address 'host:port' that the coordinator binds to. The rendezvous binds to
+# the same host.
 _BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
 def parse(text: str) -> tuple[str, int]:
-    """Host and port of a worker's address.
+    """Parse the host and port of a worker's address.
 
     Args:
-      text: as 'host:port'.
+      text: Address as 'host:port'.
 
     Raises:
-      InvalidValueError: for another text.
+      InvalidValueError: If the text has another form.
     """
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit():
@@ -42,38 +43,37 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def with_port(host: str, port: int) -> str:
-    """An address for gRPC.
-
-    Args:
-      host: where to listen; "" for everywhere.
-      port: the port.
-    """
+    """Format an address for gRPC."""
     if not host:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listening_host(host: str, others: Sequence[str] = ()) -> str:
-    """The one address at which to listen for a job; "" for all, where this machine does not know the right one.
+    """Choose the address to listen on for a job; "" (all interfaces) if it cannot be determined.
 
     Args:
-      host: by which name or address this machine's workers, and others, reach this process.
-      others: names or addresses of the other workers.
+      host: Name or address by which this machine's workers, and others, reach this process.
+      others: Names or addresses of the other workers.
     """
     if _BIND in os.environ:
         chosen = parse(os.environ[_BIND])[0]
         return "" if chosen in ("0.0.0.0", "::") else chosen
-    found = _addresses(host)
-    if found and not any(is_loopback(a) for a in found):
-        away: list[str] = []
+    candidates = _addresses(host)
+    if candidates and not any(is_loopback(a) for a in candidates):
+        remote_hosts: list[str] = []
     else:
-        # Many machines call themselves 127.0.1.1, where nobody else finds them.
-        away = [] if is_loopback(host) else [o for o in others if o != host and not is_loopback(o)]
-    if away:
-        found = [a for a in (*found, *map(route_to, away)) if a and not is_loopback(a)]
-    for address in found:
-        with contextlib.suppress(OSError), _socket(address) as tried:
-            tried.bind((address, 0))
+        # Many machines resolve their own name to 127.0.1.1, which other machines cannot reach.
+        remote_hosts = (
+            [] if is_loopback(host) else [o for o in others if o != host and not is_loopback(o)]
+        )
+    if remote_hosts:
+        candidates = [
+            a for a in (*candidates, *map(route_to, remote_hosts)) if a and not is_loopback(a)
+        ]
+    for address in candidates:
+        with contextlib.suppress(OSError), _socket(address) as probe:
+            probe.bind((address, 0))
             return address
     logging.getLogger("meshflow").warning(
         "%s is not an address of this machine: listening at all its addresses. %s sets another.",
@@ -83,60 +83,52 @@ def listening_host(host: str, others: Sequence[str] = ()) -> str:
 
 
 def route_to(host: str) -> str | None:
-    """By which of its addresses this machine reaches another; None when it does not find it.
-
-    Args:
-      host: the other machine.
-    """
-    # Nothing is sent: the system only says which device leads there.
+    """Find the local address from which this machine reaches a host; None if the host is unknown."""
+    # Connecting a UDP socket sends no data; the system only selects the interface.
     with contextlib.suppress(OSError):
         for family, kind, _, _, address in socket.getaddrinfo(host, 22, type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind) as asked:
-                asked.connect(address)
-                return str(asked.getsockname()[0])
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
     return None
 
 
-def listening(host: str, port: int, whose: str) -> socket.socket:
-    """A socket that listens.
+def listening(host: str, port: int, owner: str) -> socket.socket:
+    """Open a listening socket.
 
     Args:
-      host: at which address; "" for all.
-      port: the port; 0 for any free one.
-      whose: the worker, for errors.
+      host: Address to listen on; "" for all interfaces.
+      port: Port number; 0 selects a free port.
+      owner: Name of the worker, for error messages.
 
     Raises:
-      UnavailableError: when the port is in use.
+      UnavailableError: If the port is in use.
     """
     dual = not host and socket.has_dualstack_ipv6()
-    made = socket.socket(socket.AF_INET6) if dual else _socket(host)
+    listener = socket.socket(socket.AF_INET6) if dual else _socket(host)
     if dual:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen(128)
+        listener.bind((host, port))
+        listener.listen(128)
     except OSError as error:
-        made.close()
+        listener.close()
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        why = "in use by another program" if error.errno == errno.EADDRINUSE else "not allowed"
+        reason = "in use by another program" if error.errno == errno.EADDRINUSE else "not allowed"
         raise UnavailableError(
-            f"Port {port}, where {whose} must listen for the other workers, is {why}. "
+            f"Port {port}, where {owner} must listen for the other workers, is {reason}. "
             "End that program, or give TF_CONFIG another port on all workers."
         ) from None
-    return made
+    return listener
 
 
 def free_port(host: str = "") -> int:
-    """A port that nobody uses now.
-
-    Args:
-      host: at which address.
-    """
-    with _socket(host) as held:
-        held.bind((host, 0))
-        return int(held.getsockname()[1])
+    """Find a free port."""
+    with _socket(host) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def _socket(host: str) -> socket.socket:
@@ -144,21 +136,17 @@ def _socket(host: str) -> socket.socket:
 
 
 def _addresses(host: str) -> list[str]:
-    """What a name stands for, IPv4 first, as gRPC and sockets try both."""
+    """Resolve a host name; IPv4 addresses precede IPv6 addresses, as in gRPC."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    ordered = sorted(found, key=lambda f: f[0] != socket.AF_INET)
+    ordered = sorted(entries, key=lambda f: f[0] != socket.AF_INET)
     return list(dict.fromkeys(str(address[0]) for *_, address in ordered))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address says that it is this machine, for itself only.
-
-    Args:
-      host: the name or address.
-    """
+    """Check whether a name or address refers to the loopback interface."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

@@ -1,8 +1,9 @@
-"""Messages between the processes of a job: lines of JSON that only who knows the job's secret can write.
+"""Signed messages between the processes of a job: lines of JSON that require the job's secret.
 
-Both sides begin with a random number of their own. The key that signs the lines of one connection is made of
-the secret and both numbers, and each line's signature counts it: a line of another connection, an earlier
-one, or one sent back to its writer, is worth nothing. Lines are signed, not hidden.
+Each side of a connection first sends a random nonce. The key of the connection is derived from the
+secret and both nonces, and each signature includes the direction and a message counter. Therefore,
+a line that was copied from another connection, repeated, or sent back to its author is rejected.
+Lines are signed, but not encrypted.
 """
 
 from __future__ import annotations
@@ -16,48 +17,50 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+
+from meshflow.environment.types import Json
 
 __all__ = ["SECRET", "Channel", "Mistrusted", "new_secret", "own_secret"]
 
-# What the processes of a job share, in their environment: command lines can be seen by everybody.
+# Environment variable with the secret of a job. Other users can read command lines, but not the
+# environment.
 SECRET = "MESHFLOW_SECRET"
-# Longest line. The longest that is sent is a hello, with the addresses of all workers.
+# The longest message is the hello, which contains the addresses of all workers.
 _LONGEST = 1 << 20
 _SIGNATURE = hashlib.sha256().digest_size * 2
 _NONCE = 32
 
 
 class Mistrusted(Exception):
-    """What arrives is not of this job."""
+    """Error for a peer that does not belong to this job."""
 
 
 def new_secret() -> str:
-    """A secret for a job."""
+    """Create a random secret for a job."""
     return secrets.token_hex(32)
 
 
 def own_secret() -> str:
-    """The secret of this process's job; empty without one."""
+    """Return the secret of this process's job, or an empty string."""
     return os.environ.get(SECRET, "")
 
 
 class Channel:
-    """One end of a connection.
+    """One end of a connection with signed messages.
 
     Args:
-      connection: the connection.
-      secret: the job's.
-      answers: whether this is the end that was called.
-      timeout: for how many seconds it waits for the other side's first words, all in all.
+      connection: Connected socket.
+      secret: Secret of the job.
+      answers: Whether this end accepted the connection.
+      timeout: Total time in seconds to wait for the first message of the peer.
 
     Attributes:
-      key: signs what is sent on this connection.
-      ways: what the signatures of this end begin with, and those of the other.
+      key: Key that signs the messages of this connection.
+      ways: Prefixes of the signed text: for messages of this end, and for those of the peer.
 
     Raises:
-      Mistrusted: when the other side speaks another language.
-      OSError: when it has left, or is silent.
+      UntrustedPeerError: If the peer does not use this protocol.
+      OSError: If the peer disconnects or does not send its nonce in time.
     """
 
     def __init__(
@@ -65,42 +68,38 @@ class Channel:
     ) -> None:
         self.socket = connection
         self._buffer = b""
-        own = secrets.token_hex(_NONCE)
+        nonce = secrets.token_hex(_NONCE)
         self._deadline: float | None = time.monotonic() + timeout
         connection.settimeout(timeout)
-        connection.sendall(json.dumps({"meshflow": own}).encode() + b"\n")
-        other = _parsed(self._line()).get("meshflow")
-        if not isinstance(other, str) or len(other) != len(own):
-            raise Mistrusted("it does not begin as a process of Meshflow does")
-        nonces = f"{own} {other}" if answers else f"{other} {own}"
+        connection.sendall(json.dumps({"meshflow": nonce}).encode() + b"\n")
+        peer_nonce = _parsed(self._line()).get("meshflow")
+        if not isinstance(peer_nonce, str) or len(peer_nonce) != len(nonce):
+            raise Mistrusted("it does not speak Meshflow's protocol")
+        nonces = f"{nonce} {peer_nonce}" if answers else f"{peer_nonce} {nonce}"
         self.key = hmac.digest(secret.encode(), nonces.encode(), "sha256")
         self.ways = (b"answer", b"call") if answers else (b"call", b"answer")
         self._counts = [0, 0]
 
     def wait(self, timeout: float | None) -> None:
-        """Sets for how long the next messages may take, all in all.
+        """Limit the total time for receiving the next messages.
 
         Args:
-          timeout: seconds; None for ever.
+          timeout: Time in seconds; None for no limit.
         """
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self.socket.settimeout(timeout)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Sends a message.
-
-        Args:
-          message: what JSON can hold.
-        """
+    def send(self, message: dict[str, Json]) -> None:
+        """Send a message."""
         text = json.dumps(message).encode()
         self.socket.sendall(self._signature(0, text) + text + b"\n")
 
-    def receive(self) -> dict[str, Any]:
-        """The next message; an empty one when the other side has left.
+    def receive(self) -> dict[str, Json]:
+        """Receive the next message; an empty one if the peer has disconnected.
 
         Raises:
-          Mistrusted: when it does not come from a process of the job.
-          OSError: when it does not come in time.
+          UntrustedPeerError: If a process outside the job sent the message.
+          OSError: If the message does not arrive in time.
         """
         line = self._line()
         if not line:
@@ -110,14 +109,14 @@ class Channel:
             raise Mistrusted("it does not know the job's secret")
         return _parsed(text)
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """All messages, until the other side is gone."""
+    def messages(self) -> Iterator[dict[str, Json]]:
+        """Yield all messages until the peer disconnects."""
         with contextlib.suppress(OSError, Mistrusted):
             while message := self.receive():
                 yield message
 
     def is_gone(self) -> bool:
-        """Whether the other side has left; not to be asked while something is received."""
+        """Check whether the peer has disconnected, unless another thread receives at the same time."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -126,21 +125,22 @@ class Channel:
             return True
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self.socket.close()
 
-    def _signature(self, way: int, text: bytes) -> bytes:
-        count, self._counts[way] = self._counts[way], self._counts[way] + 1
-        signed = b"%s %d %s" % (self.ways[way], count, text)
+    def _signature(self, direction: int, text: bytes) -> bytes:
+        count, self._counts[direction] = self._counts[direction], self._counts[direction] + 1
+        signed = b"%s %d %s" % (self.ways[direction], count, text)
         return hmac.digest(self.key, signed, "sha256").hex().encode()
 
     def _line(self) -> bytes:
-        """The next line; nothing at the end."""
+        """Read the next line; empty at the end of the stream."""
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LONGEST:
                 raise Mistrusted(f"it sends a line of more than {_LONGEST} bytes")
             if self._deadline is not None:
-                # Whoever sends a byte now and then does not keep this side waiting for ever.
+                # The deadline covers the full line, so a peer cannot block this side by sending
+                # single bytes.
                 self.socket.settimeout(max(self._deadline - time.monotonic(), 0.001))
             data = self.socket.recv(1 << 16)
             if not data:
@@ -150,8 +150,8 @@ class Channel:
         return line
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
-    """A message; an empty one for what is none."""
+def _parsed(text: bytes) -> dict[str, Json]:
+    """Parse a message; return an empty one if the text is invalid."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):

@@ -11,14 +11,14 @@ __all__ = ["ClusterSpec"]
 
 
 class ClusterSpec:
-    """Addresses of tasks by job.
+    """Addresses of the tasks of each job.
 
     Args:
-      cluster: a dictionary from each job's name to a list of addresses, or to a dictionary from task
-        numbers to addresses; or another `ClusterSpec`, or a `tf.train.ClusterDef`.
+      cluster: Dictionary from the name of each job to a list of addresses, or to a dictionary from
+        task ids to addresses; or another `ClusterSpec`, or a `tf.train.ClusterDef`.
 
     Raises:
-      TypeError: for anything else, or names and addresses that are not strings.
+      TypeError: If the argument has another type, or if names and addresses are not strings.
 
     Example:
       >>> import meshflow as tf
@@ -27,7 +27,7 @@ class ClusterSpec:
       (2, 'b:1')
     """
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: object) -> None:
         if isinstance(cluster, ClusterSpec):
             cluster = cluster._tasks
         elif protos.is_message(cluster, "ClusterDef"):
@@ -43,56 +43,46 @@ class ClusterSpec:
 
     @property
     def jobs(self) -> list[str]:
-        """Names of the jobs."""
+        """Return the names of the jobs."""
         return list(self._tasks)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Addresses by job: lists, or dictionaries where task numbers have gaps."""
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """Return addresses by job: lists, or dictionaries if task ids have gaps."""
         return {
             job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
             for job, tasks in self._tasks.items()
         }
 
     def as_cluster_def(self) -> Any:
-        """The same as a message, a `tf.train.ClusterDef`.
+        """Convert the addresses to a message, a `tf.train.ClusterDef`.
 
         Raises:
-          ImportError: without the package protobuf.
+          ImportError: If the package protobuf is not installed.
         """
         jobs = [protos.JobDef(name=job, tasks=self._tasks[job]) for job in sorted(self._tasks)]
         return protos.ClusterDef(job=jobs)
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks a job has.
-
-        Args:
-          job_name: the job.
+        """Return the number of tasks of a job.
 
         Raises:
-          ValueError: when there is no such job.
+          ValueError: If there is no such job.
         """
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The numbers of a job's tasks.
-
-        Args:
-          job_name: the job.
+        """Return the task ids of a job.
 
         Raises:
-          ValueError: when there is no such job.
+          ValueError: If there is no such job.
         """
         return list(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """The address of a task.
-
-        Args:
-          job_name: its job.
-          task_index: its number.
+        """Return the address of a task.
 
         Raises:
-          ValueError: when there is no such task.
+          ValueError: If there is no such task.
         """
         tasks = self._job(job_name)
         if task_index not in tasks:
@@ -100,13 +90,10 @@ class ClusterSpec:
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Addresses of a job's tasks by number, with None where a number has no task.
-
-        Args:
-          job_name: the job.
+        """Return the addresses of a job's tasks in the order of their ids, with None for missing ids.
 
         Raises:
-          ValueError: when there is no such job.
+          ValueError: If there is no such job.
         """
         tasks = self._job(job_name)
         return [tasks.get(i) for i in range(max(tasks, default=-1) + 1)]
@@ -131,21 +118,21 @@ class ClusterSpec:
         return f"ClusterSpec({dict(sorted(self.as_dict().items()))!r})"
 
 
-def _numbered(job: Any, tasks: Any) -> dict[int, str]:
-    """Addresses by number."""
+def _numbered(job: object, tasks: object) -> dict[int, str]:
+    """Return the addresses of a job by task id."""
     if isinstance(tasks, list | tuple):
         tasks = dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):
         raise TypeError(
             f"The tasks for job {job!r} must be a list or a dictionary from integers to strings, got {tasks!r}."
         )
-    numbered = {int(i): _text(address, "Task address") for i, address in tasks.items()}
-    return dict(sorted(numbered.items()))
+    indexed = {int(i): _text(address, "Task address") for i, address in tasks.items()}
+    return dict(sorted(indexed.items()))
 
 
-def _text(value: Any, what: str) -> str:
+def _text(value: object, label: str) -> str:
     if isinstance(value, bytes):
         return value.decode()
     if not isinstance(value, str):
-        raise TypeError(f"{what} {value!r} must be bytes or unicode.")
+        raise TypeError(f"{label} {value!r} must be bytes or unicode.")
     return value

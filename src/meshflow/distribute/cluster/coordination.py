@@ -1,12 +1,12 @@
-"""How the processes of a job find each other.
+"""Connection of the processes of a job.
 
-Worker 0 (or `meshflow launch`) holds the meeting point. When all workers are there it tells them the address
-of JAX's coordination service, which they then join.
-Meeting first is what makes clear errors possible: JAX's service ends the process when somebody is missing
-or a port is in use.
+Worker 0 (or `meshflow launch`) hosts the rendezvous. When all workers have connected to it, it
+sends them the address of JAX's coordination service, which they connect to next. The rendezvous
+makes clear errors possible: JAX's service terminates the process if a worker is missing or a port
+is in use.
 
-A worker started by `meshflow launch` keeps the connection and reports on it that it lives and makes
-progress.
+A worker that `meshflow launch` started keeps its connection to the rendezvous and sends heartbeats
+and step counts.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ from meshflow.environment.jax_internals import distributed, runtime, xla_bridge
 
 __all__ = ["COORDINATOR", "LEAVING", "WATCHDOG", "join_cluster"]
 
-# Set by `meshflow launch`: the address of its meeting point.
+# Environment variable that `meshflow launch` sets: the address of its rendezvous.
 COORDINATOR = "MESHFLOW_COORDINATOR"
-# Also: for how many seconds worker and launcher may not hear each other.
+# Environment variable that `meshflow launch` sets: the number of seconds without messages before a
+# peer is lost.
 WATCHDOG = "MESHFLOW_WATCHDOG"
-# The network device for sums between CPUs, for machines with several; the variable that PyTorch reads.
+# Network interface for collectives between CPUs, on machines with several; PyTorch reads the same
+# variable.
 INTERFACE = "GLOO_SOCKET_IFNAME"
-# How often a worker tells its launcher that it lives.
+# Seconds between two heartbeats of a worker.
 _BEAT = 0.2
-# How long a worker that is ready to leave waits for the others.
+# Seconds that a worker waits for the others at the end of the program.
 LEAVING = 3600
 
 
-def _start_service(address: str, workers: int) -> Any:
-    """JAX's coordination service, in this process."""
+def _start_service(address: str, workers: int) -> object:
+    """Start JAX's coordination service in this process."""
     return runtime.get_distributed_runtime_service(
         address, workers, heartbeat_timeout=100, shutdown_timeout=LEAVING
     )
 
 
-def _connect(service: str, index: int, workers: int, here: str) -> None:
-    # Private, and in this module only: in JAX's own `initialize` worker 0 always hosts the service,
-    # which then ends with that worker.
+def _connect(service: str, index: int, workers: int, local_host: str) -> None:
+    # JAX's public `initialize` always hosts the service in worker 0, so the service would end with
+    # that worker. Private JAX APIs are used in this module only.
     state = distributed.global_state
     state.coordinator_address, state.process_id, state.num_processes = service, index, workers
     state.client = runtime.get_distributed_runtime_client(
@@ -61,52 +63,53 @@ def _connect(service: str, index: int, workers: int, here: str) -> None:
     )
     state.client.connect()
     _exit_at_once_after_errors()
-    # By itself gloo listens where this machine's own name leads, on many machines the loopback device.
+    # By default, gloo listens on the address of the host name, which is the loopback interface on
+    # many machines.
     interface = os.environ.get(INTERFACE)
-    where = {"hostname": here}
-    if interface and not network.is_loopback(here):
-        where = {"interface": interface}
-    collectives = runtime.make_gloo_tcp_collectives(distributed_client=state.client, **where)
+    endpoint = {"hostname": local_host}
+    if interface and not network.is_loopback(local_host):
+        endpoint = {"interface": interface}
+    collectives = runtime.make_gloo_tcp_collectives(distributed_client=state.client, **endpoint)
     xla_bridge.register_backend_factory(
         "cpu", partial(xla_bridge.make_cpu_client, collectives), fail_quietly=False
     )
 
 
 def _local_address(channel: Channel) -> str:
-    """By which address the other side reaches this machine."""
+    """Return the address by which the peer reaches this machine."""
     return str(channel.socket.getsockname()[0]).removeprefix("::ffff:")
 
 
-_joined: list[Any] = []
+_joined: list[list[str] | int] = []
 
 
 def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> None:
-    """Makes this process one of several; must run before the first op.
+    """Connect this process to the other processes of a job; must run before the first op.
 
-    A single worker joins only to report to its launcher.
+    A single worker connects only to its launcher.
 
     Args:
-      tasks: names of the workers, such as "worker:0".
-      addresses: their addresses.
-      index: this process's number among them.
+      tasks: Names of the workers, such as "worker:0".
+      addresses: Addresses of the workers.
+      index: Index of this process among the workers.
 
     Raises:
-      RuntimeError: when ops have run already.
-      DeadlineExceededError: when a worker does not join in time.
-      UnavailableError: when a port is in use.
-      InvalidValueError: when the workers disagree about the cluster.
+      RuntimeError: If ops were run before.
+      DeadlineExceededError: If a worker does not connect in time.
+      UnavailableError: If a port is in use.
+      InvalidValueError: If the workers have different descriptions of the cluster.
     """
-    cluster = [list(tasks), list(addresses), index]
+    cluster: list[list[str] | int] = [list(tasks), list(addresses), index]
     if _joined:
         if _joined != cluster:
             raise RuntimeError(
-                f"This process is {_joined[0][_joined[2]]} of {_joined[1]} already; it cannot be "
-                f"{tasks[index]} of {list(addresses)} too."
+                f"This process is already worker {_joined[2]} of the tasks {_joined[0]} at {_joined[1]}; it cannot "
+                f"become {tasks[index]} of {list(addresses)}."
             )
         return
     if len(tasks) > 1 and xla_bridge.backends_are_initialized():
         raise RuntimeError(
-            "Collective ops must be configured at program startup: tensors or variables were made "
+            "Collective ops must be configured at program startup: tensors or variables were created "
             "before. Create the MultiWorkerMirroredStrategy at the beginning of the program."
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -119,18 +122,18 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
         service, channel = join_rendezvous(
             launcher, hello, secret, tasks[index], "the launcher", timeout
         )
-        here = _local_address(channel)
+        local_host = _local_address(channel)
         _report(channel)
     elif index == 0:
-        service, here = _hold(tasks, addresses, secret, timeout)
+        service, local_host = _hold(tasks, addresses, secret, timeout)
     else:
         service, channel = join_rendezvous(
             addresses[0], hello, secret, tasks[index], tasks[0], timeout
         )
-        here = _local_address(channel)
+        local_host = _local_address(channel)
         channel.close()
     if len(tasks) > 1:
-        _connect(service, index, len(tasks), here)
+        _connect(service, index, len(tasks), local_host)
         _share_seeds()
     _joined.extend(cluster)
 
@@ -138,22 +141,22 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
 def _hold(
     tasks: Sequence[str], addresses: Sequence[str], secret: str, timeout: float
 ) -> tuple[str, str]:
-    """As worker 0: waits for the others and starts the service; its address, and this machine's for them."""
-    own, port = network.parse(addresses[0])
-    host = network.listening_host(own, [network.parse(a)[0] for a in addresses[1:]])
-    point = Rendezvous(host, port, tasks, addresses, secret, present=[0])
-    point.gather(timeout)
-    # The service takes over the port: it is the one that firewalls know.
-    point.stop_listening()
+    """Wait for the workers and start the service; return its address and that of this machine."""
+    own_host, port = network.parse(addresses[0])
+    host = network.listening_host(own_host, [network.parse(a)[0] for a in addresses[1:]])
+    rendezvous = Rendezvous(host, port, tasks, addresses, secret, present=[0])
+    rendezvous.gather(timeout)
+    # The service uses the same port, because firewalls may allow only this one.
+    rendezvous.stop_listening()
     distributed.global_state.service = _start_service(network.with_port(host, port), len(tasks))
-    point.release(addresses[0])
-    here = next(map(_local_address, point.connections.values()), "localhost")
-    point.close()
-    return network.with_port(host or "localhost", port), here
+    rendezvous.release(addresses[0])
+    local_host = next(map(_local_address, rendezvous.connections.values()), "localhost")
+    rendezvous.close()
+    return network.with_port(host or "localhost", port), local_host
 
 
 def _share_seeds() -> None:
-    """Makes seeds that nobody sets worker 0's, for equal initial values, shuffling and dropout everywhere."""
+    """Use worker 0's random seed in all workers, for equal initial values, shuffling and dropout."""
     client: Any = distributed.global_state.client
     key = "meshflow/entropy"
     if distributed.global_state.process_id == 0:
@@ -163,46 +166,47 @@ def _share_seeds() -> None:
 
 
 def _report(channel: Channel) -> None:
-    """Tells the launcher that this process lives, and how often it made progress; ends with it."""
+    """Send heartbeats and step counts to the launcher in a thread; exit if the launcher is lost."""
     steps = 0
 
-    def progress() -> None:
+    def count_step() -> None:
         nonlocal steps
         steps += 1
 
-    def work() -> None:
+    def send_reports() -> None:
         while True:
             try:
                 channel.send({"steps": steps})
             except OSError:
-                # Without its launcher a worker has nobody to be restarted by.
+                # A worker without its launcher would not be restarted.
                 os._exit(1)
             time.sleep(_BEAT)
 
-    Settings.progress = progress
+    Settings.progress = count_step
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A network that is gone closes no connection: without this, sending "succeeds" for minutes.
-        silent = float(os.environ.get(WATCHDOG, 600))
+        # Without this timeout, sends over a broken network succeed for minutes, because no
+        # connection is closed.
+        timeout = float(os.environ.get(WATCHDOG, 600))
         channel.socket.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(silent * 1000), 1)
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(timeout * 1000), 1)
         )
-    threading.Thread(target=work, name="meshflow report", daemon=True).start()
+    threading.Thread(target=send_reports, name="meshflow report", daemon=True).start()
 
 
 def _exit_at_once_after_errors() -> None:
-    """Lets a process that failed leave without waiting for the others, who wait for it."""
+    """Let a failed process exit without waiting for the others, which wait for it."""
     failed = threading.Event()
     previous = sys.excepthook
 
-    def note(*error: Any) -> None:
+    def record_failure(*error: Any) -> None:
         failed.set()
         previous(*error)
 
-    def leave() -> None:
+    def exit_if_failed() -> None:
         if failed.is_set():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
 
-    sys.excepthook = note
-    atexit.register(leave)
+    sys.excepthook = record_failure
+    atexit.register(exit_if_failed)

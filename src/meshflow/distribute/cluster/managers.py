@@ -1,4 +1,4 @@
-"""Resolvers that ask a cluster manager (Slurm, Kubernetes, Compute Engine) or combine other resolvers."""
+"""Resolvers for cluster managers (Slurm, Kubernetes, Compute Engine) and unions of resolvers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.cluster.resolvers import ClusterResolver, SimpleClusterResolver
 from meshflow.environment import extras
 
@@ -21,9 +22,12 @@ __all__ = [
     "UnionResolver",
 ]
 
+# The addresses of a job: a list, or a dictionary from task ids.
+_Tasks: TypeAlias = list[str] | dict[int, str]
 
-def _spec(jobs: dict[str, Any]) -> Any:
-    """Addresses by job in the form that all resolvers give."""
+
+def _spec(jobs: Mapping[str, object]) -> ClusterSpec:
+    """Create the `ClusterSpec` of addresses by job."""
     return SimpleClusterResolver(jobs).cluster_spec()
 
 
@@ -31,10 +35,10 @@ def _spec(jobs: dict[str, Any]) -> Any:
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
-    """Host names of Slurm's short form.
+    """Expand Slurm's abbreviated list of hosts.
 
     Args:
-      hostlist: such as "n[1-3,7],login".
+      hostlist: List of hosts, such as "n[1-3,7],login".
 
     Example:
       >>> expand_hostlist("n[08-10,12]-ib,login")
@@ -50,7 +54,7 @@ def _expand_host(part: str) -> list[str]:
         if not part or "[" in part or "]" in part:
             raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
         return [part]
-    before, ranges, after = match.groups()
+    prefix, ranges, suffix = match.groups()
     middles: list[str] = []
     for item in ranges.split(","):
         first, dash, last = item.partition("-")
@@ -58,18 +62,18 @@ def _expand_host(part: str) -> list[str]:
             raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
         numbers = range(int(first), int(last or first) + 1)
         middles += [str(n).zfill(len(first)) for n in numbers]
-    return [before + middle + tail for middle in middles for tail in _tails(after)]
+    return [prefix + middle + tail for middle in middles for tail in _tails(suffix)]
 
 
-def _tails(after: str) -> list[str]:
-    return _expand_host(after) if after else [""]
+def _tails(suffix: str) -> list[str]:
+    return _expand_host(suffix) if suffix else [""]
 
 
 def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
-    """Numbers of tasks by node of Slurm's short form.
+    """Expand Slurm's abbreviated list of the number of tasks on each node.
 
     Args:
-      tasks_per_node: such as "3(x2),1".
+      tasks_per_node: List of counts, such as "3(x2),1".
 
     Example:
       >>> expand_tasks_per_node("3(x2),1")
@@ -87,7 +91,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
 
 
 def _slurm(name: str) -> str:
-    """A variable of the present step, or of the job when there is no step."""
+    """Read a variable of the current step, or of the job if there is no step."""
     for prefix in ("SLURM_STEP_", "SLURM_JOB_", "SLURM_"):
         value = os.environ.get(prefix + name)
         if value:
@@ -99,20 +103,22 @@ def _slurm(name: str) -> str:
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """The cluster of a Slurm step: every task that `srun` starts is a worker.
+    """Cluster of a Slurm step: every task that `srun` starts is a worker.
 
     Args:
-      jobs: number of tasks by job, in the order in which tasks are given to them; default all tasks are
-        workers.
-      port_base: the port of the first task of each node.
-      gpus_per_node: GPUs of each node; default what Slurm gave this task.
-      gpus_per_task: GPUs of each task; default the node's, shared evenly.
-      tasks_per_node: tasks of each node, a number, a list, or Slurm's text form; default Slurm's.
-      auto_set_gpu: whether each task sees its own GPUs only (by `CUDA_VISIBLE_DEVICES`).
-      rpc_layer: the protocol.
+      jobs: Number of tasks of each job, in the order in which tasks are assigned; by default all
+        tasks are workers.
+      port_base: Port of the first task of each node.
+      gpus_per_node: Number of GPUs of each node; default the GPUs that Slurm assigned to this task.
+      gpus_per_task: Number of GPUs of each task; default an equal part of the GPUs of the node.
+      tasks_per_node: Number of tasks of each node: an integer, a list, or Slurm's text format;
+        default Slurm's value.
+      auto_set_gpu: Whether to limit each task to its own GPUs, by `CUDA_VISIBLE_DEVICES`.
+      rpc_layer: Protocol, such as "grpc".
 
     Raises:
-      RuntimeError: outside a Slurm step, or when the tasks are not as many as the jobs ask for.
+      RuntimeError: Outside of a Slurm step, or if the number of tasks differs from the sum of
+        `jobs`.
     """
 
     def __init__(
@@ -121,7 +127,7 @@ class SlurmClusterResolver(ClusterResolver):
         port_base: int = 8888,
         gpus_per_node: int | None = None,
         gpus_per_task: int | None = None,
-        tasks_per_node: Any = None,
+        tasks_per_node: int | str | Sequence[int] | None = None,
         auto_set_gpu: bool = True,
         rpc_layer: str | None = "grpc",
     ) -> None:
@@ -173,66 +179,61 @@ class SlurmClusterResolver(ClusterResolver):
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
-        """This task's job and number."""
+        """Return the job and the id of this task."""
         return self.task_type, self.task_id
 
-    def cluster_spec(self) -> Any:
-        """Addresses by job."""
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses by job."""
         return _spec(self._addresses)
 
     def num_accelerators(
-        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Number of this task's GPUs.
-
-        Args:
-          task_type: accepted.
-          task_id: accepted.
-          config_proto: accepted.
-        """
+        """Return the number of GPUs of this task."""
         return {"GPU": len(self._gpus)}
 
 
 def _own_gpus(per_node: int | None, per_task: int | None, tasks: int, local: int) -> list[str]:
-    """Numbers of the GPUs of the `local`-th task of a node."""
+    """Select the GPU ids of the task with index `local` on its node."""
     names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
-    given = next((os.environ[n] for n in names if os.environ.get(n)), "")
-    known = [g for g in given.split(",") if g]
+    listed = next((os.environ[n] for n in names if os.environ.get(n)), "")
+    gpus = [g for g in listed.split(",") if g]
     if per_node is not None:
-        known = known[:per_node] if len(known) >= per_node else [str(i) for i in range(per_node)]
-    share = per_task if per_task is not None else len(known) // tasks
-    if share * tasks > len(known):
+        gpus = gpus[:per_node] if len(gpus) >= per_node else [str(i) for i in range(per_node)]
+    count = per_task if per_task is not None else len(gpus) // tasks
+    if count * tasks > len(gpus):
         raise RuntimeError(
-            f"{tasks} tasks of {share} GPUs each were asked for on a node of {len(known)} GPUs."
+            f"{tasks} tasks of {count} GPUs each were requested on a node of {len(gpus)} GPUs."
         )
-    return known[local * share : (local + 1) * share]
+    return gpus[local * count : (local + 1) * count]
 
 
 # ---- Kubernetes ----------------------------------------------------------------------------
 
 
 class KubernetesExecutableLocation(enum.Enum):
-    """Where the program runs: in a pod of the cluster, or outside with a kubectl configuration."""
+    """Location of the program: in a pod of the cluster, or outside with a kubectl configuration."""
 
     WITHIN_CLUSTER = 0
     OFF_CLUSTER = 1
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """The cluster of pods that have given labels.
+    """Cluster of pods that have specified labels.
 
-    The pod whose name is this machine's name is this process's task; otherwise set `task_type` and
-    `task_id`.
+    This process is the task of the pod that has the name of this machine; otherwise set `task_type`
+    and `task_id`.
 
     Args:
-      job_to_label_mapping: label selectors by job; default {"worker": ["job-name=tensorflow"]}.
-      tf_server_port: the port of all tasks.
-      rpc_layer: the protocol.
-      override_client: a `kubernetes.client.CoreV1Api` to use.
-      executable_location: a `KubernetesExecutableLocation`.
+      job_to_label_mapping: Label selectors of each job; default {"worker":
+        ["job-name=tensorflow"]}.
+      tf_server_port: Port of all tasks.
+      rpc_layer: Protocol, such as "grpc".
+      override_client: `kubernetes.client.CoreV1Api` to use.
+      executable_location: A `KubernetesExecutableLocation`.
 
     Raises:
-      ImportError: when the Kubernetes client is not installed.
+      ImportError: If the Kubernetes client is not installed.
     """
 
     def __init__(
@@ -254,11 +255,11 @@ class KubernetesClusterResolver(ClusterResolver):
         self._port, self.rpc_layer = tf_server_port, rpc_layer
         self._client = override_client or _kubernetes(executable_location)
 
-    def cluster_spec(self) -> Any:
-        """Addresses of the pods by job, in the order of their names.
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses of the pods by job, in the order of the pod names.
 
         Raises:
-          RuntimeError: when a pod does not run, or a job has none.
+          RuntimeError: If a pod is not running, or if a job has no pods.
         """
         jobs: dict[str, list[str]] = {}
         for job, selectors in self._labels.items():
@@ -268,13 +269,13 @@ class KubernetesClusterResolver(ClusterResolver):
                 for pod in self._client.list_pod_for_all_namespaces(label_selector=selector).items
             ]
             pods.sort(key=lambda pod: pod.metadata.name)
-            for number, pod in enumerate(pods):
+            for index, pod in enumerate(pods):
                 if pod.status.phase != "Running":
                     raise RuntimeError(
                         f'Pod "{pod.metadata.name}" is not running; phase: "{pod.status.phase}"'
                     )
                 if self.task_type is None and pod.metadata.name == socket.gethostname():
-                    self.task_type, self.task_id = job, number
+                    self.task_type, self.task_id = job, index
             if not pods:
                 raise RuntimeError(f"No pod has one of the labels {list(selectors)} of job {job}.")
             jobs[job] = [f"{pod.status.host_ip}:{self._port}" for pod in pods]
@@ -298,21 +299,21 @@ def _kubernetes(location: KubernetesExecutableLocation) -> Any:
 
 
 class GCEClusterResolver(ClusterResolver):
-    """The cluster of the running machines of an instance group of Google Compute Engine.
+    """Cluster of the running machines of an instance group of Google Compute Engine.
 
     Args:
-      project: the project's name.
-      zone: the zone's name.
-      instance_group: the group's name.
-      port: the port of all tasks.
-      task_type: the job of the machines, and of this process.
-      task_id: this process's number.
-      rpc_layer: the protocol.
-      credentials: credentials of Google's client; "default" finds them.
-      service: a Compute Engine service to use, as of `googleapiclient.discovery.build`.
+      project: Name of the project.
+      zone: Name of the zone.
+      instance_group: Name of the instance group.
+      port: Port of all tasks.
+      task_type: Job of the machines and of this process.
+      task_id: Id of this task.
+      rpc_layer: Protocol, such as "grpc".
+      credentials: Credentials of Google's client; "default" looks them up.
+      service: Compute Engine service to use, as created by `googleapiclient.discovery.build`.
 
     Raises:
-      ImportError: when Google's client is not installed.
+      ImportError: If Google's client is not installed.
     """
 
     def __init__(
@@ -331,24 +332,23 @@ class GCEClusterResolver(ClusterResolver):
         self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
         self._service = service or _compute_engine(credentials)
 
-    def cluster_spec(self) -> Any:
-        """Addresses of the running machines, in the order of their names."""
-        place = {"project": self._project, "zone": self._zone}
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses of the running machines, in the order of their names."""
+        location = {"project": self._project, "zone": self._zone}
         groups, machines = self._service.instanceGroups(), self._service.instances()
         request = groups.listInstances(
-            **place,
-            instanceGroup=self._group,
-            body={"instanceState": "RUNNING"},
-            orderBy="name",
+            **location, instanceGroup=self._group, body={"instanceState": "RUNNING"}, orderBy="name"
         )
         addresses = []
         while request is not None:
-            answer = request.execute()
-            for item in answer.get("items", ()):
+            response = request.execute()
+            for item in response.get("items", ()):
                 name = item["instance"].split("/")[-1]
-                machine = machines.get(**place, instance=name).execute()
+                machine = machines.get(**location, instance=name).execute()
                 addresses.append(f"{machine['networkInterfaces'][0]['networkIP']}:{self._port}")
-            request = groups.listInstances_next(previous_request=request, previous_response=answer)
+            request = groups.listInstances_next(
+                previous_request=request, previous_response=response
+            )
         if not addresses:
             raise RuntimeError(
                 f"The instance group {self._group} of project {self._project} in {self._zone} has no "
@@ -358,26 +358,27 @@ class GCEClusterResolver(ClusterResolver):
 
 
 def _compute_engine(credentials: Any) -> Any:
-    needed = "googleapiclient must be installed before using the GCE cluster resolver"
-    discovery = extras.load("googleapiclient.discovery", "gce", needed)
+    message = "googleapiclient must be installed before using the GCE cluster resolver"
+    discovery = extras.load("googleapiclient.discovery", "gce", message)
     if credentials == "default":
-        credentials, _ = extras.load("google.auth", "gce", needed).default()
+        credentials, _ = extras.load("google.auth", "gce", message).default()
     return discovery.build("compute", "v1", credentials=credentials)
 
 
-# ---- several -------------------------------------------------------------------------------
+# ---- combinations --------------------------------------------------------------------------
 
 
 class UnionResolver(ClusterResolver):
-    """Several clusters as one; what this process is says the first.
+    """Union of several clusters; the first resolver determines the task of this process.
 
     Args:
-      *args: the resolvers.
-      **kwargs: `rpc_layer`, the protocol, `task_type` and `task_id`; default the first resolver's.
+      *args: Resolvers.
+      **kwargs: `rpc_layer`, `task_type` and `task_id`; default those of the first resolver.
 
     Raises:
-      TypeError: for what is not a resolver.
-      ValueError: without resolvers, and when two of them have different tasks of one number.
+      TypeError: If an argument is not a resolver.
+      ValueError: If there are no resolvers, or if two of them have different addresses for one
+        task.
 
     Example:
       >>> import meshflow as tf
@@ -389,8 +390,10 @@ class UnionResolver(ClusterResolver):
       'b:1'
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        layer, kind, number = (kwargs.pop(n, None) for n in ("rpc_layer", "task_type", "task_id"))
+    def __init__(self, *args: ClusterResolver, **kwargs: Any) -> None:
+        layer, task_type, task_id = (
+            kwargs.pop(n, None) for n in ("rpc_layer", "task_type", "task_id")
+        )
         if kwargs:
             raise ValueError(f"Unexpected kwargs provided {kwargs!r}")
         if not args:
@@ -399,63 +402,47 @@ class UnionResolver(ClusterResolver):
             if not isinstance(resolver, ClusterResolver):
                 raise TypeError("All arguments must be a sub-class of `ClusterResolver.`")
         self._resolvers, first = args, args[0]
-        self.task_type = first.task_type if kind is None else kind
-        self.task_id = first.task_id if number is None else number
+        self.task_type = first.task_type if task_type is None else task_type
+        self.task_id = first.task_id if task_id is None else task_id
         self._layer, self.rpc_layer = layer, layer or first.rpc_layer
         self.environment = first.environment
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The address of a task, or what the first resolver says that knows a master.
-
-        Args:
-          task_type: see `ClusterResolver.master`.
-          task_id: see there.
-          rpc_layer: see there.
-        """
+        """Return the address of a task, or the first non-empty `master()` of the resolvers."""
         if task_type is not None and task_id is not None:
             return super().master(task_type, task_id, rpc_layer)
         masters = (r.master(rpc_layer=rpc_layer or self._layer) for r in self._resolvers)
         return next(filter(None, masters), "")
 
-    def cluster_spec(self) -> Any:
-        """Addresses by job: lists of one job follow each other; numbered tasks keep their numbers."""
-        jobs: dict[str, Any] = {}
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses by job; lists are concatenated, and tasks with ids keep their ids."""
+        jobs: dict[str, _Tasks] = {}
         for resolver in self._resolvers:
             for job, tasks in _as_dict(resolver.cluster_spec()).items():
                 jobs[job] = tasks if job not in jobs else _together(job, jobs[job], tasks)
         return _spec(jobs)
 
     def num_accelerators(
-        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """What the first resolver says.
-
-        Args:
-          task_type: a job.
-          task_id: a number.
-          config_proto: accepted.
-        """
+        """Return the number of accelerators by type, as reported by the first resolver."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
-def _as_dict(spec: Any) -> dict[str, Any]:
-    as_dict: Callable[[], dict[str, Any]] | None = getattr(spec, "as_dict", None)
+def _as_dict(spec: Any) -> dict[str, _Tasks]:
+    as_dict: Callable[[], dict[str, _Tasks]] | None = getattr(spec, "as_dict", None)
     return dict(spec) if as_dict is None else as_dict()
 
 
-def _together(job: str, first: Any, second: Any) -> Any:
+def _together(job: str, first: _Tasks, second: _Tasks) -> _Tasks:
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         return [*first, *second]
-    numbered = [
+    merged, added = (
         dict(enumerate(t)) if isinstance(t, (list, tuple)) else dict(t) for t in (first, second)
-    ]
-    merged = {**numbered[0]}
-    for number, address in numbered[1].items():
-        if merged.setdefault(number, address) != address:
-            raise KeyError(f"Duplicate keys detected when merging two ClusterSpecs: {job}:{number}")
+    )
+    for index, address in added.items():
+        if merged.setdefault(index, address) != address:
+            raise KeyError(f"Duplicate keys detected when merging two ClusterSpecs: {job}:{index}")
     return merged

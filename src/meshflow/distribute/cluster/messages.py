@@ -1,4 +1,4 @@
-"""Protocol buffers that describe clusters, as TensorFlow writes and reads them: `tf.train.ClusterDef` and `JobDef`.
+"""Protocol buffers that describe clusters, in TensorFlow's format: `tf.train.ClusterDef` and `JobDef`.
 
 Example:
   >>> import meshflow as tf

@@ -1,25 +1,25 @@
-"""The messages that describe clusters (`messages`), loaded when they are first used: they need the package protobuf."""
+"""Lazy access to the messages of `cluster_messages`, which need the package protobuf."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    from meshflow.distribute.cluster import messages  # noqa: PLC0415 - it needs an optional package
+    from meshflow.distribute.cluster import messages  # noqa: PLC0415 - optional dependency
 
-    found = globals()[name] = getattr(messages, name)
-    return found
+    message_class = globals()[name] = getattr(messages, name)
+    return message_class
 
 
-def is_message(value: Any, name: str) -> bool:
-    """Whether something is a message of a name, ours or TensorFlow's own.
+def is_message(value: object, name: str) -> TypeGuard[Any]:
+    """Check whether a value is a message of Meshflow or TensorFlow with a name.
 
     Args:
-      value: anything.
-      name: the message's.
+      value: Value to check.
+      name: Name of the message, without package.
     """
-    found = getattr(getattr(value, "DESCRIPTOR", None), "full_name", "")
-    return bool(found == f"tensorflow.{name}")
+    full_name = getattr(getattr(value, "DESCRIPTOR", None), "full_name", "")
+    return bool(full_name == f"tensorflow.{name}")

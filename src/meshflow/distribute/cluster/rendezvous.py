@@ -1,8 +1,8 @@
-"""The *meeting point*, where the processes of a job find each other.
+"""Rendezvous: the listener that all processes of a job connect to at the start.
 
-Every worker connects to it and says which worker it is. Whoever does not know the job's secret, says
-nonsense or nothing, or says that it is a worker that is here already is answered, logged and forgotten:
-the job goes on waiting for its workers.
+Every worker connects and sends its index in a hello message. A peer is refused and logged if it
+does not have the job's secret, sends an invalid message or none, or repeats the index of a
+connected worker; the rendezvous then continues to wait for the workers of the job.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError, UnavailableError
 from meshflow.distribute.cluster import addresses as network
 from meshflow.distribute.cluster.channel import SECRET, Channel, Mistrusted
+from meshflow.environment.types import Json
 
 __all__ = ["TIMEOUT", "Rendezvous", "join_rendezvous"]
 
 TIMEOUT = "MESHFLOW_JOIN_TIMEOUT"
-# For how many seconds a process may be silent after it connects, and how many may be so at a time.
+# Seconds that a peer may be silent after it connects, and number of such peers at a time.
 _GREETING, _GREETINGS = 10.0, 64
-# How many refusals are told in full: a port scan must not fill a disk.
+# Number of refusals that are logged, so that a port scan does not fill the disk.
 _TOLD = 20
 _log = logging.getLogger("meshflow")
 
 
 class Rendezvous:
-    """Waits until all workers of a job have said hello.
+    """Listener that waits until all workers of a job have sent a hello message.
 
     Args:
-      host: at which address to listen; "" for all.
-      port: where to listen; 0 for any free port.
-      tasks: names of the workers, such as "worker:0".
-      addresses: their addresses, for errors.
-      secret: what they know.
-      present: numbers of the workers that need not come.
+      host: Address to listen on; "" for all interfaces.
+      port: Port number; 0 selects a free port.
+      tasks: Names of the workers, such as "worker:0".
+      addresses: Addresses of the workers, for error messages.
+      secret: Secret of the job.
+      present: Indices of workers that do not have to connect.
 
     Raises:
-      UnavailableError: when the port is in use.
+      UnavailableError: If the port is in use.
     """
 
     def __init__(
@@ -68,19 +68,20 @@ class Rendezvous:
         self._acceptor.start()
 
     def _missing(self) -> list[int]:
-        known = self._present | set(self.connections)
-        return [i for i in range(len(self._tasks)) if i not in known]
+        connected = self._present | set(self.connections)
+        return [i for i in range(len(self._tasks)) if i not in connected]
 
     def gather(self, timeout: float, from_first: bool = False) -> None:
-        """Waits for all workers.
+        """Wait until all workers are connected.
 
         Args:
-          timeout: seconds.
-          from_first: whether they count from when the first worker comes.
+          timeout: Time limit in seconds.
+          from_first: Whether the time starts when the first worker connects.
 
         Raises:
-          DeadlineExceededError: naming the workers that did not come, and who was refused.
-          UnavailableError: when it is closed meanwhile.
+          DeadlineExceededError: If workers are missing; the message names them and the refused
+            peers.
+          UnavailableError: If the rendezvous is closed meanwhile.
         """
         start = time.monotonic()
         try:
@@ -90,10 +91,10 @@ class Rendezvous:
                         raise UnavailableError("The job ended before all workers had joined.")
                     if from_first and not self.connections:
                         start = time.monotonic()
-                    left = start + timeout - time.monotonic()
-                    if left <= 0:
+                    remaining = start + timeout - time.monotonic()
+                    if remaining <= 0:
                         raise DeadlineExceededError(self._late(timeout))
-                    self._changed.wait(left)
+                    self._changed.wait(remaining)
         except Exception as error:
             for channel in list(self.connections.values()):
                 _tell(channel, error)
@@ -101,11 +102,11 @@ class Rendezvous:
             raise
 
     def _left(self) -> bool:
-        """Forgets workers that have gone before the others came; whether there were any."""
-        gone = [number for number, channel in self.connections.items() if channel.is_gone()]
-        for number in gone:
-            self.connections.pop(number).close()
-        return bool(gone)
+        """Remove workers that disconnected before all were connected; return whether there were any."""
+        disconnected = [index for index, channel in self.connections.items() if channel.is_gone()]
+        for index in disconnected:
+            self.connections.pop(index).close()
+        return bool(disconnected)
 
     def _late(self, timeout: float) -> str:
         names = ", ".join(f"{self._tasks[i]} ({self._addresses[i]})" for i in self._missing())
@@ -124,7 +125,7 @@ class Rendezvous:
                 continue
             except OSError:
                 if self._open:
-                    time.sleep(0.1)  # no file descriptors are left, or the caller has gone
+                    time.sleep(0.1)  # no file descriptors are left, or the peer has disconnected
                 continue
             self._greetings.acquire()
             with self._changed:
@@ -132,14 +133,14 @@ class Rendezvous:
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
-        who = "an address that is gone"
+        peer = "an unknown address"
         try:
             host, port, *_ = connection.getpeername()
-            who = f"{host} port {port}"
+            peer = f"{host} port {port}"
             channel = Channel(connection, self._secret, True, _GREETING)
             problem = self._enter(channel, channel.receive())
             if problem is not None:
-                self._refuse(who, problem)
+                self._refuse(peer, problem)
                 _tell(
                     channel,
                     InvalidValueError(
@@ -149,14 +150,14 @@ class Rendezvous:
                 )
                 channel.close()
         except Mistrusted as reason:
-            self._refuse(who, str(reason))
+            self._refuse(peer, str(reason))
             with contextlib.suppress(OSError):
                 connection.sendall(b'{"error": "refused"}\n')
             connection.close()
         except OSError as reason:
             if self._open:
                 self._refuse(
-                    who, "it says nothing" if isinstance(reason, TimeoutError) else str(reason)
+                    peer, "it sends nothing" if isinstance(reason, TimeoutError) else str(reason)
                 )
             connection.close()
         finally:
@@ -164,144 +165,142 @@ class Rendezvous:
                 self._greeted.discard(connection)
             self._greetings.release()
 
-    def _enter(self, channel: Channel, hello: dict[str, Any]) -> str | None:
-        """Takes a worker in, or says why not."""
-        number, workers = hello.get("worker"), hello.get("workers")
-        if type(number) is not int or type(workers) is not int:
-            raise Mistrusted("it does not say which worker it is")
+    def _enter(self, channel: Channel, hello: dict[str, Json]) -> str | None:
+        """Add a worker to the connections, or return the reason to refuse it."""
+        index, workers = hello.get("worker"), hello.get("workers")
+        if type(index) is not int or type(workers) is not int:
+            raise Mistrusted("its hello contains no worker index")
         if workers != len(self._tasks):
             return (
-                f"worker number {number} was told of a cluster of {workers} workers, "
+                f"worker number {index} was told of a cluster of {workers} workers, "
                 f"{self._tasks[0]} of {len(self._tasks)}"
             )
-        if not 0 <= number < workers:
-            return f"a process says that it is worker number {number} of {workers}"
+        if not 0 <= index < workers:
+            return f"a process claims to be worker {index} of {workers}"
         if hello.get("addresses") not in (None, self._addresses):
             return (
-                f"worker number {number} was told of the workers {hello['addresses']!r}, "
+                f"worker number {index} was told of the workers {hello['addresses']!r}, "
                 f"{self._tasks[0]} of {self._addresses}"
             )
         with self._changed:
-            known = self.connections.get(number)
-            if number in self._present or (known is not None and not known.is_gone()):
-                return f"two processes say that they are {self._tasks[number]}"
+            connected = self.connections.get(index)
+            if index in self._present or (connected is not None and not connected.is_gone()):
+                return f"two processes say that they are {self._tasks[index]}"
             channel.wait(None)
-            self.connections[number] = channel
+            self.connections[index] = channel
             self._greeted.discard(channel.socket)
             self._changed.notify_all()
         return None
 
-    def _refuse(self, who: str, why: str) -> None:
+    def _refuse(self, peer: str, reason: str) -> None:
         with self._changed:
             if len(self._refused) < _TOLD:
-                self._refused.append(f"{who}, {why[:500]}")
+                self._refused.append(f"{peer}, {reason[:500]}")
                 _log.warning(
-                    "A process at %s was refused at the meeting point: %s.", who, why[:500]
+                    "A process at %s was refused at the meeting point: %s.", peer, reason[:500]
                 )
 
     def release(self, service: str) -> None:
-        """Tells all workers where the coordination service is.
-
-        Args:
-          service: its address.
-        """
+        """Send the address of the coordination service to all workers."""
         for channel in list(self.connections.values()):
             with contextlib.suppress(OSError):
                 channel.send({"go": service})
 
     def stop_listening(self) -> None:
-        """Gives the port back; the workers' connections stay."""
+        """Close the listening port; connections to workers remain open."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
-        # Closing alone would leave the port in use while the other thread waits at it.
+        # Without the shutdown, the port would be in use as long as the other thread waits in
+        # `accept`.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._changed:
-            greeted = list(self._greeted)
-        for connection in greeted:
+            pending = list(self._greeted)
+        for connection in pending:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self._socket.close()
 
     def close(self) -> None:
-        """Ends it, with all connections."""
+        """Close the port and all connections."""
         self.stop_listening()
         while self.connections:
             self.connections.popitem()[1].close()
 
 
 def _tell(channel: Channel, error: Exception) -> None:
-    """A worker that is gone needs no answer."""
+    """Send an error to a worker, unless it has disconnected."""
     with contextlib.suppress(OSError):
         channel.send({"error": str(error), "kind": type(error).__name__})
 
 
 def join_rendezvous(
-    address: str, hello: dict[str, Any], secret: str, me: str, host: str, timeout: float
+    address: str, hello: dict[str, Json], secret: str, task: str, host: str, timeout: float
 ) -> tuple[str, Channel]:
-    """Says hello at a meeting point; returns the coordination service's address and the connection.
+    """Connect to a rendezvous; return the address of the coordination service and the connection.
 
     Args:
-      address: of the meeting point.
-      hello: which worker this is, of how many, and their addresses.
-      secret: the job's.
-      me: this worker's name, for errors.
-      host: who holds the meeting point, for errors.
-      timeout: for how many seconds to wait for all others.
+      address: Address of the rendezvous.
+      hello: Index of this worker, number of workers, and their addresses.
+      secret: Secret of the job.
+      task: Name of this worker, for error messages.
+      host: Name of the process that hosts the rendezvous, for error messages.
+      timeout: Time in seconds to wait for all other workers.
 
     Raises:
-      DeadlineExceededError: when nobody answers, or somebody does not come, in time.
-      UnavailableError: when it is not found, ends, or has another secret.
-      InvalidValueError: when it was told of another cluster.
+      DeadlineExceededError: If the host does not answer or a worker does not connect in time.
+      UnavailableError: If the host is not found, ends, or has another secret.
+      InvalidValueError: If the host has another description of the cluster.
     """
     start = time.monotonic()
-    connection = _connected(address, me, host, timeout)
-    # The other side gives up by itself and says why; only when it is stuck this side must.
-    left = max(start + timeout - time.monotonic(), 1) + 5
+    connection = _connected(address, task, host, timeout)
+    # The host enforces the timeout and sends the reason; this side waits longer, in case the host
+    # hangs.
+    remaining = max(start + timeout - time.monotonic(), 1) + 5
     try:
-        channel = Channel(connection, secret, False, left)
+        channel = Channel(connection, secret, False, remaining)
         channel.send(hello)
         answer = channel.receive()
     except TimeoutError:
         raise DeadlineExceededError(
-            f"{me} waited {timeout:g} s for an answer of {host} at {address}: another program listens "
+            f"{task} waited {timeout:g} s for an answer of {host} at {address}: another program listens "
             "there, or it is stuck."
         ) from None
     except Mistrusted:
         raise UnavailableError(
-            f"{me} and {host} at {address} do not know the same secret: start all workers of the job "
+            f"{task} and {host} at {address} do not know the same secret: start all workers of the job "
             f"with the same {SECRET}, or all without; or another program listens there."
         ) from None
     except OSError:
         answer = {}
     if "error" in answer:
-        kinds = {k.__name__: k for k in (DeadlineExceededError, InvalidValueError)}
-        raise kinds.get(answer.get("kind", ""), UnavailableError)(answer["error"])
+        classes = {k.__name__: k for k in (DeadlineExceededError, InvalidValueError)}
+        raise classes.get(answer.get("kind", ""), UnavailableError)(answer["error"])
     if "go" not in answer:
         raise UnavailableError(
-            f"{me} reached {host} at {address}, which ended before all workers had joined, or is "
+            f"{task} reached {host} at {address}, which ended before all workers had joined, or is "
             "another program."
         )
     channel.wait(None)
     return answer["go"], channel
 
 
-def _connected(address: str, me: str, host: str, timeout: float) -> socket.socket:
-    """A connection, as soon as somebody listens."""
+def _connected(address: str, task: str, host: str, timeout: float) -> socket.socket:
+    """Connect to an address, and retry until a process listens there."""
     start = time.monotonic()
     while True:
         try:
             return socket.create_connection(network.parse(address), timeout=min(5, timeout))
         except socket.gaierror as error:
             raise UnavailableError(
-                f"{me} does not find {host} at {address}: {error.strerror}. Correct the address."
+                f"{task} cannot resolve the address {address} of {host}: {error.strerror}. Correct the address."
             ) from None
         except OSError:
             if time.monotonic() - start >= timeout:
                 raise DeadlineExceededError(
-                    f"{me} waited {timeout:g} s for {host} at {address}: nothing answers there. Start "
+                    f"{task} waited {timeout:g} s for {host} at {address}: nothing answers there. Start "
                     f"it, or correct its address in TF_CONFIG. {TIMEOUT} sets the time to wait, in seconds."
                 ) from None
             time.sleep(0.1)

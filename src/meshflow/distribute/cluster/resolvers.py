@@ -1,10 +1,9 @@
-"""Resolvers of clusters that a variable or the caller describes."""
+"""Resolvers of clusters that the caller or an environment variable describes."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from meshflow.core.config.config import list_logical_devices
 from meshflow.core.runtime.errors import InvalidValueError
@@ -14,13 +13,13 @@ __all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"
 
 
 class ClusterResolver:
-    """The base of cluster resolvers: says nothing of a cluster.
+    """Base class of cluster resolvers, without a cluster.
 
     Attributes:
-      task_type: this process's job, such as "worker".
-      task_id: its number in the job.
-      rpc_layer: the protocol.
-      environment: what the machines are; "" where nothing is known.
+      task_type: Job of this process, such as "worker".
+      task_id: Id of this task in the job.
+      rpc_layer: Protocol, such as "grpc".
+      environment: Name of the environment; "" if unknown.
     """
 
     task_type: str | None = None
@@ -29,59 +28,58 @@ class ClusterResolver:
     environment: str | None = ""
 
     def cluster_spec(self) -> ClusterSpec:
-        """Addresses by job."""
+        """Return the addresses by job."""
         raise NotImplementedError(f"{type(self).__name__} must define cluster_spec().")
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The address of a task; empty when there is no cluster.
+        """Return the address of a task, or an empty string if there is no cluster.
 
         Args:
-          task_type: its job; default this process's.
-          task_id: its number; default this process's.
-          rpc_layer: a protocol to put before it.
+          task_type: Job of the task; default that of this process.
+          task_id: Id of the task; default that of this process.
+          rpc_layer: Protocol that precedes the address.
         """
         spec = self.cluster_spec()
-        kind = self.task_type if task_type is None else task_type
-        number = self.task_id if task_id is None else task_id
-        if not spec or kind is None or number is None:
+        job = self.task_type if task_type is None else task_type
+        index = self.task_id if task_id is None else task_id
+        if not spec or job is None or index is None:
             return ""
         layer = rpc_layer or self.rpc_layer
-        address = spec.task_address(kind, number)
+        address = spec.task_address(job, index)
         return f"{layer}://{address}" if layer else address
 
     def num_accelerators(
-        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Number of this process's accelerators by type.
+        """Return the number of this process's accelerators by type.
 
         Args:
-          task_type: accepted.
-          task_id: accepted.
-          config_proto: accepted.
+          task_type: Ignored.
+          task_id: Ignored.
+          config_proto: Ignored.
         """
-        kinds = [d.device_type for d in list_logical_devices()]
-        return {k: kinds.count(k) for k in set(kinds) - {"CPU"}}
+        types = [d.device_type for d in list_logical_devices()]
+        return {k: types.count(k) for k in set(types) - {"CPU"}}
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """A cluster given by the caller.
+    """Cluster that the caller describes.
 
     Args:
-      cluster_spec: addresses by job.
-      master: the address of the cluster's master.
-      task_type: this process's job.
-      task_id: its number.
-      environment: a name for the kind of machines.
-      num_accelerators: number of accelerators by type, as in `{"GPU": 8}`; default this process's own.
-      rpc_layer: the protocol.
+      cluster_spec: Addresses by job.
+      master: Address of the cluster's master.
+      task_type: Job of this process.
+      task_id: Id of this task.
+      environment: Name of the environment.
+      num_accelerators: Number of accelerators by type, as in `{"GPU": 8}`; default those of this
+        process.
+      rpc_layer: Protocol, such as "grpc".
 
     Raises:
-      TypeError: for a cluster that `tf.train.ClusterSpec` does not take, or a master that is no string.
+      TypeError: If the cluster is not accepted by `tf.train.ClusterSpec`, or if the master is no
+        string.
 
     Example:
       >>> import meshflow as tf
@@ -93,12 +91,12 @@ class SimpleClusterResolver(ClusterResolver):
 
     def __init__(
         self,
-        cluster_spec: Any,
+        cluster_spec: object,
         master: str = "",
         task_type: str | None = None,
         task_id: int | None = None,
         environment: str = "",
-        num_accelerators: Any = None,
+        num_accelerators: dict[str, int] | None = None,
         rpc_layer: str | None = None,
     ) -> None:
         if not isinstance(master, str):
@@ -109,41 +107,38 @@ class SimpleClusterResolver(ClusterResolver):
         self.environment = environment
 
     def cluster_spec(self) -> ClusterSpec:
-        """Addresses by job."""
+        """Return the addresses by job."""
         return self._spec
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The address of a task, or of the master; see `ClusterResolver.master`."""
+        """Return the address of a task, or of the master; see `ClusterResolver.master`."""
         if task_type is not None and task_id is not None:
             return super().master(task_type, task_id, rpc_layer)
         layer = rpc_layer or self.rpc_layer
         return f"{layer}://{self._master}" if layer and self._master else self._master
 
     def num_accelerators(
-        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Number of accelerators by type: those given, or this process's own."""
+        """Return the number of accelerators by type, as passed or as found in this process."""
         if self._num_accelerators is not None:
             return self._num_accelerators
         return super().num_accelerators(task_type, task_id, config_proto)
 
 
 class TFConfigClusterResolver(ClusterResolver):
-    """The cluster that the environment variable `TF_CONFIG` describes.
+    """Cluster that the environment variable `TF_CONFIG` describes.
 
     Args:
-      task_type: this process's job; default the variable's.
-      task_id: its number; default the variable's.
-      rpc_layer: the protocol; default the variable's.
-      environment: what the machines are.
+      task_type: Job of this process; default that of the variable.
+      task_id: Id of this task; default that of the variable.
+      rpc_layer: Protocol; default that of the variable.
+      environment: Name of the environment.
 
     Raises:
-      ValueError: when the variable is not JSON, or names a task that its cluster lacks.
+      ValueError: If the variable is not JSON, or names a task that its cluster does not have.
 
     Example:
       >>> import os
@@ -174,44 +169,35 @@ class TFConfigClusterResolver(ClusterResolver):
         task = config.get("task", {})
         cluster = config.get("cluster", {})
         self._spec = ClusterSpec(cluster)
-        kind = task_type if task_type is not None else task.get("type")
-        self.task_type = None if kind is None else str(kind)
-        number = task_id if task_id is not None else task.get("index")
-        self.task_id = None if number is None else int(number)
+        job_name = task_type if task_type is not None else task.get("type")
+        self.task_type = None if job_name is None else str(job_name)
+        index = task_id if task_id is not None else task.get("index")
+        self.task_id = None if index is None else int(index)
         self.rpc_layer = rpc_layer or config.get("rpc_layer")
         self._session_master = config.get("session_master")
         self.environment = environment
         if self._spec and (self.task_type is None or self.task_id is None):
             raise InvalidValueError(
-                'TF_CONFIG has a "cluster" but no "task": it must say which task this process is, as in '
+                'TF_CONFIG has a "cluster" but no "task": add the task of this process, as in '
                 '"task": {"type": "worker", "index": 0}.'
             )
         if self._spec and self.task_type != "evaluator":
-            known = str(self.task_type) in self._spec.jobs
-            tasks = self._spec.task_indices(str(self.task_type)) if known else []
+            is_known = str(self.task_type) in self._spec.jobs
+            tasks = self._spec.task_indices(str(self.task_type)) if is_known else []
             if self.task_id not in tasks:
                 raise InvalidValueError(
-                    f"TF_CONFIG says this is task {self.task_type}:{self.task_id}, but its cluster has "
+                    f"TF_CONFIG describes this process as task {self.task_type}:{self.task_id}, but its cluster has "
                     f"{ {job: self._spec.num_tasks(job) for job in self._spec.jobs} } tasks."
                 )
 
     def cluster_spec(self) -> ClusterSpec:
-        """Addresses by job; empty without `TF_CONFIG`."""
+        """Return the addresses by job; empty without `TF_CONFIG`."""
         return self._spec
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The variable's "session_master", or the address of a task; empty where there is only one task.
-
-        Args:
-          task_type: see `ClusterResolver.master`.
-          task_id: see there.
-          rpc_layer: see there.
-        """
+        """Return the "session_master" or the address of a task; empty if there is only one task."""
         if self._session_master is not None:
             return str(self._session_master)
         if sum(self._spec.num_tasks(job) for job in self._spec.jobs) < 2:

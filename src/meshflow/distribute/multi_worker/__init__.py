@@ -1,4 +1,4 @@
-"""Replicas in several processes: the strategy, each worker's part of the data, saving once for all.
+"""Replicas in several processes: the strategy, its datasets, and checkpoints.
 
-`host_collectives` is how the processes exchange values outside of compiled programs.
+`host_collectives` exchanges values between the processes outside of compiled programs.
 """

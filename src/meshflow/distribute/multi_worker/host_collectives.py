@@ -1,59 +1,64 @@
-"""Host values exchanged between the processes of a job; every process must call, in the same order."""
+"""Collectives of host values, which all processes of a job must call in the same order."""
 
 from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshflow.core.values import dtypes
+from meshflow.environment.types import Json
 
 __all__ = ["all_gathered", "barrier", "broadcast_from_first"]
+
+# A value that processes exchange: None, numbers, strings, bytes and arrays, nested in tuples, lists and dictionaries.
+Message: TypeAlias = Any
 
 
 @functools.cache
 def _mesh() -> Mesh:
-    """One device of each process."""
-    first: dict[int, Any] = {}
+    """Create a mesh of one device of each process."""
+    first: dict[int, jax.Device] = {}
     for device in sorted(jax.devices(), key=lambda d: (d.process_index, d.id)):
         first.setdefault(device.process_index, device)
     return Mesh(np.array([first[i] for i in sorted(first)]), ("process",))
 
 
 def _stacked(row: np.ndarray) -> jax.Array:
-    """The processes' rows as one array, split by process."""
+    """Create an array of the rows of all processes, sharded by process."""
     mesh = _mesh()
-    own = mesh.devices[jax.process_index()]
+    device = mesh.devices[jax.process_index()]
     sharding = NamedSharding(mesh, PartitionSpec("process"))
     shape = (mesh.devices.size, *row.shape)
     return jax.make_array_from_single_device_arrays(
-        shape, sharding, [jax.device_put(row[None], own)]
+        shape, sharding, [jax.device_put(row[None], device)]
     )
 
 
-def _of_first(rows: Any) -> Any:
+def _of_first(rows: jax.Array) -> jax.Array:
     return rows[0]
 
 
-def _all(rows: Any) -> Any:
+def _all(rows: jax.Array) -> jax.Array:
     return rows
 
 
 @functools.cache
-def _program(function: Any) -> Any:
+def _program(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(function, out_shardings=NamedSharding(_mesh(), PartitionSpec()))
 
 
-def _run(function: Any, row: np.ndarray) -> np.ndarray:
+def _run(function: Callable[[jax.Array], jax.Array], row: np.ndarray) -> np.ndarray:
     return np.asarray(_program(function)(_stacked(row)))
 
 
 def _padded(data: bytes, size: int) -> np.ndarray:
-    """Bytes as 32-bit words; few different sizes, since each is compiled."""
+    """Pack bytes into 32-bit words; sizes are rounded up, because each size is compiled."""
     words = 256
     while words * 4 < size:
         words *= 4
@@ -63,24 +68,21 @@ def _padded(data: bytes, size: int) -> np.ndarray:
 
 
 def broadcast_from_first(array: np.ndarray) -> np.ndarray:
-    """Worker 0's value of an array that has the same shape and dtype on all workers.
-
-    Args:
-      array: this worker's.
-    """
+    """Return worker 0's value of an array that has the same shape and dtype on all workers."""
     row = _padded(array.tobytes(), array.nbytes)
-    found = _run(_of_first, row).view(np.uint8)[: array.nbytes]
-    return found.view(array.dtype).reshape(array.shape) if array.nbytes else array
+    data = _run(_of_first, row).view(np.uint8)[: array.nbytes]
+    return data.view(array.dtype).reshape(array.shape) if array.nbytes else array
 
 
-def all_gathered(value: Any) -> list[Any]:
-    """The values of all workers, in their order.
+def all_gathered(value: Message) -> list[Any]:
+    """Return the values of all workers, in their order.
 
     Args:
-      value: this worker's: None, numbers, text, bytes or arrays, in tuples, lists and dictionaries.
+      value: Value of this worker: None, numbers, strings, bytes or arrays, in tuples, lists and
+        dictionaries.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If the value has another type.
     """
     data = packed(value)
     sizes = _run(_all, np.array([len(data)], np.int64)).reshape(-1)
@@ -91,18 +93,15 @@ def all_gathered(value: Any) -> list[Any]:
 
 
 def barrier() -> None:
-    """Waits until all workers are here."""
+    """Wait until all workers have called this function."""
     _run(_all, np.array([0], np.int64))
 
 
-def packed(value: Any) -> bytes:
-    """A value as bytes: its structure as JSON, and what it holds of bytes after that.
-
-    Args:
-      value: as for `all_gathered`.
+def packed(value: Message) -> bytes:
+    """Serialize a value: its structure as JSON, followed by the contents of bytes and arrays.
 
     Raises:
-      TypeError: for other values.
+      TypeError: If the value has another type.
     """
     buffers: list[bytes] = []
     text = json.dumps(_described(value, buffers)).encode()
@@ -110,17 +109,13 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """The value of what `packed` made; it is data only, whoever sent it.
-
-    Args:
-      data: the bytes.
-    """
+    """Deserialize a value; the bytes cannot execute code, so the sender does not have to be trusted."""
     start = 8 + int.from_bytes(data[:8], "little")
     return _Reader(data, start).value(json.loads(data[8:start]))
 
 
-def _described(value: Any, buffers: list[bytes]) -> Any:
-    """What JSON can hold of a value; everything but the plainest is a list that begins with its kind."""
+def _described(value: Message, buffers: list[bytes]) -> Json:
+    """Describe a value in JSON; types that JSON does not have become lists with their type first."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is bytes:
@@ -141,15 +136,15 @@ def _described(value: Any, buffers: list[bytes]) -> Any:
 
 
 class _Reader:
-    """Takes values from bytes, in their order."""
+    """Reader of the values of a buffer, in their order."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self._data, self._start = data, start
 
-    def value(self, described: Any) -> Any:
-        if not isinstance(described, list):
-            return described
-        kind, *rest = described
+    def value(self, description: Json) -> Any:
+        if not isinstance(description, list):
+            return description
+        kind, *rest = description
         if kind == "bytes":
             return self._next(rest[0])
         if kind == "tuple":
@@ -170,6 +165,6 @@ class _Reader:
         return array if kind == "array" else array[()]
 
     def _next(self, size: int) -> bytes:
-        found = self._data[self._start : self._start + size]
+        data = self._data[self._start : self._start + size]
         self._start += size
-        return found
+        return data

@@ -1,4 +1,4 @@
-"""Checkpoints of several workers: who writes, and saving when one of them is told to end."""
+"""Checkpoints of several workers: selection of the writing worker, and checkpoints at preemption."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
@@ -18,54 +18,66 @@ from meshflow.checkpoint.graph import ObjectGraph
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.multi_worker.host_collectives import all_gathered
+from meshflow.environment.types import StrPath
+
+if TYPE_CHECKING:
+    from meshflow.distribute.cluster.resolvers import ClusterResolver
 
 __all__ = ["PreemptionCheckpointHandler", "TerminationConfig", "any_worker", "write_once"]
 
-# The code of a process that was told to end and has saved its state: the end of one by SIGTERM.
+_Result = TypeVar("_Result")
+
+# Exit code of a process that saved its state after SIGTERM, equal to that of a process killed by
+# SIGTERM.
 PREEMPTED = 143
 
 
-def any_worker(told: bool) -> bool:
-    """Whether something holds for any worker; all workers must ask."""
-    return told if jax.process_count() == 1 else any(all_gathered(told))
+def any_worker(condition: bool) -> bool:
+    """Check whether a condition is true on any worker; all workers must call this function."""
+    return condition if jax.process_count() == 1 else any(all_gathered(condition))
 
 
-def write_once(root: Any, write: Callable[[], Any]) -> Any:
-    """Writes a checkpoint on the worker that has to, or on all when each holds a part.
+def write_once(root: object, write: Callable[[], _Result]) -> _Result | None:
+    """Write a checkpoint on one worker, or on all workers if each has a part of the values.
 
     Args:
-      root: the object whose values are written; all workers call with the same.
-      write: writes it.
+      root: Object that is saved; all workers must pass the same.
+      write: Function that writes the checkpoint.
 
     Returns:
-      What `write` returns; None where it was not called.
+      The result of `write`, or None on workers that do not call it.
     """
     if jax.process_count() == 1:
         return write()
     graph = ObjectGraph(root)
-    # Reading what replicas have of their own, as metrics do, needs all workers, equally often.
-    together = any(_elsewhere(o._value) for o in graph.objects if isinstance(o, Variable))
-    if together or jax.process_index() == 0:
+    # Reading variables with different values on replicas, such as metrics, is a collective, so all
+    # workers must read equally often.
+    is_distributed = any(_elsewhere(o._value) for o in graph.objects if isinstance(o, Variable))
+    if is_distributed or jax.process_index() == 0:
         return write()
     for _ in graph.values():
         pass
     return None
 
 
-def _elsewhere(value: Any) -> bool:
-    """Whether other workers hold parts of an array, on devices or in files, that this one does not."""
-    where = getattr(value, "sharding", None)
-    return where is not None and not (where.is_fully_addressable or where.is_fully_replicated)
+def _elsewhere(value: object) -> bool:
+    """Check whether other workers have shards of an array that this worker does not have."""
+    sharding = getattr(value, "sharding", None)
+    return sharding is not None and not (
+        sharding.is_fully_addressable or sharding.is_fully_replicated
+    )
 
 
 class TerminationConfig:
-    """How a `PreemptionCheckpointHandler` learns that a worker is about to end, and what it does then.
+    """Configuration of a `PreemptionCheckpointHandler`: detection of preemption, and reaction to it.
 
     Args:
-      termination_watcher_fn: returns whether this worker will be ended; asked once a second.
-      exit_fn: ends the process after saving; default `sys.exit(143)`.
-      grace_period: for how many seconds to train on before saving; default 0.
-      save_fn: saves instead of the handler; called with the arguments of `save_checkpoint_if_preempted`.
+      termination_watcher_fn: Function that returns whether this worker will be terminated; called
+        once per second.
+      exit_fn: Function that ends the process after saving; default `sys.exit(143)`.
+      grace_period: Number of seconds to continue training before saving; default 0.
+      save_fn: Function that saves instead of the handler; called with the arguments of
+        `save_checkpoint_if_preempted`.
 
     Example:
       >>> import meshflow as tf
@@ -88,19 +100,19 @@ class TerminationConfig:
 
 
 class PreemptionCheckpointHandler:
-    """Saves a custom training loop when any worker is told to end, after the same step on all workers.
+    """Handler that saves a training loop after the same step on all workers if one is preempted.
 
-    A worker is told by SIGTERM, or by `TerminationConfig.termination_watcher_fn`. The handler restores
-    the latest checkpoint when it is made.
+    A worker is preempted by SIGTERM, or if `TerminationConfig.termination_watcher_fn` returns True.
+    The constructor restores the latest checkpoint.
 
     Args:
-      cluster_resolver: the strategy's cluster resolver; accepted.
-      checkpoint_or_checkpoint_manager: what is saved and restored.
-      checkpoint_dir: the folder, for a `Checkpoint`; one that all workers share.
-      termination_config: a `TerminationConfig`.
+      cluster_resolver: Ignored; cluster resolver of the strategy.
+      checkpoint_or_checkpoint_manager: Checkpoint to save and restore.
+      checkpoint_dir: Folder for a `Checkpoint`, which all workers share.
+      termination_config: A `TerminationConfig`.
 
     Raises:
-      ValueError: for a `Checkpoint` without a folder.
+      ValueError: If a `Checkpoint` is passed without a folder.
 
     Example:
       >>> import tempfile
@@ -117,31 +129,31 @@ class PreemptionCheckpointHandler:
 
     def __init__(
         self,
-        cluster_resolver: Any,
-        checkpoint_or_checkpoint_manager: Any,
-        checkpoint_dir: Any = None,
+        cluster_resolver: ClusterResolver | None,
+        checkpoint_or_checkpoint_manager: Checkpoint | CheckpointManager,
+        checkpoint_dir: StrPath | None = None,
         termination_config: TerminationConfig | None = None,
     ) -> None:
         del cluster_resolver
-        kept = checkpoint_or_checkpoint_manager
-        if not isinstance(kept, CheckpointManager):
-            if not isinstance(kept, Checkpoint):
+        manager = checkpoint_or_checkpoint_manager
+        if not isinstance(manager, CheckpointManager):
+            if not isinstance(manager, Checkpoint):
                 raise ValueError(
                     "PreemptionCheckpointHandler: checkpoint_or_checkpoint_manager must be a "
-                    f"tf.train.Checkpoint or tf.train.CheckpointManager, got {kept!r}."
+                    f"tf.train.Checkpoint or tf.train.CheckpointManager, got {manager!r}."
                 )
             if not checkpoint_dir:
                 raise ValueError(
                     "When a checkpoint is passed, a checkpoint_dir must be passed as well, got "
                     f"{checkpoint_dir!r}."
                 )
-            kept = CheckpointManager(kept, checkpoint_dir, max_to_keep=1)
-        self._manager = kept
+            manager = CheckpointManager(manager, checkpoint_dir, max_to_keep=1)
+        self._manager = manager
         self._config = termination_config or TerminationConfig()
         with init_scope():
             self._runs = Variable(np.int64(0), trainable=False, name="total_run_calls")
-        kept.checkpoint.preemption_total_run_calls = self._runs
-        kept.restore_or_initialize()
+        manager.checkpoint.preemption_total_run_calls = self._runs
+        manager.restore_or_initialize()
         self._told = threading.Event()
         self._told_at: float | None = None
         if threading.current_thread() is threading.main_thread():
@@ -158,19 +170,18 @@ class PreemptionCheckpointHandler:
 
     @property
     def total_run_calls(self) -> int:
-        """How often `run` was called, also before the latest checkpoint that was restored."""
+        """Return the number of calls of `run`, including those before the restored checkpoint."""
         return int(self._runs)
 
-    def run(self, distributed_train_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a training function, then saves and ends the process if any worker was told to end.
+    def run(
+        self, distributed_train_function: Callable[..., _Result], *args: Any, **kwargs: Any
+    ) -> _Result:
+        """Call a training function, then save and exit if any worker was preempted.
 
         Args:
-          distributed_train_function: does one or more steps.
-          *args: its arguments.
-          **kwargs: its keyword arguments.
-
-        Returns:
-          What it returns.
+          distributed_train_function: Function that trains for one or more steps.
+          *args: Arguments of the function.
+          **kwargs: Keyword arguments of the function.
         """
         result = distributed_train_function(*args, **kwargs)
         self._runs.assign_add(1)
@@ -178,17 +189,17 @@ class PreemptionCheckpointHandler:
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Saves and ends the process if any worker was told to end; all workers must call it.
+        """Save and exit if any worker was preempted; all workers must call this method.
 
         Args:
-          *args: arguments of `CheckpointManager.save`, or of `TerminationConfig.save_fn`.
-          **kwargs: their keyword arguments.
+          *args: Arguments of `CheckpointManager.save`, or of `TerminationConfig.save_fn`.
+          **kwargs: Keyword arguments of the same function.
         """
         if not any_worker(self._told.is_set()):
             return
         if self._told_at is None:
             self._told_at = time.monotonic()
-        # The time may be over on one worker first.
+        # The grace period may end on one worker before the others.
         if not any_worker(time.monotonic() - self._told_at >= (self._config.grace_period or 0)):
             return
         save = self._config.save_fn or self._manager.save
@@ -204,6 +215,6 @@ class PreemptionCheckpointHandler:
 
     @contextlib.contextmanager
     def watch_preemption_scope(self) -> Iterator[None]:
-        """Saves at the end of the `with` block if any worker was told to end."""
+        """Save and exit at the end of the `with` block if any worker was preempted."""
         yield
         self.save_checkpoint_if_preempted()

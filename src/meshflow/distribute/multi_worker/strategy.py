@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,11 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import initial_array
 from meshflow.distribute.cluster.coordination import COORDINATOR, join_cluster
-from meshflow.distribute.cluster.resolvers import TFConfigClusterResolver
+from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClusterResolver
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker.input import WorkerDataset, agreed_array
@@ -31,62 +31,59 @@ from meshflow.distribute.replicas.reductions_and_gathers import replica_axes
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.distribute.replicas.variables import SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import device_name
 
 __all__ = ["MultiWorkerMirroredStrategy"]
 
-# Jobs whose tasks train, in the order of TensorFlow's worker numbers.
+# Jobs with training tasks, in the order of the worker indices of TensorFlow.
 _JOBS = ("chief", "worker")
 
 
 class MultiWorkerExtended(StrategyExtended):
-    """The less used part of the strategy.
-
-    Args:
-      strategy: the strategy.
-    """
+    """Less used methods of the strategy."""
 
     _strategy: MultiWorkerMirroredStrategy
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Names of this worker's devices."""
-        found = self._strategy._devices
-        return tuple(device_name(d) for d in found if d.process_index == jax.process_index())
+        """Return the names of this worker's devices."""
+        devices = self._strategy._devices
+        return tuple(device_name(d) for d in devices if d.process_index == jax.process_index())
 
     parameter_devices = worker_devices
 
     @property
     def experimental_between_graph(self) -> bool:
-        """True: every worker runs the program."""
+        """Return True: every worker runs the program."""
         return True
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether this worker is the chief."""
+        """Check whether this worker is the chief."""
         return self._strategy.is_chief
 
     should_save_summary = should_checkpoint
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """A replica on every device of several processes, on one machine or many.
+    """Strategy with a replica on every device of several processes, on one or several machines.
 
-    Every worker runs the same program and makes the strategy before anything else. Which workers there are
-    says the environment variable `TF_CONFIG`; `meshflow launch` sets it. Without it the strategy is a
-    `MirroredStrategy` over this process's devices.
+    Every worker runs the same program and creates the strategy before anything else. The
+    environment variable `TF_CONFIG`, which `meshflow launch` sets, describes the workers. Without
+    it, the strategy is equivalent to a `MirroredStrategy` over the devices of this process.
 
     Args:
-      cluster_resolver: says which workers there are and which this is; default `TF_CONFIG`.
-      communication_options: accepted; XLA chooses the collectives (gloo on CPUs, NCCL on GPUs).
+      cluster_resolver: Resolver of the workers and of this process; default `TF_CONFIG`.
+      communication_options: Ignored; XLA chooses the collectives (gloo on CPUs, NCCL on GPUs).
 
     Raises:
-      RuntimeError: when ops have run before.
-      DeadlineExceededError: when a worker does not join in time, naming it.
-      UnavailableError: when worker 0's port is in use.
-      ValueError: when the cluster is described wrongly or differently on several workers.
+      RuntimeError: If ops were run before.
+      DeadlineExceededError: If a worker does not connect in time; the message names it.
+      UnavailableError: If the port of worker 0 is in use.
+      ValueError: If the description of the cluster is invalid, or differs between workers.
 
     Example:
       >>> import meshflow as tf
@@ -97,7 +94,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def __init__(
         self,
-        cluster_resolver: Any = None,
+        cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
     ) -> None:
         options = communication_options
@@ -117,17 +114,17 @@ class MultiWorkerMirroredStrategy(Strategy):
             devices = jax.local_devices()
         self._start(devices)
         self.extended = MultiWorkerExtended(self)
-        own = jax.process_index()
-        self.local_replicas = [i for i, d in enumerate(devices) if d.process_index == own]
+        process = jax.process_index()
+        self.local_replicas = [i for i, d in enumerate(devices) if d.process_index == process]
 
     @property
-    def cluster_resolver(self) -> Any:
-        """The cluster resolver."""
+    def cluster_resolver(self) -> ClusterResolver:
+        """Return the cluster resolver."""
         return self._resolver
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the worker that writes checkpoints and logs."""
+        """Check whether this is the worker that writes checkpoints and logs."""
         return jax.process_index() == 0
 
     def __repr__(self) -> str:
@@ -139,49 +136,38 @@ class MultiWorkerMirroredStrategy(Strategy):
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         if self.workers > 1:
             dtype = kwargs.get("dtype")
-            wanted = None if dtype is None else dtypes.as_dtype(dtype)
-            array, computed = initial_array(kwargs["initial_value"], wanted)
-            # What the program computes is the first replica's value already.
+            requested_dtype = None if dtype is None else dtypes.as_dtype(dtype)
+            array, computed = initial_array(kwargs["initial_value"], requested_dtype)
+            # A value that was computed in a program is already that of the first replica.
             if computed is None:
                 with init_scope():
-                    same = self.same_everywhere(np.asarray(array))
-                    kwargs["initial_value"] = Tensor(same)
+                    value = self.same_everywhere(np.asarray(array))
+                    kwargs["initial_value"] = Tensor(value)
         return super()._create_variable(next_creator, **kwargs)
 
     def same_everywhere(self, array: np.ndarray) -> np.ndarray:
-        """Worker 0's value of an array of equal shapes."""
+        """Return worker 0's value of an array that has the same shape on all workers."""
         return agreed_array(array) if self.workers > 1 else array
 
     # ---- input -----------------------------------------------------------------------------
 
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """A dataset whose batches are split over the replicas of all workers.
+    def experimental_distribute_dataset(
+        self, dataset: Iterable[PyTree], options: object = None
+    ) -> Iterable[PyTree]:
+        """Create a dataset with batches that are split over the replicas of all workers.
 
-        With the auto-shard policy `DATA` (and `AUTO`, unless the data come from files) every worker reads
-        all data and takes its rows of each batch; with `OFF` and `FILE` each makes its share of every
-        batch of what it reads.
-
-        Args:
-          dataset: a dataset of batches of the global size.
-          options: accepted.
-
-        Returns:
-          An iterable of `PerReplica` structures.
+        With the auto-shard policy `DATA` (and `AUTO`, unless the data are read from files), every
+        worker reads all data and takes its rows of each batch. With `OFF` and `FILE`, each worker
+        contributes its part of every batch from the data that it reads.
         """
         if self.workers == 1:
             return super().experimental_distribute_dataset(dataset, options)
         return WorkerDataset(self, dataset, split=True)
 
-    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
-        """A dataset of which every batch goes to one replica.
-
-        Args:
-          dataset_fn: called with the `InputContext` of this worker; returns batches of the size of a replica.
-          options: accepted.
-
-        Returns:
-          An iterable of `PerReplica` structures.
-        """
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
+    ) -> Iterable[PyTree]:
+        """Create a dataset with batches for one replica each."""
         if self.workers == 1:
             return super().distribute_datasets_from_function(dataset_fn, options)
         context = InputContext(self.workers, jax.process_index(), self.num_replicas_in_sync)
@@ -189,15 +175,10 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
-    def experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:
-        """A value for each replica of all workers.
-
-        Args:
-          value_fn: called with the `ValueContext` of each replica of this worker.
-
-        Returns:
-          A `PerReplica` in the place of each leaf.
-        """
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], PyTree]
+    ) -> PyTree:
+        """Create a value for each replica of all workers."""
         if self.workers == 1:
             return super().experimental_distribute_values_from_function(value_fn)
         count = self.num_replicas_in_sync
@@ -210,7 +191,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         )
 
     def stacked_from_local(self, parts: Sequence[np.ndarray]) -> Stacked:
-        """Arrays of this worker's replicas, of one shape on all workers, as a value of all replicas."""
+        """Create a per-replica value from arrays of this worker's replicas, of one shape everywhere."""
         rank = parts[0].ndim + 1
         sharding = self.batched(rank).sharding()
         shards = [
@@ -220,13 +201,13 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
-    def _onto_devices(self, batch: Any, axis: int) -> Any:
+    def _onto_devices(self, batch: PyTree, axis: int) -> PyTree:
         if self.workers > 1:
             batch = jax.tree.map(lambda array: self._agreed(array, axis), batch)
         return super()._onto_devices(batch, axis)
 
-    def _agreed(self, array: Any, axis: int) -> Any:
-        """An array that is the same on all workers, unless each will read its own rows only."""
+    def _agreed(self, array: Array, axis: int) -> Array:
+        """Return an array that is equal on all workers, unless each will read only its own rows."""
         if _is_placed(array) or array.dtype == object:
             return array
         array = np.asarray(array)
@@ -234,8 +215,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             array = self.same_everywhere(array)
         return array
 
-    def as_one_batch(self, value: Any) -> Any:
-        """The replicas' batches as one global batch on the devices."""
+    def as_one_batch(self, value: PerReplica | TensorLike) -> Array | TensorLike:
+        """Join the batches of the replicas to one global batch on the devices."""
         if isinstance(value, Stacked):
             return _merged(value.stacked._value, self.batched(value.stacked.ndim - 1))
         if isinstance(value, PerReplica):
@@ -243,61 +224,46 @@ class MultiWorkerMirroredStrategy(Strategy):
             return put(array, self.replicated(array.ndim))
         return value
 
-    # ---- bringing values together ----------------------------------------------------------
+    # ---- reductions and gathers ------------------------------------------------------------
 
-    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """Sum or mean of the values of all workers' replicas; see `Strategy.reduce`.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value: a value of replicas.
-          axis: an axis, or several, to reduce within each replica too.
-        """
+    def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: Any = None) -> PyTree:
+        """Reduce the values of all workers' replicas; see `Strategy.reduce`."""
         if self.workers == 1:
             return super().reduce(reduce_op, value, axis)
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
-        def reduced(leaf: Any) -> Any:
-            whole = stack(leaf.values) if _is_plain(leaf) else leaf
-            if not isinstance(whole, Stacked):
+        def reduce_leaf(leaf: PerReplica | TensorLike) -> Tensor:
+            leaf = stack(leaf.values) if _is_plain(leaf) else leaf
+            if not isinstance(leaf, Stacked):
                 return Strategy.reduce(self, reduce_op, leaf, axis)
-            stacked = divisible(whole.stacked) if mean else whole.stacked
+            stacked = divisible(leaf.stacked) if mean else leaf.stacked
             return reducer(stacked, replica_axes(axis))
 
-        return map_replicas(reduced, value)
+        return map_replicas(reduce_leaf, value)
 
-    def gather(self, value: Any, axis: int) -> Any:
-        """The values of all workers' replicas joined along an axis, on every worker.
-
-        Args:
-          value: what `run` returned.
-          axis: the axis.
-        """
+    def gather(self, value: PyTree, axis: int) -> PyTree:
+        """Concatenate the values of all workers' replicas along an axis, on every worker."""
         if self.workers == 1:
             return super().gather(value, axis)
 
-        def joined(leaf: Any) -> Any:
+        def gather_leaf(leaf: PerReplica | TensorLike) -> Tensor:
             if not isinstance(leaf, Stacked):
                 return Strategy.gather(self, leaf, axis)
-            whole = leaf.stacked
+            stacked = leaf.stacked
             if (
-                not isinstance(whole._value, jax.core.Tracer)
-                and not whole._value.is_fully_addressable
+                not isinstance(stacked._value, jax.core.Tracer)
+                and not stacked._value.is_fully_addressable
             ):
-                whole = Tensor(replicated(whole._value))
-            return apply(_join, (whole,), (int(axis),))
+                stacked = Tensor(replicated(stacked._value))
+            return apply(_join, (stacked,), (int(axis),))
 
-        return map_replicas(joined, value)
+        return map_replicas(gather_leaf, value)
 
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """This worker's replicas' values as a tuple.
-
-        Args:
-          value: what `run` returned.
-        """
+    def experimental_local_results(self, value: PyTree) -> tuple[PyTree, ...]:
+        """Return the values of this worker's replicas as a tuple."""
         if isinstance(value, SyncOnReadVariable) and self.workers > 1:
-            value = Stacked((value._stacked.value(),))
+            value = Stacked((value.stacked_variable.value(),))
         if self.workers == 1 or not isinstance(value, PerReplica):
             return super().experimental_local_results(value)
         if isinstance(value, Stacked):
@@ -307,27 +273,27 @@ class MultiWorkerMirroredStrategy(Strategy):
     unwrap = experimental_local_results
 
 
-def _is_plain(leaf: Any) -> bool:
+def _is_plain(leaf: object) -> TypeGuard[PerReplica]:
     return isinstance(leaf, PerReplica) and not isinstance(leaf, Stacked)
 
 
-def _is_placed(array: Any) -> bool:
+def _is_placed(array: Array) -> bool:
     return isinstance(array, jax.Array) and not array.is_fully_addressable
 
 
-def _rows(stacked: Tensor, numbers: Sequence[int]) -> list[Tensor]:
-    """This worker's rows of a tensor whose first axis goes over the replicas."""
-    array: Any = stacked._value
+def _rows(stacked: Tensor, indices: Sequence[int]) -> list[Tensor]:
+    """Select this worker's rows of a tensor with one row for each replica."""
+    array = stacked._value
     if isinstance(array, jax.core.Tracer) or array.is_fully_addressable:
-        return [stacked[i] for i in numbers]
-    found: dict[int, Any] = {}
+        return [stacked[i] for i in indices]
+    rows: dict[int, np.ndarray] = {}
     for shard in array.addressable_shards:
         first = shard.index[0].start or 0
-        found.update(enumerate(np.asarray(shard.data), first))
-    return [Tensor(jnp.asarray(found[i])) for i in numbers]
+        rows.update(enumerate(np.asarray(shard.data), first))
+    return [Tensor(jnp.asarray(rows[i])) for i in indices]
 
 
-def _joined(operands: Any, static: tuple[Any, ...]) -> Any:
+def _joined(operands: Sequence[jax.Array], static: tuple[int]) -> jax.Array:
     (stacked,) = operands
     rank = stacked.ndim - 1
     axis = static[0] % rank
@@ -340,8 +306,8 @@ def _joined(operands: Any, static: tuple[Any, ...]) -> Any:
 _join = Op("gather_replicas", _joined)
 
 
-def _merged(array: Any, layout: Layout) -> Any:
-    """[replicas, n, ...] as [replicas * n, ...]: rows stay where they are."""
+def _merged(array: jax.Array, layout: Layout) -> jax.Array:
+    """Reshape [replicas, n, ...] to [replicas * n, ...] without moving rows between devices."""
     key = array.shape, array.dtype, layout
     if key not in _mergers:
         shape = (array.shape[0] * array.shape[1], *array.shape[2:])
@@ -349,29 +315,29 @@ def _merged(array: Any, layout: Layout) -> Any:
     return _mergers[key](array)
 
 
-_mergers: dict[Any, Any] = {}
+_mergers: dict[tuple[object, ...], Callable[[jax.Array], jax.Array]] = {}
 
 
-def _workers(resolver: Any) -> tuple[list[str], list[str], int]:
-    """Names and addresses of the workers, and this one's number; nothing for a single process."""
-    spec = resolver.cluster_spec()
-    spec = spec.as_dict() if hasattr(spec, "as_dict") else dict(spec or {})
+def _workers(resolver: ClusterResolver) -> tuple[list[str], list[str], int]:
+    """Return the names and addresses of the workers and this worker's index; empty for one process."""
+    cluster: Any = resolver.cluster_spec()
+    spec = cluster.as_dict() if hasattr(cluster, "as_dict") else dict(cluster or {})
     if resolver.task_type in ("evaluator", "ps"):
         return [], [], 0
-    known = {job: _numbered(spec[job]) for job in _JOBS if job in spec}
-    tasks = [f"{job}:{i}" for job, found in known.items() for i in found]
-    addresses = [str(a) for found in known.values() for a in found.values()]
+    jobs = {job: _numbered(spec[job]) for job in _JOBS if job in spec}
+    tasks = [f"{job}:{i}" for job, by_index in jobs.items() for i in by_index]
+    addresses = [str(a) for by_index in jobs.values() for a in by_index.values()]
     if len(tasks) < 2 and not os.environ.get(COORDINATOR):
         return [], [], 0
-    me = f"{resolver.task_type}:{resolver.task_id}"
-    if me not in tasks:
+    own_task = f"{resolver.task_type}:{resolver.task_id}"
+    if own_task not in tasks:
         raise InvalidValueError(
-            f"MultiWorkerMirroredStrategy: this process is task {me}, which is not one of the cluster's "
-            f'workers {tasks}. TF_CONFIG must say "task": {{"type": "worker", "index": ...}}.'
+            f"MultiWorkerMirroredStrategy: this process is task {own_task}, which is not one of the cluster's "
+            f'workers {tasks}. TF_CONFIG must contain "task": {{"type": "worker", "index": ...}}.'
         )
-    return tasks, addresses, tasks.index(me)
+    return tasks, addresses, tasks.index(own_task)
 
 
-def _numbered(tasks: Any) -> dict[int, Any]:
-    """The addresses of a job by the numbers of its tasks."""
+def _numbered(tasks: list[str] | dict[int, str]) -> dict[int, str]:
+    """Return the addresses of a job by task id."""
     return dict(sorted(tasks.items())) if isinstance(tasks, dict) else dict(enumerate(tasks))

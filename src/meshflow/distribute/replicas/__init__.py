@@ -1,5 +1,5 @@
-"""Replicas as one program: their values, collectives, contexts and variables.
+"""Replicas as one program: values, collectives, contexts and variables.
 
-From the ground up: `values`, `collectives` and `shares` (what a part of a batch knows of the whole),
-`context` (what a replica sees), `variables`, then `spmd` (`Strategy.run`) and `reductions_and_gathers`.
+Modules from the bottom up: `values`, `collectives` and `shares` (parts of a batch), `context` (the
+context of a replica), `variables`, then `spmd` (`Strategy.run`) and `reductions_and_gathers`.
 """

@@ -1,10 +1,9 @@
-"""Values of all replicas, as ops: what replicas compute together in one mapped program."""
+"""Collectives over the replicas of one mapped program, as ops."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
 
 __all__ = ["ReduceOp"]
@@ -23,7 +22,7 @@ AXIS = "replica"
 
 
 class ReduceOp(enum.Enum):
-    """How values of several replicas become one: `SUM` or `MEAN`.
+    """Reduction of the values of several replicas: `SUM` or `MEAN`.
 
     Example:
       >>> import meshflow as tf
@@ -39,14 +38,14 @@ class ReduceOp(enum.Enum):
     MEAN = "MEAN"
 
     @staticmethod
-    def parse(value: Any) -> ReduceOp:
-        """The member that a member or its name (in any case) stands for.
+    def parse(value: ReduceOp | str) -> ReduceOp:
+        """Convert a member or its name, in any case, to the member.
 
         Args:
           value: `ReduceOp.SUM`, "sum", ...
 
         Raises:
-          ValueError: for anything else.
+          ValueError: If there is no such member.
         """
         name = value.name if isinstance(value, enum.Enum) else str(value).upper()
         if name not in ReduceOp.__members__:
@@ -56,9 +55,9 @@ class ReduceOp(enum.Enum):
         return ReduceOp[name]
 
 
-def _collective(name: str, call: Callable[..., Any]) -> Op:
-    def run(operands: Any, static: Any) -> Any:
-        # JAX gives a NumPy scalar for the sum of one.
+def _collective(name: str, call: Callable[..., jax.Array]) -> Op:
+    def run(operands: Sequence[jax.Array], static: tuple[object, ...]) -> jax.Array:
+        # For one replica, JAX returns the sum as a NumPy scalar.
         return jax.numpy.asarray(call(operands[0], AXIS, *static))
 
     return Op(name, run, is_foldable=False)
@@ -74,33 +73,33 @@ gather = _collective(
 stack = _collective("all_stack", jax.lax.all_gather)
 
 
-def _joined_uneven(value: Any, over: str, axis: int, sizes: tuple[int, ...]) -> Any:
-    """Each replica puts its part into the whole; the sum of those is the join."""
+def _joined_uneven(value: jax.Array, over: str, axis: int, sizes: tuple[int, ...]) -> jax.Array:
+    """Concatenate parts of different sizes: pad each part with zeros and sum the results."""
     shape = [sum(sizes) if i == axis else n for i, n in enumerate(value.shape)]
     starts = np.cumsum([0, *sizes[:-1]])
     start = jax.numpy.asarray(starts)[jax.lax.axis_index(over)]
-    whole = jax.numpy.zeros(shape, value.dtype)
-    whole = jax.lax.dynamic_update_slice_in_dim(whole, value, start, axis)
+    padded = jax.numpy.zeros(shape, value.dtype)
+    padded = jax.lax.dynamic_update_slice_in_dim(padded, value, start, axis)
     if value.dtype == bool:
-        return jax.lax.psum(whole.astype(np.int8), over).astype(bool)
-    return jax.lax.psum(whole, over)
+        return jax.lax.psum(padded.astype(np.int8), over).astype(bool)
+    return jax.lax.psum(padded, over)
 
 
 gather_uneven = _collective("all_gather_uneven", _joined_uneven)
 
 
 def divisible(tensor: Tensor) -> Tensor:
-    """A tensor whose mean has fractions: integers become floats, as where TensorFlow divides them."""
+    """Convert integers to floats before a mean, for the same dtypes that TensorFlow divides in."""
     if not tensor.dtype.is_integer:
         return tensor
     return cast(tensor, "float32" if tensor.dtype.size < 4 else "float64")
 
 
-def gatherable(value: Any, method: str) -> Tensor:
-    """A value of a replica as a tensor that can be joined with the others'.
+def gatherable(value: IndexedSlices | TensorLike, method: str) -> Tensor:
+    """Convert a replica's value to a tensor that can be gathered.
 
     Raises:
-      NotImplementedError: for `tf.IndexedSlices`.
+      NotImplementedError: If the value is a `tf.IndexedSlices`.
     """
     if isinstance(value, IndexedSlices):
         raise NotImplementedError(

@@ -1,15 +1,15 @@
-"""What a replica sees: its context, collectives, and variables that replicas share.
+"""The context of a replica, its collectives, and the current context of a thread.
 
-All replicas run as one program: the replica function is traced once for one replica and mapped
-over the axis `AXIS`, so a collective is one operation over that axis.
+All replicas run as one program: the replica function is traced once for one replica and mapped over
+the axis `REPLICA_AXIS`, so a collective is one operation over that axis.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import SeedStream
 from meshflow.distribute.replicas.collectives import (
     AXIS,
@@ -38,25 +38,48 @@ from meshflow.distribute.replicas.collectives import (
 )
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.distribute.replicas.values import Stacked, map_replicas
+from meshflow.environment.types import PyTree
 from meshflow.ops import array
 
 __all__ = ["ReplicaContext"]
 
+_Variable = TypeVar("_Variable")
+
+
+class ReplicaStrategy(Protocol):
+    """Interface of the strategy of a replica context."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Return the number of replicas."""
+
+    @property
+    def extended(self) -> Any:
+        """Return the less used methods of the strategy."""
+
+    def get_program(
+        self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], Any]
+    ) -> Any:
+        """Return the program of a function; see `Strategy.get_program`."""
+
 
 class _Stacks(threading.local):
     def __init__(self) -> None:
-        # ReplicaContext, or a strategy for its cross-replica context; innermost last.
+        # A `ReplicaContext`, or a strategy for its cross-replica context; the innermost entry is last.
         self.entries: list[Any] = []
-        self.together = False
+        # Whether replicas read the merged value of variables that are synchronized on read.
+        self.reads_merged = False
 
 
 stacks = _Stacks()
 
 
 @contextmanager
-def entered(entry: Any) -> Iterator[None]:
-    """Makes a replica context or a strategy the current one."""
-    saved, context.replicas = context.replicas, getattr(entry, "_program", None)
+def entered(entry: ReplicaContext | ReplicaStrategy) -> Iterator[None]:
+    """Enter a replica context, or the cross-replica context of a strategy."""
+    # Functions are traced separately for each strategy and, in replicas, for the gathered sizes.
+    key = entry.program_key if isinstance(entry, ReplicaContext) else entry
+    saved, context.replicas = context.replicas, key
     stacks.entries.append(entry)
     try:
         yield
@@ -67,33 +90,40 @@ def entered(entry: Any) -> Iterator[None]:
 
 @contextmanager
 def reading_together() -> Iterator[None]:
-    """In replicas, lets variables synchronized on read give what they are of all replicas together."""
-    saved, stacks.together = stacks.together, True
+    """Let replicas read the merged value of variables that are synchronized on read."""
+    saved, stacks.reads_merged = stacks.reads_merged, True
     try:
         yield
     finally:
-        stacks.together = saved
+        stacks.reads_merged = saved
 
 
 def spanning() -> ReplicaContext | None:
-    """The current replica context when it is one of several replicas."""
+    """Return the current replica context if it belongs to several replicas, else None."""
     entry = stacks.entries[-1] if stacks.entries else None
-    several = isinstance(entry, ReplicaContext) and entry._several
-    return entry if several else None
+    return entry if isinstance(entry, ReplicaContext) and entry.spans_replicas else None
 
 
 class SizeWantedError(Exception):
-    """Tracing has come to an `all_gather` whose other sizes are not known yet; `args` has the own one."""
+    """Error for an `all_gather` in a trace that needs the sizes of other replicas.
+
+    `args` contains the size of this replica.
+    """
 
 
 class ReplicaContext:
-    """What a function called by `Strategy.run` knows of itself.
+    """Context of a function that `Strategy.run` calls on a replica.
 
     Args:
-      strategy: the strategy.
-      replica_id_in_sync_group: this replica's number.
-      gathered: where replicas have different shapes, the sizes that they give to `all_gather`: for
-        each call in turn a tuple of one size for each replica, as far as they are known.
+      strategy: Strategy that runs the replica.
+      replica_id_in_sync_group: Index of the replica; None while one trace represents several
+        replicas.
+      gathered: If replicas have different shapes, the sizes that they pass to `all_gather`: for
+        each known call, a tuple with one size per replica.
+
+    Attributes:
+      spans_replicas: Whether the context represents several replicas.
+      program_key: Cache key of functions that are traced in the context.
 
     Example:
       >>> import meshflow as tf
@@ -107,49 +137,53 @@ class ReplicaContext:
 
     def __init__(
         self,
-        strategy: Any,
-        replica_id_in_sync_group: Any = 0,
+        strategy: ReplicaStrategy,
+        replica_id_in_sync_group: int | None = 0,
         gathered: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         self._strategy = strategy
         self._id = replica_id_in_sync_group
-        self._several = strategy.num_replicas_in_sync > 1 and replica_id_in_sync_group is None
-        self._program = (id(strategy), gathered) if self._several else None
-        self._known_sizes = gathered
-        self._gathers = 0
+        self.spans_replicas = strategy.num_replicas_in_sync > 1 and replica_id_in_sync_group is None
+        self.program_key = (id(strategy), gathered) if self.spans_replicas else None
+        self._gathered_sizes = gathered
+        self._num_gathers = 0
 
     @property
     def whole_batch(self) -> bool:
-        """Whether this is the one step of Keras' loop, which has the batch of all replicas."""
-        return not self._several
+        """Check whether this is the single step of Keras' training loop, with the global batch."""
+        return not self.spans_replicas
 
     @property
-    def strategy(self) -> Any:
-        """The strategy that runs the replica."""
+    def strategy(self) -> ReplicaStrategy:
+        """Return the strategy that runs the replica."""
         return self._strategy
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas there are."""
+        """Return the number of replicas."""
         return self._strategy.num_replicas_in_sync
 
     @property
     def replica_id_in_sync_group(self) -> Tensor:
-        """This replica's number, an int32 scalar."""
-        return apply(replica_index, ()) if self._several else convert_to_tensor(self._id or 0)
+        """Return the index of this replica as an int32 scalar."""
+        if self.spans_replicas:
+            return apply(replica_index, ())
+        return convert_to_tensor(self._id or 0)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The replica's device; while all replicas run as one program, that of the first."""
+        """Return the device of the replica; that of the first while all replicas run as one program."""
         return (self._strategy.extended.worker_devices[0],)
 
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Sum or mean of a value over all replicas, on every replica.
+    def all_reduce(
+        self, reduce_op: ReduceOp | str, value: PyTree, options: object = None
+    ) -> PyTree:
+        """Reduce a value over all replicas; every replica receives the result.
 
         Args:
           reduce_op: `ReduceOp` or its name.
-          value: a tensor or a structure of tensors, of one shape on all replicas.
-          options: accepted.
+          value: Tensor or structure of tensors, with equal shapes on all replicas.
+          options: Ignored.
 
         Returns:
           The same structure. The gradient is the same reduction.
@@ -157,86 +191,86 @@ class ReplicaContext:
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         op = pmean if mean else psum
 
-        def reduced(leaf: Any) -> Any:
+        def reduce_leaf(leaf: IndexedSlices | TensorLike) -> IndexedSlices | Tensor:
             if isinstance(leaf, IndexedSlices):
-                return self._all_rows(leaf, mean)
+                return self.gather_slices(leaf, mean)
             tensor = convert_to_tensor(leaf)
-            if not self._several:
+            if not self.spans_replicas:
                 return tensor
             return apply(op, (divisible(tensor) if mean else tensor,))
 
-        return nest.map_structure(reduced, value)
+        return nest.map_structure(reduce_leaf, value)
 
-    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
-        """The values of all replicas joined along an axis, on every replica.
+    def all_gather(self, value: PyTree, axis: int, options: object = None) -> PyTree:
+        """Concatenate the values of all replicas along an axis; every replica receives the result.
 
         Args:
-          value: a tensor or a structure of tensors, whose sizes along the axis may differ.
-          axis: the axis.
-          options: accepted.
-
-        Returns:
-          The same structure.
+          value: Tensor or structure of tensors; sizes along the axis may differ between replicas.
+          axis: Axis to concatenate along.
+          options: Ignored.
 
         Raises:
-          NotImplementedError: for `tf.IndexedSlices`.
+          NotImplementedError: If the value contains a `tf.IndexedSlices`.
         """
         return nest.map_structure(
             lambda leaf: self._joined(gatherable(leaf, "all_gather"), int(axis)), value
         )
 
     def _joined(self, tensor: Tensor, axis: int) -> Tensor:
-        if not self._several:
+        if not self.spans_replicas:
             return tensor
         axis %= max(len(tensor.shape), 1)
-        if self._known_sizes is not None:
-            turn, self._gathers = self._gathers, self._gathers + 1
-            if turn == len(self._known_sizes):
+        if self._gathered_sizes is not None:
+            index, self._num_gathers = self._num_gathers, self._num_gathers + 1
+            if index == len(self._gathered_sizes):
                 raise SizeWantedError(tensor.shape[axis])
-            sizes = self._known_sizes[turn]
+            sizes = self._gathered_sizes[index]
             if len(set(sizes)) > 1:
                 return apply(gather_uneven, (tensor,), (axis, sizes))
         return apply(gather, (tensor,), (axis,))
 
-    def _all_rows(self, slices: IndexedSlices, mean: bool) -> IndexedSlices:
-        """The rows of all replicas, which add up."""
+    def gather_slices(self, slices: IndexedSlices, mean: bool) -> IndexedSlices:
+        """Gather the rows of all replicas; duplicate rows are added up when the slices are used."""
         values = slices.values
-        if self._several and mean:
+        if self.spans_replicas and mean:
             values = values / np.asarray(self.num_replicas_in_sync, values.dtype.dtype)
         rows, indices = self._joined(values, 0), self._joined(slices.indices, 0)
         return IndexedSlices(rows, indices, slices.dense_shape)
 
-    def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
-        """Calls a function once for all replicas.
+    def merge_call(
+        self, merge_fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None
+    ) -> PyTree:
+        """Call a function once for all replicas.
 
         Args:
-          merge_fn: called as `merge_fn(strategy, *args, **kwargs)` with a `PerReplica` for each tensor.
-          args: its arguments.
-          kwargs: its keyword arguments.
+          merge_fn: Function that is called as `merge_fn(strategy, *args, **kwargs)`, with a
+            `PerReplica` for each tensor.
+          args: Arguments of the function.
+          kwargs: Keyword arguments of the function.
 
         Returns:
-          What it returns, with each replica's own value for a `PerReplica`.
+          The results of the function, with the value of this replica for each `PerReplica`.
         """
 
-        def gathered(leaf: Any) -> Any:
-            if not self._several or not isinstance(leaf, Tensor):
+        def stack_leaf(leaf: object) -> object:
+            if not self.spans_replicas or not isinstance(leaf, Tensor):
                 return leaf
             return Stacked((apply(stack, (leaf,)),))
 
-        args, kwargs = nest.map_structure(gathered, (tuple(args), dict(kwargs or {})))
+        args, kwargs = nest.map_structure(stack_leaf, (tuple(args), dict(kwargs or {})))
         with entered(self._strategy):
             result = merge_fn(self._strategy, *args, **kwargs)
 
-        def own(leaf: Any) -> Any:
+        def select_own(leaf: object) -> object:
             if not isinstance(leaf, Stacked):
                 return leaf
             with entered(self):
                 return array.gather(leaf.stacked, self.replica_id_in_sync_group)
 
-        return map_replicas(own, result)
+        return map_replicas(select_own, result)
 
 
-def _fold_replica(operands: Any, static: Any) -> Any:
+def _fold_replica(operands: Sequence[jax.Array], static: tuple[Any]) -> jax.Array:
     return philox.folded(operands[0], jax.lax.axis_index(static[0]))
 
 
@@ -247,7 +281,7 @@ def _key_of_replica(key: Tensor) -> Tensor:
     if spanning() is not None:
         return apply(_own_key, (key,), (AXIS,))
     shares = current_shares()
-    # One device has all rows, and draws what it draws without a strategy.
+    # If one device has all rows, it draws the same random numbers as without a strategy.
     if shares is None or shares.row_parts == 1:
         return key
     return apply(_own_key, (key,), (shares.axes,))
@@ -257,12 +291,14 @@ SeedStream.per_replica = staticmethod(_key_of_replica)
 
 
 def max_over_replicas(value: Tensor) -> Tensor:
-    """The maximum over the replicas of `Strategy.run`; outside it, the value. Without gradient."""
+    """Return the maximum over the replicas of `Strategy.run`, without a gradient."""
     return value if spanning() is None else apply(pmax, (value,))
 
 
-def sum_over_replicas(grads_and_vars: Any) -> Any:
-    """Gradients summed over the replicas of `Strategy.run`; as they are outside it."""
+def sum_over_replicas(
+    grads_and_vars: Sequence[tuple[TensorLike | IndexedSlices | None, _Variable]],
+) -> Sequence[tuple[TensorLike | IndexedSlices | None, _Variable]]:
+    """Sum gradients over the replicas of `Strategy.run`; outside of it, return them unchanged."""
     replica = spanning()
     if replica is None:
         return grads_and_vars

@@ -1,34 +1,34 @@
-"""`CrossDeviceOps`: how values of several replicas become one, called by hand.
+"""`CrossDeviceOps`: reductions of the values of several replicas, for explicit calls.
 
-Inside strategies XLA chooses the collectives; these objects reduce values that a program has.
+Inside strategies, XLA chooses the collectives; these objects reduce values of the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.collectives import ReduceOp
 from meshflow.distribute.replicas.values import PerReplica
 from meshflow.ops.array import concat
 from meshflow.ops.math import add_n
 
-__all__ = [
-    "CrossDeviceOps",
-    "HierarchicalCopyAllReduce",
-    "NcclAllReduce",
-    "ReductionToOneDevice",
-]
+__all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice"]
+
+# A value of one or several replicas, and the result of a reduction.
+_Value: TypeAlias = PerReplica | IndexedSlices | TensorLike
+_Total: TypeAlias = Tensor | IndexedSlices
 
 
 class CrossDeviceOps:
-    """Base of the algorithms that combine values of devices; subclasses may override the hooks.
+    """Base class of reductions over devices; subclasses may override the `_implementation` methods.
 
-    Given to a strategy it is accepted: there XLA chooses the collectives.
+    A strategy accepts such an object but ignores it, because XLA chooses the collectives.
 
     Example:
       >>> import meshflow as tf
@@ -39,41 +39,45 @@ class CrossDeviceOps:
     """
 
     def reduce(
-        self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None
-    ) -> Any:
-        """The sum or mean of the replicas' values.
+        self,
+        reduce_op: ReduceOp | str,
+        per_replica_value: _Value,
+        destinations: object,
+        options: object = None,
+    ) -> _Total:
+        """Return the sum or mean of the replicas' values.
 
         Args:
           reduce_op: `ReduceOp` or its name.
-          per_replica_value: a value of replicas; a tensor is one replica's.
-          destinations: accepted: a result is on every device that needs it.
-          options: accepted.
+          per_replica_value: Per-replica value; a tensor is the value of one replica.
+          destinations: Ignored; a result is on every device that needs it.
+          options: Ignored.
 
         Returns:
-          A tensor, or `tf.IndexedSlices` for those.
+          A tensor, or a `tf.IndexedSlices` if the values are of this type.
 
         Raises:
-          ValueError: for another `reduce_op`.
+          ValueError: If `reduce_op` is unknown.
         """
         return self.reduce_implementation(
             ReduceOp.parse(reduce_op), per_replica_value, destinations, options
         )
 
     def batch_reduce(
-        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
-    ) -> list[Any]:
-        """`reduce` of several values.
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Iterable[tuple[_Value, object]],
+        options: object = None,
+    ) -> list[_Total]:
+        """Reduce several values.
 
         Args:
           reduce_op: `ReduceOp` or its name.
-          value_destination_pairs: pairs (value of replicas, destinations).
-          options: accepted.
-
-        Returns:
-          A list of what `reduce` gives.
+          value_destination_pairs: Pairs (per-replica value, destinations).
+          options: Ignored.
 
         Raises:
-          ValueError: when these are no pairs.
+          ValueError: If an element is no pair.
         """
         pairs = list(value_destination_pairs)
         if not all(_is_pair(pair) for pair in pairs):
@@ -83,32 +87,30 @@ class CrossDeviceOps:
             )
         return self.batch_reduce_implementation(ReduceOp.parse(reduce_op), pairs, options)
 
-    def broadcast(self, tensor: Any, destinations: Any) -> Any:
-        """A tensor for all destinations.
-
-        Args:
-          tensor: the tensor.
-          destinations: accepted: a value is on every device that needs it.
-        """
+    def broadcast(self, tensor: TensorLike, destinations: object) -> Tensor:
+        """Return a tensor for all destinations."""
         return self.broadcast_implementation(tensor, destinations)
 
     def reduce_implementation(
-        self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any
-    ) -> Any:
-        """What `reduce` does; arguments as there, `reduce_op` a `ReduceOp`."""
+        self, reduce_op: ReduceOp, per_replica_value: _Value, destinations: object, options: object
+    ) -> _Total:
+        """Implement `reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
         return _reduced(reduce_op, per_replica_value, _sum)
 
     def batch_reduce_implementation(
-        self, reduce_op: Any, value_destination_pairs: Any, options: Any
-    ) -> list[Any]:
-        """What `batch_reduce` does; arguments as there, `reduce_op` a `ReduceOp`."""
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Iterable[tuple[_Value, object]],
+        options: object,
+    ) -> list[_Total]:
+        """Implement `batch_reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
         return [
             self.reduce_implementation(reduce_op, value, destinations, options)
             for value, destinations in value_destination_pairs
         ]
 
-    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
-        """What `broadcast` does; arguments as there."""
+    def broadcast_implementation(self, tensor: TensorLike, destinations: object) -> Tensor:
+        """Implement `broadcast`, with the same arguments."""
         return convert_to_tensor(tensor)
 
 
@@ -122,13 +124,13 @@ class _AllReduce(CrossDeviceOps):
 
 
 class NcclAllReduce(_AllReduce):
-    """All-reduce by NCCL; on GPUs that is what XLA uses.
+    """All-reduce by NCCL, which XLA uses on GPUs.
 
     Args:
-      num_packs: accepted.
+      num_packs: Ignored.
 
     Raises:
-      ValueError: when it is negative.
+      ValueError: If `num_packs` is negative.
 
     Example:
       >>> import meshflow as tf
@@ -139,13 +141,13 @@ class NcclAllReduce(_AllReduce):
 
 
 class HierarchicalCopyAllReduce(_AllReduce):
-    """All-reduce by copies; accepted, since XLA chooses.
+    """All-reduce by copies; it has no effect, because XLA chooses the collectives.
 
     Args:
-      num_packs: accepted.
+      num_packs: Ignored.
 
     Raises:
-      ValueError: when it is negative.
+      ValueError: If `num_packs` is negative.
 
     Example:
       >>> import meshflow as tf
@@ -159,8 +161,8 @@ class ReductionToOneDevice(CrossDeviceOps):
     """Reduction on one device.
 
     Args:
-      reduce_to_device: accepted.
-      accumulation_fn: makes one tensor of a list of them; default `tf.add_n`.
+      reduce_to_device: Ignored.
+      accumulation_fn: Function that adds a list of tensors; default `tf.add_n`.
 
     Example:
       >>> import meshflow as tf
@@ -172,34 +174,35 @@ class ReductionToOneDevice(CrossDeviceOps):
 
     def __init__(
         self,
-        reduce_to_device: Any = None,
-        accumulation_fn: Callable[[list[Any]], Any] | None = None,
+        reduce_to_device: object = None,
+        accumulation_fn: Callable[[list[_Total]], _Total] | None = None,
     ) -> None:
         self.reduce_to_device = reduce_to_device
         self.accumulation_fn = accumulation_fn
 
     def reduce_implementation(
-        self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any
-    ) -> Any:
-        """What `reduce` does; arguments as there, `reduce_op` a `ReduceOp`."""
+        self, reduce_op: ReduceOp, per_replica_value: _Value, destinations: object, options: object
+    ) -> _Total:
+        """Implement `reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
         return _reduced(reduce_op, per_replica_value, self.accumulation_fn or _sum)
 
 
-def _is_pair(value: Any) -> bool:
-    plain = isinstance(value, (tuple, list)) and not isinstance(value, PerReplica)
-    return plain and len(value) == 2
+def _is_pair(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or isinstance(value, PerReplica):
+        return False
+    return len(value) == 2
 
 
-def _sum(values: Sequence[Any]) -> Any:
+def _sum(values: Sequence[_Total]) -> _Total:
     if not isinstance(values[0], IndexedSlices):
         return add_n(values)
     rows = concat([v.values for v in values], 0)
     return IndexedSlices(rows, concat([v.indices for v in values], 0), values[0].dense_shape)
 
 
-def _reduced(reduce_op: ReduceOp, value: Any, add: Callable[[list[Any]], Any]) -> Any:
-    given = value.values if isinstance(value, PerReplica) else (value,)
-    values = [v if isinstance(v, IndexedSlices) else convert_to_tensor(v) for v in given]
+def _reduced(reduce_op: ReduceOp, value: _Value, add: Callable[[list[_Total]], _Total]) -> _Total:
+    parts = value.values if isinstance(value, PerReplica) else (value,)
+    values = [v if isinstance(v, IndexedSlices) else convert_to_tensor(v) for v in parts]
     total = add(values)
     if reduce_op is ReduceOp.SUM:
         return total

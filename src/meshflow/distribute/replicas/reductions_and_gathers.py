@@ -1,4 +1,4 @@
-"""Values of replicas brought together: reduced to one, or joined along an axis."""
+"""Reductions and gathers of the values of replicas."""
 
 from __future__ import annotations
 
@@ -9,35 +9,38 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.collectives import ReduceOp, divisible, gatherable
 from meshflow.distribute.replicas.context import spanning
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
+from meshflow.environment.types import PyTree
 from meshflow.ops.array import concat
 from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 
 
 class ReductionsAndGathers:
-    """The methods of `Strategy` that make one value of the replicas'; a base class of it."""
+    """Methods of `Strategy` that combine the values of replicas; a base class of `Strategy`."""
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute a step together."""
+        """Return the number of replicas that compute a step together."""
         raise NotImplementedError
 
-    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """Sum or mean of the replicas' values.
+    def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: Any = None) -> PyTree:
+        """Return the sum or mean of the replicas' values.
 
         Args:
           reduce_op: `ReduceOp` or its name.
-          value: what `run` returned.
-          axis: an axis, or several, to reduce within each replica too; a mean is then over all elements.
+          value: Result of `run`.
+          axis: Axis, or several axes, to reduce within each replica, too; a mean is then over all
+            elements.
 
         Returns:
           The same structure with one tensor for each `PerReplica`. A mean of integers is a float.
 
         Raises:
-          InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
+          InvalidArgumentError: If `axis` is None and the replicas' shapes differ.
 
         Example:
           >>> import meshflow as tf
@@ -52,12 +55,12 @@ class ReductionsAndGathers:
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
-        def reduced(leaf: Any) -> Any:
+        def reduce_leaf(leaf: PerReplica | TensorLike) -> Tensor:
             if not isinstance(leaf, PerReplica):
                 tensor = convert_to_tensor(leaf)
                 if axis is not None:
                     tensor = reducer(divisible(tensor) if mean else tensor, axis)
-                # The same value on every replica counts once for each.
+                # A value that is equal on every replica is added once per replica.
                 if self.num_replicas_in_sync > 1 and not mean and axis is None:
                     tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
                 return tensor
@@ -66,30 +69,29 @@ class ReductionsAndGathers:
                 return reducer(stacked, replica_axes(axis))
             values = [convert_to_tensor(v) for v in leaf.values]
             if axis is not None:
-                # Replicas may have different numbers of elements: all of them count alike.
+                # Replicas may have different numbers of elements; every element has the same
+                # weight.
                 values = [divisible(v) if mean else v for v in values]
                 total = add_n([reduce_sum(v, axis) for v in values])
                 count = sum(_count(v, axis) for v in values)
                 return total / np.asarray(count, total.dtype.dtype) if mean else total
-            whole = stack(values)
-            if not isinstance(whole, Stacked):
+            stacked_values = stack(values)
+            if not isinstance(stacked_values, Stacked):
                 raise InvalidArgumentError(
                     f"Strategy.reduce: the replicas' values have different shapes "
                     f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
                 )
-            return reducer(divisible(whole.stacked) if mean else whole.stacked, 0)
+            stacked = stacked_values.stacked
+            return reducer(divisible(stacked) if mean else stacked, 0)
 
-        return map_replicas(reduced, value)
+        return map_replicas(reduce_leaf, value)
 
-    def gather(self, value: Any, axis: int) -> Any:
-        """The replicas' values joined along an axis.
+    def gather(self, value: PyTree, axis: int) -> PyTree:
+        """Concatenate the replicas' values along an axis.
 
         Args:
-          value: what `run` returned.
-          axis: the axis.
-
-        Returns:
-          The same structure with one tensor for each `PerReplica`.
+          value: Result of `run`.
+          axis: Axis to concatenate along.
 
         Example:
           >>> import meshflow as tf
@@ -100,7 +102,7 @@ class ReductionsAndGathers:
         """
         require_cross_replica("gather")
 
-        def joined(leaf: Any) -> Any:
+        def gather_leaf(leaf: PerReplica | TensorLike) -> Tensor:
             if not isinstance(leaf, PerReplica):
                 tensor = gatherable(leaf, "gather")
                 return concat([tensor] * self.num_replicas_in_sync, axis)
@@ -108,13 +110,10 @@ class ReductionsAndGathers:
             _check_joinable(values, axis)
             return concat(values, axis)
 
-        return map_replicas(joined, value)
+        return map_replicas(gather_leaf, value)
 
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """This process's replicas' values as a tuple.
-
-        Args:
-          value: what `run` returned.
+    def experimental_local_results(self, value: PyTree) -> tuple[PyTree, ...]:
+        """Return the values of this process's replicas as a tuple.
 
         Example:
           >>> import meshflow as tf
@@ -122,14 +121,14 @@ class ReductionsAndGathers:
           >>> strategy.experimental_local_results(strategy.run(lambda: tf.constant(1)))[1].numpy().tolist()
           1
         """
-        several = (PerReplica, MirroredVariable, SyncOnReadVariable)
-        return value.values if isinstance(value, several) else (value,)
+        classes = (PerReplica, MirroredVariable, SyncOnReadVariable)
+        return value.values if isinstance(value, classes) else (value,)
 
     unwrap = experimental_local_results
 
 
 def require_cross_replica(method: str) -> None:
-    """Raises RuntimeError, naming the method, while a replica runs."""
+    """Raise a RuntimeError that names the method if a replica is running."""
     if spanning() is not None:
         raise RuntimeError(
             f"Strategy.{method}: Method requires being in cross-replica context, use "
@@ -137,20 +136,20 @@ def require_cross_replica(method: str) -> None:
         )
 
 
-def replica_axes(axis: Any) -> list[int]:
-    """Axes of stacked values of replicas: that of the replicas, and those within each."""
+def replica_axes(axis: int | Sequence[int] | None) -> list[int]:
+    """Return the axes of stacked values: the replica axis, and those within each replica."""
     inner = [] if axis is None else np.atleast_1d(axis).tolist()
     return [0, *(a + 1 if a >= 0 else a for a in inner)]
 
 
-def _count(tensor: Any, axis: Any) -> int:
-    """The number of elements that a reduction over some axes makes one of."""
+def _count(tensor: Tensor, axis: int | Sequence[int]) -> int:
+    """Count the elements that a reduction over some axes combines to one."""
     sizes = tensor.shape.as_list()
     axes = {int(a) % len(sizes) for a in np.atleast_1d(axis)} if sizes else set()
     return int(np.prod([sizes[a] for a in axes], dtype=np.int64))
 
 
-def _check_joinable(values: Sequence[Any], axis: int) -> None:
+def _check_joinable(values: Sequence[Tensor], axis: int) -> None:
     shapes = [tuple(v.shape.as_list()) for v in values]
     if len({len(shape) for shape in shapes}) > 1:
         raise InvalidArgumentError(

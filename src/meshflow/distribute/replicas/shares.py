@@ -1,11 +1,11 @@
-"""What a traced share of a batch knows of the whole: a micro-batch on one device."""
+"""Shares of a batch: micro-batches on one device, with access to values of all shares."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
@@ -14,30 +14,34 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.recompute import HostMemory, Waiting
 from meshflow.core.runtime.context import context
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.placement.layout import dimensions_of
+
+if TYPE_CHECKING:
+    from meshflow.core.variables.variable import Variable
 
 __all__ = ["LocalPart", "Shares", "current_shares", "in_shares", "variable_of"]
 
+_Capture = TypeVar("_Capture")
+
 
 class Shares:
-    """The shares that a batch is divided into while a region computes loss and gradients.
+    """Partition of a batch into shares while a region computes the loss and gradients.
 
-    The loss of the batch is the mean of those of the shares: a mean over rows is the share's own mean, a sum
-    over rows counts `count` times.
+    The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
+    computed within the share; a sum over rows is multiplied by `count`.
 
     Args:
-      strategy: the strategy.
-      axes: the mesh dimensions that rows are divided over.
-      sizes: the sizes of these.
-      micro_batches: how many shares a device has, one after the other.
-      divided: whether devices have different rows; otherwise all compute the same.
+      strategy: Strategy that computes the region.
+      axes: Mesh dimensions that rows are split over.
+      sizes: Sizes of these dimensions.
+      micro_batches: Number of shares of a device, which it computes one after the other.
+      divided: Whether devices have different rows; otherwise, all compute the same rows.
 
     Attributes:
-      count: how many shares there are.
-      noted: (metric, value) pairs of means that are to be updated by the whole batch's value.
-      totals: the means over all shares that were asked for.
-      inside: whether a layer is running that is computed again as one.
+      noted: Pairs (metric, value) of means that are updated with the value of the full batch.
+      totals: Means over all shares that the trace has requested.
+      inside: Whether the trace is inside a layer that is rematerialized as a unit.
     """
 
     def __init__(
@@ -53,14 +57,14 @@ class Shares:
         self.sizes = tuple(sizes)
         self.micro_batches = micro_batches
         self.divided = divided
-        self.noted: list[tuple[Any, Any]] = []
+        self.noted: list[tuple[object, TensorLike]] = []
         self.totals: list[Total] = []
         self.inside = False
         self._local: dict[int, LocalPart] = {}
 
     @property
     def devices(self) -> int:
-        """How many devices divide the rows."""
+        """Return the number of devices that the rows are split over."""
         count = 1
         for size in self.sizes:
             count *= size
@@ -68,51 +72,36 @@ class Shares:
 
     @property
     def row_parts(self) -> int:
-        """Into how many parts the rows that are computed at the same time are divided."""
+        """Return the number of parts of the rows that are computed at the same time."""
         return self.devices if self.divided else 1
 
     @property
     def count(self) -> int:
-        """How many shares there are in all."""
+        """Return the number of shares."""
         return self.devices * self.micro_batches
 
-    def note(self, metric: Any, value: Any) -> None:
-        """Has a metric updated by the mean of a value over all shares.
-
-        Args:
-          metric: a metric of means.
-          value: this share's.
-        """
+    def note(self, metric: object, value: TensorLike) -> None:
+        """Record a value, with the mean of which over all shares a metric is updated."""
         self.noted.append((metric, value))
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over the devices that compute their shares at the same time; gradients flow through it.
-
-        Args:
-          value: this device's.
-        """
+        """Average a value over the devices that compute at the same time, with a gradient."""
         return apply(_mean, (value,), (self.axes,)) if self.devices > 1 else value
 
     def mean_of_all(self, value: Tensor) -> Tensor:
-        """The mean over all shares, also those that are computed later; no gradient flows through it.
+        """Average a value over all shares, including those that are computed later; without gradient.
 
-        What it is the mean of must follow from the batch alone, such as how many labels count.
-
-        Args:
-          value: this share's, a scalar.
+        The value must depend on the batch only, such as the number of labels that are not masked.
         """
         total = Total(value)
         self.totals.append(total)
         return total._as_tensor()
 
-    def local(self, variable: Any) -> Tensor:
-        """This device's part of a weight that a rule splits over dimensions of the batch, such as experts.
+    def local(self, variable: Variable) -> Tensor:
+        """Return this device's part of a weight that is split over batch dimensions, such as experts.
 
-        Nothing is gathered, and its gradient is not summed over these dimensions: what arrives from other devices
-        must come by the layer's own exchange.
-
-        Args:
-          variable: the weight.
+        The weight is not gathered, and its gradient is not summed over these dimensions: the layer
+        itself must exchange values with the other devices.
         """
         parts = self._local
         if id(variable) not in parts:
@@ -120,27 +109,19 @@ class Shares:
         return parts[id(variable)]._as_tensor()
 
     @property
-    def recompute(self) -> Any:
-        """What the backward pass computes again; see `ParallelOptions`."""
+    def recompute(self) -> str | bool:
+        """Return the option `recompute` of `ParallelOptions`."""
         return self.strategy.options.recompute
 
     def waiting(self, layer: str) -> Waiting | None:
-        """Where what the backward pass needs of a layer waits for it; None on the device.
-
-        Args:
-          layer: the layer's name.
-        """
+        """Return the storage for the residuals of a layer, or None if they remain on the device."""
         if not self.strategy.options.offloads("activations", layer):
             return None
         return self.strategy.scratch or HostMemory()
 
 
 class Total:
-    """What a trace reads in place of a mean over all shares, which is computed before them.
-
-    Args:
-      value: the share's value.
-    """
+    """Placeholder that a trace reads for a mean over all shares, which is computed before them."""
 
     _write_only = False
     name = "total"
@@ -157,16 +138,11 @@ class Total:
 
 
 class LocalPart:
-    """What a trace reads in place of a variable: the part of it that is on this device.
-
-    Args:
-      variable: the variable.
-      axes: the mesh dimensions that devices are told apart by.
-    """
+    """Placeholder that a trace reads for the part of a variable on this device."""
 
     _write_only = False
 
-    def __init__(self, variable: Any, axes: Sequence[str]) -> None:
+    def __init__(self, variable: Variable, axes: Sequence[str]) -> None:
         self.variable = variable
         self.name = variable.name
         self.dtype = variable.dtype
@@ -183,12 +159,13 @@ class LocalPart:
         return context.trace.read(self)
 
 
-def variable_of(capture: Any) -> Any:
-    """The variable of which a trace reads a part, or what it reads itself."""
+def variable_of(capture: _Capture | LocalPart) -> _Capture | Variable:
+    """Return the variable of a `LocalPart`, or another captured object itself."""
     return capture.variable if isinstance(capture, LocalPart) else capture
 
 
-# Each device differentiates its own loss: what others owe to a mean comes back by the same mean.
+# Each device differentiates its own loss; gradients with respect to a mean are averaged over the
+# devices, too.
 _mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_foldable=False)
 
 
@@ -201,13 +178,13 @@ _current = _Current()
 
 
 def current_shares() -> Shares | None:
-    """The shares of the region that is being traced, or None."""
+    """Return the shares of the region that is being traced, or None."""
     return _current.shares
 
 
 @contextmanager
 def in_shares(shares: Shares | None) -> Iterator[None]:
-    """Makes shares the current ones."""
+    """Set the shares of the current thread."""
     saved = _current.shares, context.on_parts
     _current.shares, context.on_parts = shares, shares is not None
     try:

@@ -1,8 +1,9 @@
-"""`Strategy.run` for several replicas: the function traced for one replica, mapped over all.
+"""`Strategy.run` for several replicas: a function is traced for one replica and mapped over all.
 
-Replicas with arguments of one shape are one `vmap` over the mesh axis `AXIS`. Replicas with different
-shapes, as in the last batch of a dataset, are traced once for each shape, and their programs are
-evaluated side by side, meeting at each collective.
+If the arguments of all replicas have the same shapes, the program is one `vmap` over the mesh axis
+`REPLICA_AXIS`. If shapes differ, as in the last batch of a dataset, the function is traced once for
+each shape, and the programs of the replicas are evaluated in lockstep, from one collective to the
+next.
 """
 
 from __future__ import annotations
@@ -27,20 +28,31 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.collectives import AXIS
-from meshflow.distribute.replicas.context import ReplicaContext, SizeWantedError, entered
+from meshflow.distribute.replicas.context import (
+    ReplicaContext,
+    ReplicaStrategy,
+    SizeWantedError,
+    entered,
+)
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ArrayLike, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
 __all__ = ["run_replicas"]
 
 
-def run_replicas(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Runs a replica function for all replicas of a strategy; see `Strategy.run`."""
+def run_replicas(
+    strategy: ReplicaStrategy,
+    fn: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    kwargs: dict[str, PyTree],
+) -> PyTree:
+    """Run a function for all replicas of a strategy; see `Strategy.run`."""
     count = strategy.num_replicas_in_sync
     leaves: list[Any] = []
 
-    def found(leaf: Any) -> Any:
+    def convert_leaf(leaf: object) -> object:
         if isinstance(leaf, PerReplica):
             if not isinstance(leaf, Stacked):
                 leaf = stack([convert_to_tensor(v) for v in leaf.values])
@@ -49,57 +61,64 @@ def run_replicas(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) 
         leaves.append(leaf)
         return leaf
 
-    structure = map_replicas(found, (args, kwargs))
+    structure = map_replicas(convert_leaf, (args, kwargs))
 
-    def template(replica: int) -> Any:
-        def shape_of(leaf: Any) -> Any:
+    def make_template(replica: int) -> PyTree:
+        def to_shape(leaf: object) -> object:
             if isinstance(leaf, Stacked):
                 return _struct(leaf.stacked, 1)
             if isinstance(leaf, PerReplica):
                 return _struct(leaf.values[replica])
             return _struct(leaf) if isinstance(leaf, Tensor) else leaf
 
-        return map_replicas(shape_of, structure)
+        return map_replicas(to_shape, structure)
 
     if any(isinstance(v, PerReplica) and not isinstance(v, Stacked) for v in leaves):
-        templates = [template(i) for i in range(count)]
-        parts = [
+        templates = [make_template(i) for i in range(count)]
+        parts: list[list[Any]] = [
             [v.values[i] if isinstance(v, PerReplica) else v for v in leaves if _is_tensor(v)]
             for i in range(count)
         ]
-        program = strategy._program(fn, templates, lambda: LockstepProgram(strategy, fn, templates))
-        return program(parts)
+        lockstep_program = strategy.get_program(
+            fn, templates, lambda: LockstepProgram(strategy, fn, templates)
+        )
+        return lockstep_program(parts)
     tensors = [v for v in leaves if _is_tensor(v)]
-    own = [isinstance(v, Stacked) for v in tensors]
-    one = template(0)
-    program = strategy._program(fn, (one, own), lambda: SpmdProgram(strategy, fn, one, own))
+    mapped = [isinstance(v, Stacked) for v in tensors]
+    template = make_template(0)
+    program = strategy.get_program(
+        fn, (template, mapped), lambda: SpmdProgram(strategy, fn, template, mapped)
+    )
     return program([v.stacked if isinstance(v, Stacked) else v for v in tensors])
 
 
-def _is_tensor(leaf: Any) -> bool:
+def _is_tensor(leaf: object) -> bool:
     return isinstance(leaf, (PerReplica, Tensor))
 
 
-def _struct(tensor: Tensor, skipped: int = 0) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list())[skipped:], tensor.dtype.dtype)
+def _struct(tensor: Tensor, num_skipped: int = 0) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list())[num_skipped:], tensor.dtype.dtype)
 
 
 def _trace_replica(
-    strategy: Any, fn: Callable[..., Any], template: Any, replica: ReplicaContext | None = None
+    strategy: ReplicaStrategy,
+    fn: Callable[..., PyTree],
+    template: PyTree,
+    replica: ReplicaContext | None = None,
 ) -> Traced:
-    """The function traced for one replica whose arguments have the template's shapes."""
+    """Trace a function for one replica with arguments of the template's shapes."""
     replica = replica or ReplicaContext(strategy, None)
     leaves, tree = jax.tree.flatten(template)
     specs = tuple(
         TensorSpec(v.shape, v.dtype) for v in leaves if isinstance(v, jax.ShapeDtypeStruct)
     )
 
-    def call(*symbolic: Any) -> Any:
-        supply = iter(symbolic)
-        full = [next(supply) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
-        args, kwargs = jax.tree.unflatten(tree, full)
+    def call(*symbolic: Tensor) -> PyTree:
+        tensors = iter(symbolic)
+        filled = [next(tensors) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
+        args, kwargs = jax.tree.unflatten(tree, filled)
         with entered(replica):
-            # Only in here is a variable's value the replica's own.
+            # Variables must be read in this context, where they have the values of the replica.
             scope: Any = context.trace
             result = fn(*args, **kwargs)
             return nest.map_structure(lambda leaf: _read(leaf, scope.created), result)
@@ -111,79 +130,97 @@ def _trace_replica(
 
 
 class _Made:
-    """A variable that the replica function made and returns, which `run` returns as it is."""
+    """Result of a replica function that is a variable created by it; `run` returns the variable."""
 
     def __init__(self, variable: Variable) -> None:
         self.variable = variable
 
 
-def _read(leaf: Any, created: list[Any]) -> Any:
+def _read(leaf: object, created: Sequence[Variable]) -> object:
     if not isinstance(leaf, Variable):
         return leaf
-    return _Made(leaf) if any(leaf is made for made in created) else leaf.value()
+    return _Made(leaf) if any(leaf is v for v in created) else leaf.value()
 
 
-def _filled(structure: Any, values: Sequence[Any]) -> Any:
-    def own(leaf: Any) -> Any:
+def _filled(structure: PyTree, values: Sequence[PerReplica]) -> PyTree:
+    def convert_leaf(leaf: object) -> object:
         if isinstance(leaf, IndexedSlices):
             return _rows_of_each(leaf)
         return leaf.variable if isinstance(leaf, _Made) else leaf
 
-    return map_replicas(own, fill(structure, values))
+    return map_replicas(convert_leaf, fill(structure, values))
 
 
-def _rows_of_each(rows: IndexedSlices) -> Any:
-    """Slices whose parts are of all replicas as a value for each."""
+def _rows_of_each(rows: IndexedSlices) -> PerReplica:
+    """Convert slices of per-replica tensors to a `PerReplica` of slices."""
     parts: list[Any] = rows._state_parts()
     counts = {len(part.values) for part in parts if isinstance(part, PerReplica)}
-    each = [part.values if isinstance(part, PerReplica) else [part] * max(counts) for part in parts]
-    return PerReplica([IndexedSlices(*of_one) for of_one in zip(*each, strict=True)])
+    columns = [
+        part.values if isinstance(part, PerReplica) else [part] * max(counts) for part in parts
+    ]
+    return PerReplica([IndexedSlices(*row) for row in zip(*columns, strict=True)])
 
 
 class Shared:
-    """What a traced replica function uses and writes, with the replicas' own variables told apart.
+    """Variables of a traced replica function, including those with one value per replica.
 
-    Args:
-      traced: the function.
+    Attributes:
+      own: For each captured value, whether every replica has its own value.
+      writes_own: For each written variable, whether every replica has its own value.
+      sources: Captured values; stacked variables in the place of those with one value per replica.
+      targets: Written variables; stacked variables in the place of those with one value per
+        replica.
     """
 
     def __init__(self, traced: Traced) -> None:
-        self.own = [hasattr(c, "_parts") for c in traced.captures]
-        self.writes_own = [hasattr(v, "_parts") for v in traced.writes]
-        self.sources = [c._parts._stacked if hasattr(c, "_parts") else c for c in traced.captures]
-        self.targets = [v._parts._stacked if hasattr(v, "_parts") else v for v in traced.writes]
+        self.own = [hasattr(c, "sync_on_read_variable") for c in traced.captures]
+        self.writes_own = [hasattr(v, "sync_on_read_variable") for v in traced.writes]
+        self.sources = [_get_stacked(c) for c in traced.captures]
+        self.targets = [_get_stacked(v) for v in traced.writes]
 
     def captures(self) -> list[Tensor]:
-        """The captured values; of a replica's own variable, those of all replicas stacked."""
+        """Return the captured values, stacked over the replicas if every replica has its own value."""
         return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.sources]
 
     def assign(self, values: Sequence[Tensor]) -> None:
-        """Writes new values to the written variables."""
+        """Write new values to the written variables."""
         for variable, value in zip(self.targets, values, strict=True):
             variable._write(value)
 
 
+def _get_stacked(capture: Any) -> Any:
+    """Return the stacked variable of a variable with one value per replica, or another object itself."""
+    variable = getattr(capture, "sync_on_read_variable", None)
+    return capture if variable is None else variable.stacked_variable
+
+
 class SpmdProgram:
-    """A replica function traced for one replica and mapped over all.
+    """Program of a replica function that is traced for one replica and mapped over all.
 
     Args:
-      strategy: the strategy.
-      fn: the function.
-      template: its (args, kwargs) with the shape of each tensor.
-      own: for each tensor, whether every replica has its own, stacked along the first axis.
+      strategy: Strategy of the replicas.
+      fn: Function to trace.
+      template: Structure (args, kwargs) with a `jax.ShapeDtypeStruct` for each tensor.
+      mapped: For each tensor, whether every replica has its own value, stacked along the first axis.
     """
 
-    def __init__(self, strategy: Any, fn: Any, template: Any, own: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        strategy: ReplicaStrategy,
+        fn: Callable[..., PyTree],
+        template: PyTree,
+        mapped: Sequence[bool],
+    ) -> None:
         traced = self._traced = _trace_replica(strategy, fn, template)
         self.initializes = traced.initializes
         shared = self._shared = Shared(traced)
-        own_writes = shared.writes_own
-        in_axes = tuple(0 if mapped else None for mapped in [*own, *shared.own])
-        out_axes = tuple([0] * traced.count + [0 if mapped else None for mapped in own_writes])
+        mapped_writes = shared.writes_own
+        in_axes = tuple(0 if m else None for m in [*mapped, *shared.own])
+        out_axes = tuple([0] * traced.count + [0 if m else None for m in mapped_writes])
 
-        def run(operands: Any, _: Any) -> list[Any]:
+        def run(operands: Sequence[Sequence[jax.Array]], _: object) -> list[jax.Array]:
             arguments, captures = operands
-            mapped = jax.vmap(
+            run_mapped = jax.vmap(
                 lambda *arrays: tuple(traced.arrays(arrays, ())),
                 in_axes=in_axes,
                 out_axes=out_axes,
@@ -192,11 +229,11 @@ class SpmdProgram:
                 spmd_axis_name=AXIS,
             )
             try:
-                return list(mapped(*arguments, *captures))
+                return list(run_mapped(*arguments, *captures))
             except ValueError as error:
                 if "out_axes" not in str(error):
                     raise
-                names = [v.name for v, p in zip(traced.writes, own_writes, strict=True) if not p]
+                names = [v.name for v, m in zip(traced.writes, mapped_writes, strict=True) if not m]
                 raise InvalidValueError(
                     f"Replicas write different values to one of the variables {names}, which have no "
                     "aggregation. Create it with aggregation=tf.VariableAggregation.SUM, MEAN or "
@@ -205,8 +242,8 @@ class SpmdProgram:
 
         self._op = Op(traced.name, run, heavy=True)
 
-    def __call__(self, arguments: list[Tensor]) -> Any:
-        """Runs on tensors: those of replicas stacked, and those that all share."""
+    def __call__(self, arguments: list[Tensor]) -> PyTree:
+        """Run the program on tensors, either stacked over the replicas or shared by them."""
         outputs = apply(self._op, (arguments, self._shared.captures()))
         count = self._traced.count
         self._shared.assign(outputs[count:])
@@ -214,25 +251,27 @@ class SpmdProgram:
 
 
 class LockstepProgram:
-    """A replica function traced for each shape of arguments, evaluated for all replicas together.
+    """Programs of a replica function for each shape of arguments, evaluated in lockstep.
 
     Args:
-      strategy: the strategy.
-      fn: the function.
-      templates: for each replica, the function's (args, kwargs) with the shape of each tensor.
+      strategy: Strategy of the replicas.
+      fn: Function to trace.
+      templates: For each replica, the structure (args, kwargs) as in `SpmdProgram`.
 
     Raises:
-      InvalidArgumentError: when the replicas return or write different things, or use a collective
+      InvalidArgumentError: If the replicas return or write different tensors, or use a collective
         inside a loop or on tensors of different shapes.
     """
 
-    def __init__(self, strategy: Any, fn: Any, templates: Sequence[Any]) -> None:
+    def __init__(
+        self, strategy: ReplicaStrategy, fn: Callable[..., PyTree], templates: Sequence[PyTree]
+    ) -> None:
         self._traced = _trace_each(strategy, fn, templates)
         self.initializes = any(traced.initializes for traced in self._traced)
         self._shared = [Shared(traced) for traced in self._traced]
         first, *others = self._traced
-        for other in others:
-            if other.count != first.count or list(map(id, other.writes)) != list(
+        for traced in others:
+            if traced.count != first.count or list(map(id, traced.writes)) != list(
                 map(id, first.writes)
             ):
                 raise InvalidArgumentError(
@@ -241,26 +280,27 @@ class LockstepProgram:
                 )
         self._op = Op(first.name, self._run, heavy=True)
 
-    def _run(self, operands: Any, _: Any) -> list[Any]:
+    def _run(self, operands: Sequence[Sequence[jax.Array]], _: object) -> list[jax.Array]:
         arguments, captures = (iter(arrays) for arrays in operands)
         programs = []
         for replica, traced in enumerate(self._traced):
-            own = self._shared[replica].own
-            inputs = [next(arguments) for _ in range(len(traced.closed.in_avals) - len(own))]
-            for mapped in own:
+            mapped_captures = self._shared[replica].own
+            count = len(traced.closed.in_avals) - len(mapped_captures)
+            inputs = [next(arguments) for _ in range(count)]
+            for mapped in mapped_captures:
                 value = next(captures)
                 inputs.append(value[replica] if mapped else value)
             programs.append(_steps(traced.closed.jaxpr, traced.closed.consts, inputs, replica))
         outputs = _meet(programs)
         count = self._traced[0].count
-        results = [value for replica in outputs for value in replica[:count]]
+        results: list[Any] = [value for replica in outputs for value in replica[:count]]
         for index, mapped in enumerate(self._shared[0].writes_own, count):
             values = [replica[index] for replica in outputs]
             results.append(jnp.stack(values) if mapped else values[0])
         return results
 
-    def __call__(self, parts: Sequence[Sequence[Tensor]]) -> Any:
-        """Runs on the tensors of each replica."""
+    def __call__(self, parts: Sequence[Sequence[Tensor]]) -> PyTree:
+        """Run the programs on the tensors of each replica."""
         arguments = [tensor for part in parts for tensor in part]
         captures = [tensor for shared in self._shared for tensor in shared.captures()]
         outputs = apply(self._op, (arguments, captures))
@@ -271,53 +311,57 @@ class LockstepProgram:
         return _filled(traced.structure, values)
 
 
-def _trace_each(strategy: Any, fn: Any, templates: Sequence[Any]) -> list[Traced]:
-    """The function traced for each replica, once for those with arguments of the same shapes.
+def _trace_each(
+    strategy: ReplicaStrategy, fn: Callable[..., PyTree], templates: Sequence[PyTree]
+) -> list[Traced]:
+    """Trace a function for each replica, once for all replicas with arguments of the same shapes.
 
-    What a replica gets from `all_gather` has a shape that depends on the others. So tracing stops where
-    it needs their sizes, and starts again when all replicas have come there.
+    The result of `all_gather` has a shape that depends on the other replicas. Therefore, tracing
+    stops at an `all_gather` with unknown sizes, and is repeated when all replicas have reached it.
     """
     leaves = [jax.tree.leaves(template) for template in templates]
     keys = [
         tuple((v.shape, v.dtype) for v in flat if isinstance(v, jax.ShapeDtypeStruct))
         for flat in leaves
     ]
-    known: tuple[tuple[int, ...], ...] = ()
+    sizes: tuple[tuple[int, ...], ...] = ()
     while True:
-        traced: dict[Any, Traced] = {}
-        wanted: dict[Any, int] = {}
+        traced: dict[object, Traced] = {}
+        required: dict[object, int] = {}
         for key, template in zip(keys, templates, strict=True):
-            if key not in traced and key not in wanted:
-                replica = ReplicaContext(strategy, None, known)
+            if key not in traced and key not in required:
+                replica = ReplicaContext(strategy, None, sizes)
                 try:
                     traced[key] = _trace_replica(strategy, fn, template, replica)
                 except SizeWantedError as error:
-                    wanted[key] = error.args[0]
-        if not wanted:
+                    required[key] = error.args[0]
+        if not required:
             return [traced[key] for key in keys]
         if traced:
             raise InvalidArgumentError(_DIFFERENT_COLLECTIVES)
-        known = (*known, tuple(wanted[key] for key in keys))
+        sizes = (*sizes, tuple(required[key] for key in keys))
 
 
 _DIFFERENT_COLLECTIVES = (
     "Strategy.run: replicas whose arguments have different shapes call different collectives."
 )
-_Collective = tuple[Any, list[Any]]
+_Collective = tuple[JaxprEqn, list[ArrayLike]]
+_Program = Generator[_Collective, list[ArrayLike], list[ArrayLike]]
 
 
 def _steps(
-    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], replica: int
-) -> Generator[_Collective, list[Any], list[Any]]:
-    """Evaluates a jaxpr up to each collective, which it yields with its operands."""
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    known.update(zip(jaxpr.invars, arguments, strict=True))
+    jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[ArrayLike], replica: int
+) -> _Program:
+    """Evaluate a jaxpr; at each collective, yield it with its operands and receive its results."""
+    values: dict[Var, ArrayLike] = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
 
-    def value(atom: Any) -> Any:
-        return atom.val if isinstance(atom, jex_core.Literal) else known[atom]
+    def get_value(atom: Atom) -> ArrayLike:
+        return atom.val if isinstance(atom, jex_core.Literal) else values[atom]
 
+    results: list[ArrayLike]
     for equation in jaxpr.eqns:
-        operands = [value(v) for v in equation.invars]
+        operands = [get_value(v) for v in equation.invars]
         name = equation.primitive.name
         if name == "axis_index" and equation.params["axis_name"] == AXIS:
             results = [np.int32(replica)]
@@ -334,44 +378,46 @@ def _steps(
             results = yield from _steps(opened(inner[0]), body_consts, operands, replica)
         else:
             params = equation.primitive.get_bind_params(equation.params)
-            found = equation.primitive.bind(*operands, **params)
-            results = list(found) if equation.primitive.multiple_results else [found]
-        known.update(zip(equation.outvars, results, strict=True))
-    return [value(v) for v in jaxpr.outvars]
+            outputs = equation.primitive.bind(*operands, **params)
+            results = list(outputs) if equation.primitive.multiple_results else [outputs]
+        values.update(zip(equation.outvars, results, strict=True))
+    return [get_value(v) for v in jaxpr.outvars]
 
 
-def _over_replicas(equation: Any) -> bool:
+def _over_replicas(equation: JaxprEqn) -> bool:
     axes = equation.params.get("axes", equation.params.get("axis_name", ()))
     return AXIS in (axes if isinstance(axes, (tuple, list)) else (axes,))
 
 
-def _collective_inside(jaxpr: Any) -> bool:
+def _collective_inside(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     return any(
         _over_replicas(e) or any(_collective_inside(inner) for inner in inner_jaxprs(e))
         for e in opened(jaxpr).eqns
     )
 
 
-def _meet(programs: Sequence[Generator[_Collective, list[Any], list[Any]]]) -> list[list[Any]]:
-    """Advances all replicas from collective to collective until they return."""
+def _meet(programs: Sequence[_Program]) -> list[list[ArrayLike]]:
+    """Advance the programs of all replicas from collective to collective until they return."""
     returned: list[Any] = [None] * len(programs)
-    answers: list[Any] = [None] * len(programs)
+    results: list[Any] = [None] * len(programs)
     while True:
-        asked: list[_Collective] = []
+        calls: list[_Collective] = []
         for index, program in enumerate(programs):
             try:
-                asked.append(program.send(answers[index]))
+                calls.append(program.send(results[index]))
             except StopIteration as end:
                 returned[index] = end.value
-        if not asked:
+        if not calls:
             return returned
-        if len(asked) < len(programs) or len({e.primitive for e, _ in asked}) > 1:
+        if len(calls) < len(programs) or len({e.primitive for e, _ in calls}) > 1:
             raise InvalidArgumentError(_DIFFERENT_COLLECTIVES)
-        answers = _combined([equation for equation, _ in asked], [values for _, values in asked])
+        results = _combined([equation for equation, _ in calls], [values for _, values in calls])
 
 
-def _combined(equations: Sequence[Any], operands: Sequence[list[Any]]) -> list[list[Any]]:
-    """What a collective gives each replica."""
+def _combined(
+    equations: Sequence[JaxprEqn], operands: Sequence[list[Any]]
+) -> list[list[ArrayLike]]:
+    """Compute the results of a collective for all replicas."""
     name, params = equations[0].primitive.name, equations[0].params
     columns = list(zip(*operands, strict=True))
     for column in columns:

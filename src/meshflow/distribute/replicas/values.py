@@ -1,24 +1,25 @@
-"""Values that differ from replica to replica."""
+"""Values that differ between replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.ops.array import stack as join
 
 __all__ = ["DistributedValues", "PerReplica"]
 
 
 class PerReplica(tuple):
-    """One value for each replica.
+    """Tuple of one value for each replica.
 
     Attributes:
-      values: the values, as a tuple.
+      values: Values of the replicas, as a tuple.
 
     Example:
       >>> import meshflow as tf
@@ -31,16 +32,16 @@ class PerReplica(tuple):
     """
 
     __slots__ = ()
-    # One value of the program: `tf.nest` does not look inside.
+    # A `PerReplica` is a leaf for `tf.nest`, although it is a tuple.
     leaf_of_nests = True
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The replicas' values."""
+        """Return the values of the replicas."""
         return tuple(self)
 
-    def _described(self, describe: Callable[[Any], str]) -> str:
-        lines = ",\n".join(f"  {i}: {describe(v)}" for i, v in enumerate(self.values))
+    def _described(self, format_value: Callable[[Any], str]) -> str:
+        lines = ",\n".join(f"  {i}: {format_value(v)}" for i, v in enumerate(self.values))
         return f"PerReplica:{{\n{lines}\n}}"
 
     def __repr__(self) -> str:
@@ -51,18 +52,18 @@ class PerReplica(tuple):
 
 
 class Stacked(PerReplica):
-    """Values of one shape, kept as one tensor with the replicas along its first axis."""
+    """Per-replica values of one shape, stored as one tensor with the replicas along its first axis."""
 
     __slots__ = ()
 
     @property
-    def stacked(self) -> Any:
-        """The tensor of shape [replicas, ...]."""
+    def stacked(self) -> Tensor:
+        """Return the tensor of shape [replicas, ...]."""
         return tuple.__getitem__(self, 0)
 
     @property
-    def values(self) -> tuple[Any, ...]:
-        """The replicas' values."""
+    def values(self) -> tuple[Tensor, ...]:
+        """Return the values of the replicas."""
         stacked = self.stacked
         return tuple(stacked[i] for i in range(stacked.shape[0]))
 
@@ -71,21 +72,17 @@ DistributedValues = PerReplica
 
 
 class PerReplicaSpec(TypeSpec):
-    """What a `PerReplica` looks like from outside.
-
-    Args:
-      *value_specs: the spec of each replica's value.
-    """
+    """Spec of a `PerReplica`."""
 
     __slots__ = ("_value_specs",)
 
-    def __init__(self, *value_specs: Any) -> None:
+    def __init__(self, *value_specs: TypeSpec) -> None:
         self._value_specs = value_specs
 
-    def is_compatible_with(self, value: Any) -> bool:
-        """Whether a `PerReplica` or another spec has values that the replicas' specs describe."""
+    def is_compatible_with(self, value: object) -> bool:
+        """Check whether a `PerReplica` or another spec is compatible with the replicas' specs."""
         if isinstance(value, PerReplicaSpec):
-            others: tuple[Any, ...] = value._value_specs
+            others: tuple[object, ...] = value._value_specs
         elif isinstance(value, PerReplica):
             others = value.values
         else:
@@ -104,9 +101,9 @@ class PerReplicaSpec(TypeSpec):
         return f"PerReplicaSpec({', '.join(map(repr, self._value_specs))})"
 
 
-def _register(kind: type[Any]) -> None:
+def _register(cls: type[PerReplica]) -> None:
     jax.tree_util.register_pytree_node(
-        kind, lambda v: (tuple(v), None), lambda _, children: kind(children)
+        cls, lambda v: (tuple(v), None), lambda _, children: cls(children)
     )
 
 
@@ -114,8 +111,8 @@ _register(PerReplica)
 _register(Stacked)
 
 
-def map_replicas(function: Callable[[Any], Any], structure: Any) -> Any:
-    """Applies a function to the leaves of a structure, where a `PerReplica` is a leaf."""
+def map_replicas(function: Callable[[Any], object], structure: PyTree) -> PyTree:
+    """Apply a function to the leaves of a structure, with each `PerReplica` as a leaf."""
     if isinstance(structure, PerReplica):
         return function(structure)
     if isinstance(structure, dict):
@@ -127,10 +124,10 @@ def map_replicas(function: Callable[[Any], Any], structure: Any) -> Any:
     return function(structure)
 
 
-def stack(values: Any) -> Any:
-    """A `Stacked` when all values are tensors of one shape and dtype, else a `PerReplica`."""
-    tensors = list(values)
-    alike = all(isinstance(t, Tensor) for t in tensors)
-    if alike and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
+def stack(values: Iterable[object]) -> PerReplica:
+    """Create a `Stacked` if all values are tensors of one shape and dtype, else a `PerReplica`."""
+    tensors: list[Any] = list(values)
+    are_tensors = all(isinstance(t, Tensor) for t in tensors)
+    if are_tensors and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
         return Stacked((join(tensors),))
     return PerReplica(tensors)

@@ -1,8 +1,8 @@
-"""Variables that replicas share: mirrored ones, and ones with a value for each replica."""
+"""Variables of replicas: mirrored ones, and ones with a value for each replica."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
@@ -12,76 +12,78 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.replicas.collectives import divisible, pmean, psum, stack
 from meshflow.distribute.replicas.context import spanning, stacks
+from meshflow.environment.types import Array
 from meshflow.ops.array import concat, expand_dims, tile
 from meshflow.ops.math import cast, reduce_mean, reduce_sum
+from meshflow.placement.layout import Layout
 
 __all__ = ["MirroredVariable", "SyncOnReadVariable"]
 
 
 def aggregated(variable: Variable, value: Tensor) -> Tensor:
-    """The one value that replicas write to a variable they share."""
-    how = variable.aggregation
-    if how is VariableAggregation.SUM:
+    """Combine the values that replicas write to a mirrored variable."""
+    aggregation = variable.aggregation
+    if aggregation is VariableAggregation.SUM:
         return apply(psum, (value,))
-    if how is VariableAggregation.MEAN:
+    if aggregation is VariableAggregation.MEAN:
         return cast(apply(pmean, (divisible(value),)), value.dtype)
-    if how is VariableAggregation.ONLY_FIRST_REPLICA:
+    if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
         return apply(stack, (value,))[0]
     return value
 
 
 def _of_first_replica(value: Tensor) -> Tensor:
-    """The first replica's value on all of them: what variables begin with."""
+    """Return the first replica's value on all replicas, which is the initial value of variables."""
     return value if spanning() is None else apply(stack, (value,))[0]
 
 
 class MirroredVariable(Variable):
-    """A variable with an equal copy on every device of the strategy.
+    """Variable with an equal copy on every device of the strategy.
 
-    Inside `Strategy.run`, what replicas assign or add is first combined by the variable's
-    `aggregation`; with `NONE` all replicas must write the same value. Made by creating a `tf.Variable`
-    in a strategy's scope.
+    Inside `Strategy.run`, the values that replicas assign or add are first combined by the
+    variable's `aggregation`; with `NONE`, all replicas must write the same value. A `tf.Variable`
+    that is created in a strategy's scope is a `MirroredVariable`.
     """
 
     def _initialize(self, value: Tensor) -> None:
         super()._initialize(_of_first_replica(value))
 
-    def _checked(self, value: Any, method: str) -> Tensor:
+    def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = super()._checked(value, method)
         return tensor if spanning() is None else aggregated(self, tensor)
 
-    def _scatter(self, op: Op, sparse_delta: Any) -> Self:
-        replica, how = spanning(), self.aggregation
-        if replica is None or how is VariableAggregation.NONE:
+    def _scatter(self, op: Op, sparse_delta: IndexedSlices) -> Self:
+        replica, aggregation = spanning(), self.aggregation
+        if replica is None or aggregation is VariableAggregation.NONE:
             return super()._scatter(op, sparse_delta)
         values = super()._checked(sparse_delta.values, "scatter")
         rows = IndexedSlices(values, sparse_delta.indices)
-        if how is VariableAggregation.ONLY_FIRST_REPLICA:
+        if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             rows = IndexedSlices(apply(stack, (values,))[0], apply(stack, (rows.indices,))[0])
         elif op.name in _FIRST_OR_NONE:
             raise NotImplementedError(
                 f"{_FIRST_OR_NONE[op.name]} of a mirrored variable needs the aggregation NONE or "
-                f"ONLY_FIRST_REPLICA in a replica, but {self.name} has {how}."
+                f"ONLY_FIRST_REPLICA in a replica, but {self.name} has {aggregation}."
             )
         else:
-            rows = replica._all_rows(rows, how is VariableAggregation.MEAN)
+            rows = replica.gather_slices(rows, aggregation is VariableAggregation.MEAN)
         self._write(apply(op, (self._as_tensor(), rows.indices, rows.values)))
         return self
 
     @property
-    def values(self) -> tuple[Any, ...]:
-        """The variable of each replica of this process: all copies are equal, so each time this one."""
+    def values(self) -> tuple[Variable, ...]:
+        """Return this variable for each replica of this process, because all copies are equal."""
         return (self,) * len(_own_replicas(self))
 
     def __repr__(self) -> str:
         return _described(self, [super().__repr__()] * len(_own_replicas(self)))
 
 
-# Scatters that cannot be the sum of what replicas do, by the names of their ops.
+# Scatters that cannot be combined from the updates of all replicas: methods by op name.
 _FIRST_OR_NONE = {
     "scatter_min": "scatter_min",
     "scatter_max": "scatter_max",
@@ -90,7 +92,7 @@ _FIRST_OR_NONE = {
 
 
 def _own_replicas(variable: Variable) -> Sequence[int]:
-    """The numbers of this process's replicas."""
+    """Return the indices of this process's replicas."""
     strategy = getattr(variable, "_distribute_strategy", None)
     if strategy is None:
         return range(1)
@@ -100,35 +102,45 @@ def _own_replicas(variable: Variable) -> Sequence[int]:
 def _described(variable: Variable, copies: list[str]) -> str:
     if len(copies) == 1:
         return copies[0]
-    own, other = f"'{variable.name}'", f"'{variable._shared_name}/replica_%d:0'"
-    lines = [f"  {i}: {t.replace(own, other % i) if i else t}" for i, t in enumerate(copies)]
+    first, template = f"'{variable.name}'", f"'{variable._shared_name}/replica_%d:0'"
+    lines = [f"  {i}: {t.replace(first, template % i) if i else t}" for i, t in enumerate(copies)]
     return "\n".join([f"{type(variable).__name__}:{{", ",\n".join(lines), "}"])
 
 
 class SyncOnReadVariable(Variable):
-    """A variable of which every replica has its own value; reading it outside `run` aggregates.
+    """Variable with one value for each replica; reads outside of `run` aggregate the values.
 
-    Made by `tf.Variable(..., synchronization=tf.VariableSynchronization.ON_READ)` in a strategy's scope.
+    It is created by `tf.Variable(..., synchronization=tf.VariableSynchronization.ON_READ)` in a
+    strategy's scope.
     """
 
-    def __init__(self, *args: Any, replicas: int = 1, layout: Any = None, **kwargs: Any) -> None:
-        if "_stacked" in self.__dict__:
+    def __init__(
+        self,
+        *args: Any,
+        replicas: int = 1,
+        layout: Callable[[int], Layout] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if "stacked_variable" in self.__dict__:
             return
         super().__init__(*args, **kwargs)
         first, computed = self.__dict__.pop("_first"), self.__dict__.pop("_computed", None)
-        kind = self.dtype
-        # What one replica sees; `Strategy.run` puts each replica's part of `_stacked` in its place.
-        self._cell = Variable(Tensor(first), trainable=False, dtype=kind, name=self._name)
-        self._cell._parts = self  # type: ignore[attr-defined]
-        # Every replica starts with the whole initial value, also where values are summed.
+        dtype = self.dtype
+        # A replica reads and writes `_cell`; `Strategy.run` replaces it by the replica's row of the
+        # stacked variable.
+        self._cell = Variable(Tensor(first), trainable=False, dtype=dtype, name=self._name)
+        self._cell.sync_on_read_variable = self  # type: ignore[attr-defined]
+        # Every replica starts with the full initial value, even if values are summed.
         copies = jax.numpy.stack([first] * replicas)
-        self._stacked = Variable(Tensor(copies), trainable=False, dtype=kind, name=self._name)
+        self.stacked_variable = Variable(
+            Tensor(copies), trainable=False, dtype=dtype, name=self._name
+        )
         if layout is not None:
-            self._stacked._layout = layout(self._stacked.ndim)
+            self.stacked_variable._layout = layout(self.stacked_variable.ndim)
         if computed is None:
             return
         if spanning() is None:
-            self._stacked._write(self._tiled(computed, replicas))
+            self.stacked_variable._write(self._tiled(computed, replicas))
         else:
             self._cell._write(_of_first_replica(computed))
 
@@ -137,26 +149,28 @@ class SyncOnReadVariable(Variable):
 
     @property
     def _value(self) -> Any:
-        if "_stacked" not in self.__dict__:
+        if "stacked_variable" not in self.__dict__:
             return self.__dict__["_first"]
-        return self._merged(Tensor(self._stacked._value))._value
+        return self._merged(Tensor(self.stacked_variable._value))._value
 
     @_value.setter
     def _value(self, value: Any) -> None:
-        if "_stacked" in self.__dict__:
-            self._stacked._write(self._spread(Tensor(value), self._stacked._shape[0]))
+        if "stacked_variable" in self.__dict__:
+            self.stacked_variable._write(
+                self._spread(Tensor(value), self.stacked_variable._shape[0])
+            )
         else:
             self.__dict__["_first"] = value
 
     def _spread(self, value: Tensor, replicas: int) -> Tensor:
-        """Parts that aggregate to `value`: of a sum each has its share."""
+        """Split a value into parts that aggregate to it; of a sum, each replica has an equal part."""
         if self.aggregation is VariableAggregation.SUM:
             count = np.asarray(replicas, value.dtype.dtype)
             if value.dtype.is_integer:
-                share = value // count
-                rest = value - share * (count - 1)
-                rows = self._tiled(share, replicas - 1)
-                return concat([expand_dims(rest, 0), rows], 0)
+                quotient = value // count
+                remainder = value - quotient * (count - 1)
+                rows = self._tiled(quotient, replicas - 1)
+                return concat([expand_dims(remainder, 0), rows], 0)
             value = value / count
         return self._tiled(value, replicas)
 
@@ -177,14 +191,14 @@ class SyncOnReadVariable(Variable):
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return self._cell.ndim
 
     def _as_tensor(self) -> Tensor:
         if spanning() is not None:
-            own = self._cell._as_tensor()
-            return aggregated(self, own) if stacks.together else own
-        stacked = self._stacked._as_tensor()
+            value = self._cell._as_tensor()
+            return aggregated(self, value) if stacks.reads_merged else value
+        stacked = self.stacked_variable._as_tensor()
         parts, merged = self._written().get(id(self), (None, None))
         return merged if parts is stacked._value else self._merged(stacked)
 
@@ -192,50 +206,47 @@ class SyncOnReadVariable(Variable):
         if spanning() is not None:
             self._cell._write(value)
             return
-        self._stacked._write(self._spread(value, self._stacked._shape[0]))
-        self._written()[id(self)] = self._stacked._as_tensor()._value, value
+        self.stacked_variable._write(self._spread(value, self.stacked_variable._shape[0]))
+        self._written()[id(self)] = self.stacked_variable._as_tensor()._value, value
 
     @property
-    def values(self) -> tuple[Any, ...]:
-        """The variable of each replica of this process."""
+    def values(self) -> tuple[Variable, ...]:
+        """Return the variable of each replica of this process."""
         return tuple(ReplicaPart(self, i) for i in _own_replicas(self))
 
     def __repr__(self) -> str:
         return _described(self, [repr(part) for part in self.values])
 
     def _written(self) -> dict[int, Any]:
-        """Values written in this trace: reading one does not sum over the replicas again."""
+        """Return the values written in this trace, so a read does not sum over the replicas again."""
         trace = context.trace
         return {} if trace is None else trace.__dict__.setdefault("_merged_values", {})
 
 
 class ReplicaPart(Variable):
-    """What one replica has of a `SyncOnReadVariable`, seen from outside `Strategy.run`.
+    """View of one replica's value of a `SyncOnReadVariable`, outside of `Strategy.run`."""
 
-    Args:
-      whole: the variable.
-      index: the replica's number.
-    """
-
-    def __init__(self, whole: SyncOnReadVariable, index: int) -> None:
-        self._whole, self._index = whole, index
+    def __init__(self, variable: SyncOnReadVariable, index: int) -> None:
+        self._whole, self._index = variable, index
         for name in ("_static_shape", "_dtype", "_name", "_synchronization", "_aggregation"):
-            setattr(self, name, getattr(whole, name))
+            setattr(self, name, getattr(variable, name))
         self._trainable = self._autocast = False
         self._constraint = None
 
     @property
-    def _value(self) -> Any:
-        whole: Any = self._whole._stacked._value
-        if isinstance(whole, jax.core.Tracer) or whole.is_fully_addressable:
-            return whole[self._index]
-        # Other processes have the rest; this row is here.
-        starts = ((shard.index[0].start or 0, shard.data) for shard in whole.addressable_shards)
+    def _value(self) -> Array:
+        rows_of_all: Any = self._whole.stacked_variable._value
+        if isinstance(rows_of_all, jax.core.Tracer) or rows_of_all.is_fully_addressable:
+            return rows_of_all[self._index]
+        # Other processes have the remaining rows.
+        starts = (
+            (shard.index[0].start or 0, shard.data) for shard in rows_of_all.addressable_shards
+        )
         start, rows = next((i, d) for i, d in starts if i <= self._index < i + d.shape[0])
         return rows[self._index - start]
 
     def _as_tensor(self) -> Tensor:
-        return self._whole._stacked._as_tensor()[self._index]
+        return self._whole.stacked_variable._as_tensor()[self._index]
 
     def _write(self, value: Tensor) -> None:
-        self._whole._stacked[self._index].assign(value)
+        self._whole.stacked_variable[self._index].assign(value)

@@ -1,1 +1,1 @@
-"""TPUs: the `system` of cores, the `resolver` that finds it, the `strategy` whose replicas take them."""
+"""TPUs: the `system` of cores, the `resolver` that finds it, and the `strategy`."""

@@ -18,34 +18,35 @@ from meshflow.distribute.local_strategies import MirroredStrategy
 from meshflow.distribute.replicas.collectives import AXIS
 from meshflow.distribute.tpu import system as tpu_system
 from meshflow.distribute.tpu.resolver import TPUClusterResolver
+from meshflow.environment.types import PyTree
 from meshflow.placement.mesh import Mesh, device_name
 
 __all__ = ["TPUStrategy"]
 
 
 def _factors(count: int) -> list[int]:
-    """Prime factors of a number, rising."""
-    found, divisor = [], 2
+    """Return the prime factors of an integer in ascending order."""
+    factors, divisor = [], 2
     while count > 1:
         while count % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             count //= divisor
         divisor += 1
-    return found
+    return factors
 
 
 class TPUStrategy(MirroredStrategy):
-    """A replica on each TPU core, or on each group of cores of a device assignment.
+    """Strategy with a replica on each TPU core, or on each group of cores of a device assignment.
 
     Args:
-      tpu_cluster_resolver: a `TPUClusterResolver`; default one of this machine's TPUs.
-      experimental_device_assignment: a `tf.tpu.experimental.DeviceAssignment`; default all cores with
-        a replica each.
-      experimental_spmd_xla_partitioning: accepted; a replica of several cores is always partitioned
-        by XLA.
+      tpu_cluster_resolver: A `TPUClusterResolver`; default a resolver of this machine's TPUs.
+      experimental_device_assignment: A `tf.tpu.experimental.DeviceAssignment`; default a replica on
+        each core.
+      experimental_spmd_xla_partitioning: Ignored; XLA partitions the program of a replica with
+        several cores in any case.
 
     Raises:
-      NotFoundError: also a ValueError; when there is no TPU.
+      NotFoundError: If there is no TPU; the error is a ValueError, too.
 
     Example:
       On a machine without TPUs, started with `MESHFLOW_EMULATE_TPU=8`::
@@ -65,7 +66,7 @@ class TPUStrategy(MirroredStrategy):
     def __init__(
         self,
         tpu_cluster_resolver: TPUClusterResolver | None = None,
-        experimental_device_assignment: Any = None,
+        experimental_device_assignment: tpu_system.DeviceAssignment | None = None,
         experimental_spmd_xla_partitioning: bool = False,
     ) -> None:
         del experimental_spmd_xla_partitioning
@@ -78,46 +79,42 @@ class TPUStrategy(MirroredStrategy):
             )
         groups = [[d] for d in tpu_system.tpus()] if assignment is None else assignment.devices()
         flat = [device for group in groups for device in group]
-        # One mesh dimension for each prime factor of the cores, so that any split of a tensor is a layout.
+        # The mesh has one dimension for each prime factor of the number of cores, so any split of a
+        # tensor is a layout.
         self._core_sizes = _factors(len(groups[0]))
         self._core_names = [f"core_{i}" for i in range(len(self._core_sizes))]
         mesh = None
         if self._core_sizes:
             ids = np.arange(len(flat)).reshape(len(groups), *self._core_sizes)
-            own = [i for i, d in enumerate(flat) if d.process_index == jax.process_index()]
+            local_ids = [i for i, d in enumerate(flat) if d.process_index == jax.process_index()]
             names = [AXIS, *self._core_names]
-            mesh = Mesh(names, ids, own, [flat[i] for i in own], "", flat)
+            mesh = Mesh(names, ids, local_ids, [flat[i] for i in local_ids], "", flat)
         self._start(flat, mesh)
         self.extended.experimental_require_static_shapes = True
 
     @property
     def cluster_resolver(self) -> TPUClusterResolver:
-        """The resolver."""
+        """Return the cluster resolver."""
         return self._resolver
 
     def run(
-        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
-    ) -> Any:
-        """`Strategy.run` of a compiled function, or inside one.
-
-        Args:
-          fn: a `tf.function`; inside of one any function.
-          args: its arguments; of a `PerReplica` each replica gets its own value.
-          kwargs: its keyword arguments.
-          options: accepted.
-
-        Returns:
-          What `fn` returns, with a `PerReplica` for each tensor when there are several replicas.
+        self,
+        fn: Callable[..., PyTree],
+        args: PyTree = (),
+        kwargs: PyTree = None,
+        options: object = None,
+    ) -> PyTree:
+        """Call a compiled function, or any function inside of one, for each replica.
 
         Raises:
-          NotImplementedError: for a plain function outside of a `tf.function`, unless
-            `tf.config.run_functions_eagerly(True)` asks for that.
+          NotImplementedError: If `fn` is an ordinary function outside of a `tf.function`, unless
+            `tf.config.run_functions_eagerly(True)` was called.
         """
         compiled = (Function, ConcreteFunction)
-        called = getattr(type(fn), "__call__", None)  # noqa: B004  # what it is, not whether
+        call_method = getattr(type(fn), "__call__", None)  # noqa: B004 - the method itself is needed
         if not (
             isinstance(fn, compiled)
-            or isinstance(called, compiled)
+            or isinstance(call_method, compiled)
             or context.trace is not None
             or Settings.run_eagerly
         ):
@@ -127,21 +124,20 @@ class TPUStrategy(MirroredStrategy):
             )
         return super().run(fn, args, kwargs, options)
 
-    def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
-        """Says that a replica's tensor belongs on one of its cores.
+    def experimental_assign_to_logical_device(
+        self, tensor: TensorLike, logical_device_id: int
+    ) -> Tensor:
+        """Assign a replica's tensor to one of its cores.
 
-        XLA partitions a replica over all its cores; a tensor on one core only has no layout, so it
-        is kept on each.
+        XLA partitions a replica over all its cores, and no layout represents a tensor on one core
+        of a mesh. Therefore, the tensor is replicated on all cores.
 
         Args:
-          tensor: the tensor.
-          logical_device_id: the core's number.
-
-        Returns:
-          The tensor.
+          tensor: Tensor of the replica.
+          logical_device_id: Index of the core.
 
         Raises:
-          ValueError: when the replica has no such core.
+          ValueError: If the replica has no such core.
         """
         cores = int(np.prod(self._core_sizes, dtype=np.int64))
         if not 0 <= logical_device_id < cores:
@@ -152,20 +148,17 @@ class TPUStrategy(MirroredStrategy):
         return self.experimental_replicate_to_logical_devices(tensor)
 
     def experimental_split_to_logical_devices(
-        self, tensor: Any, partition_dimensions: Sequence[int]
-    ) -> Any:
-        """Splits a replica's tensor over its cores.
+        self, tensor: TensorLike, partition_dimensions: Sequence[int]
+    ) -> Tensor:
+        """Split a replica's tensor over its cores.
 
         Args:
-          tensor: the tensor.
-          partition_dimensions: into how many parts each axis is split; their product is the number
-            of cores of a replica, or 1.
-
-        Returns:
-          The tensor, split.
+          tensor: Tensor of the replica.
+          partition_dimensions: Number of parts of each axis; their product is the number of cores
+            of a replica, or 1.
 
         Raises:
-          ValueError: when the numbers do not fit the tensor or the cores.
+          ValueError: If the numbers do not fit the tensor or the cores.
         """
         cores = int(np.prod(self._core_sizes, dtype=np.int64))
         parts = [int(p) for p in partition_dimensions]
@@ -188,7 +181,7 @@ class TPUStrategy(MirroredStrategy):
                 f"per replica ({cores}), or 1; got {parts}."
             )
         free = list(zip(self._core_names, self._core_sizes, strict=True))
-        spec: list[Any] = []
+        spec: list[tuple[str, ...] | None] = []
         for count in parts:
             axes = []
             for factor in _factors(count):
@@ -198,15 +191,8 @@ class TPUStrategy(MirroredStrategy):
             spec.append(tuple(axes) or None)
         return _constrain(tensor, (self.mesh.jax_mesh, tuple(spec)))
 
-    def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
-        """Says that all cores of a replica hold a tensor.
-
-        Args:
-          tensor: the tensor.
-
-        Returns:
-          The tensor.
-        """
+    def experimental_replicate_to_logical_devices(self, tensor: TensorLike) -> Tensor:
+        """Replicate a tensor on all cores of a replica."""
         return self.experimental_split_to_logical_devices(tensor, [1] * len(tensor.shape))
 
     def __repr__(self) -> str:
@@ -215,7 +201,7 @@ class TPUStrategy(MirroredStrategy):
 
 @op
 def _constrain(x: TensorLike, layout: Any) -> Tensor:
-    """The same numbers, laid out on a mesh: (JAX mesh, axes of each dimension)."""
+    """Constrain a tensor to a sharding: a JAX mesh and the mesh axes of each dimension."""
     mesh, spec = layout
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
     return jax.lax.with_sharding_constraint(x, sharding)

@@ -1,4 +1,4 @@
-"""TPUs as `tf.tpu.experimental` describes them: their topology, and which cores a replica takes."""
+"""TPUs as described by `tf.tpu.experimental`: topology, and assignment of cores to replicas."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import enum
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from meshflow.core.runtime.devices import devices_of, full_name
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
+from meshflow.environment.types import ArrayLike
 
 __all__ = [
     "DeviceAssignment",
@@ -25,29 +26,36 @@ __all__ = [
 ]
 
 
+class TpuResolver(Protocol):
+    """Interface of a resolver that stores a topology."""
+
+    def set_tpu_topology(self, serialized_tpu_topology: Topology) -> None:
+        """Store the topology."""
+
+
 class NoTpuError(NotFoundError, ValueError):
-    """There is no TPU; scripts look for either of TensorFlow's two errors."""
+    """Error for a missing TPU; scripts catch either of TensorFlow's two errors."""
 
 
-def tpus() -> list[Any]:
-    """The TPU devices of all processes, or the virtual devices that stand for them.
+def tpus() -> list[jax.Device]:
+    """Return the TPU devices of all processes, or the virtual devices that emulate them.
 
     Raises:
-      NoTpuError: when there are none, saying what was looked for.
+      NoTpuError: If there are none.
     """
-    found = devices_of("TPU", local=False)
-    if not found:
+    devices = devices_of("TPU", local=False)
+    if not devices:
         raise NoTpuError(
             "No TPU was found. Looked for devices of JAX's platform 'tpu' on this machine (there are "
             f"{sorted({d.platform for d in jax.devices()})}) and for MESHFLOW_EMULATE_TPU, which is not set. "
             "On a TPU VM install jax[tpu]; elsewhere set MESHFLOW_EMULATE_TPU=8 before starting Python to run on "
             "that many virtual devices."
         )
-    return found
+    return devices
 
 
 class DeviceOrderMode(enum.IntEnum):
-    """How cores are ordered in a device assignment; `AUTO` takes them as they come."""
+    """Order of the cores in a device assignment; `AUTO` keeps the order of the devices."""
 
     AUTO = 0
     RING = 1
@@ -55,29 +63,33 @@ class DeviceOrderMode(enum.IntEnum):
 
 
 class TPUSystemMetadata(NamedTuple):
-    """What a TPU system consists of."""
+    """Numbers of cores and hosts, topology, and device names of a TPU system."""
 
     num_cores: int
     num_hosts: int
     num_of_cores_per_host: int
-    topology: Any
+    topology: Topology
     devices: tuple[str, ...]
 
 
 class Topology:
-    """Where each TPU core is in the TPU's grid.
+    """Coordinates of each TPU core in the grid of the TPU.
 
     Args:
-      serialized: not supported.
-      mesh_shape: size of the grid: x, y, z and cores of a chip.
-      device_coordinates: array of shape [tasks, cores of a task, 4] with each core's place in it.
+      serialized: Not supported.
+      mesh_shape: Size of the grid: x, y, z and cores per chip.
+      device_coordinates: Array of shape [tasks, cores of a task, 4] with the coordinates of each
+        core.
 
     Raises:
-      ValueError: when the two do not fit together.
+      ValueError: If an array has another shape.
     """
 
     def __init__(
-        self, serialized: Any = None, mesh_shape: Any = None, device_coordinates: Any = None
+        self,
+        serialized: object = None,
+        mesh_shape: ArrayLike | Sequence[int] | None = None,
+        device_coordinates: ArrayLike | Sequence[Sequence[Sequence[int]]] | None = None,
     ) -> None:
         if serialized is not None:
             raise NotImplementedError(
@@ -97,79 +109,66 @@ class Topology:
 
     @property
     def mesh_shape(self) -> np.ndarray:
-        """Size of the grid."""
+        """Return the size of the grid."""
         return self._shape
 
     @property
     def mesh_rank(self) -> int:
-        """How many dimensions the grid has: 4."""
+        """Return the number of dimensions of the grid: 4."""
         return len(self._shape)
 
     @property
     def device_coordinates(self) -> np.ndarray:
-        """Each core's place in the grid, as an array of shape [tasks, cores of a task, 4]."""
+        """Return the coordinates of each core as an array of shape [tasks, cores of a task, 4]."""
         return self._coordinates
 
     @property
     def missing_devices(self) -> np.ndarray:
-        """Places of the grid without a core, as an array of shape [count, 4]."""
-        there = {tuple(c) for c in self._coordinates.reshape(-1, 4).tolist()}
-        everywhere = itertools.product(*(range(int(n)) for n in self._shape))
-        return np.array([c for c in everywhere if c not in there], np.int32).reshape(-1, 4)
+        """Return the coordinates without a core as an array of shape [count, 4]."""
+        present = {tuple(c) for c in self._coordinates.reshape(-1, 4).tolist()}
+        all_coordinates = itertools.product(*(range(int(n)) for n in self._shape))
+        return np.array([c for c in all_coordinates if c not in present], np.int32).reshape(-1, 4)
 
     @property
     def num_tasks(self) -> int:
-        """How many hosts there are."""
+        """Return the number of hosts."""
         return self._coordinates.shape[0]
 
     @property
     def num_tpus_per_task(self) -> int:
-        """How many cores a host has."""
+        """Return the number of cores of a host."""
         return self._coordinates.shape[1]
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """The host of the core at a place.
-
-        Args:
-          device_coordinates: the place.
-        """
+        """Return the host of the core at some coordinates."""
         return self._find(device_coordinates)[0]
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """The number on its host of the core at a place.
-
-        Args:
-          device_coordinates: the place.
-        """
+        """Return the index on its host of the core at some coordinates."""
         return self._find(device_coordinates)[1]
 
     def tpu_device_name_at_coordinates(
         self, device_coordinates: Sequence[int], job: str | None = None
     ) -> str:
-        """The name of the core at a place.
-
-        Args:
-          device_coordinates: the place.
-          job: the job to name it by; default "localhost".
-        """
+        """Return the name of the core at some coordinates."""
         task, ordinal = self._find(device_coordinates)
         return f"/job:{job or 'localhost'}/task:{task}/device:TPU:{ordinal}"
 
-    def _find(self, place: Sequence[int]) -> tuple[int, int]:
-        found = np.argwhere(np.all(self._coordinates == np.asarray(place), axis=2))
-        if not len(found):
-            raise InvalidValueError(f"The topology has no core at {list(place)}.")
-        return int(found[0][0]), int(found[0][1])
+    def _find(self, coordinates: Sequence[int]) -> tuple[int, int]:
+        matches = np.argwhere(np.all(self._coordinates == np.asarray(coordinates), axis=2))
+        if not len(matches):
+            raise InvalidValueError(f"The topology has no core at {list(coordinates)}.")
+        return int(matches[0][0]), int(matches[0][1])
 
     def __repr__(self) -> str:
         return f"Topology(mesh_shape={self._shape.tolist()}, tasks={self.num_tasks})"
 
 
-def _place(device: Any, index: int, count: int) -> tuple[int, int, int, int]:
+def _place(device: jax.Device, index: int, count: int) -> tuple[int, int, int, int]:
     if hasattr(device, "coords"):
         x, y, z = device.coords
         return x, y, z, getattr(device, "core_on_chip", 0)
-    # Virtual devices are laid out as the chips of a board: two columns, two cores a chip.
+    # Virtual devices are arranged like the chips of a board: two columns, two cores per chip.
     cores = 2 if count % 2 == 0 else 1
     chip, core = divmod(index, cores)
     columns = 2 if count % (2 * cores) == 0 else 1
@@ -177,77 +176,73 @@ def _place(device: Any, index: int, count: int) -> tuple[int, int, int, int]:
 
 
 def topology() -> Topology:
-    """The topology of this job's TPUs.
+    """Return the topology of this job's TPUs.
 
     Raises:
-      NoTpuError: when there are none.
+      NoTpuError: If there are none.
     """
-    hosts: dict[int, list[Any]] = {}
+    hosts: dict[int, list[jax.Device]] = {}
     for device in tpus():
         hosts.setdefault(device.process_index, []).append(device)
-    places = []
+    coordinates = []
     for host, devices in sorted(hosts.items()):
-        own = [_place(d, i, len(devices)) for i, d in enumerate(devices)]
+        host_coordinates = [_place(d, i, len(devices)) for i, d in enumerate(devices)]
         if not hasattr(devices[0], "coords"):
-            own = [(x, y, host, c) for x, y, _, c in own]
-        places.append(own)
-    array = np.array(places, np.int32)
+            host_coordinates = [(x, y, host, c) for x, y, _, c in host_coordinates]
+        coordinates.append(host_coordinates)
+    array = np.array(coordinates, np.int32)
     return Topology(mesh_shape=array.reshape(-1, 4).max(axis=0) + 1, device_coordinates=array)
 
 
-def initialize_tpu_system(cluster_resolver: Any = None) -> Topology:
-    """Starts the TPUs.
+def initialize_tpu_system(cluster_resolver: TpuResolver | None = None) -> Topology:
+    """Initialize the TPUs.
 
     Args:
-      cluster_resolver: a `TPUClusterResolver`; default the TPUs of this machine.
-
-    Returns:
-      Their `Topology`.
+      cluster_resolver: A `TPUClusterResolver`; default the TPUs of this machine.
 
     Raises:
-      NotFoundError: also a ValueError; when there is no TPU.
+      NotFoundError: If there is no TPU; the error is a ValueError, too.
     """
-    found = topology()
+    tpu_topology = topology()
     if cluster_resolver is not None:
-        cluster_resolver.set_tpu_topology(found)
-    return found
+        cluster_resolver.set_tpu_topology(tpu_topology)
+    return tpu_topology
 
 
-def shutdown_tpu_system(cluster_resolver: Any = None) -> None:
-    """Forgets compiled programs; the devices stop with the process.
-
-    Args:
-      cluster_resolver: accepted.
-    """
+def shutdown_tpu_system(cluster_resolver: TpuResolver | None = None) -> None:
+    """Clear the compilation caches; the devices remain available until the process ends."""
     del cluster_resolver
     jax.clear_caches()
 
 
 def metadata() -> TPUSystemMetadata:
-    """What this job's TPUs consist of.
+    """Return the numbers of cores and hosts, the topology and the device names of this job's TPUs.
 
     Raises:
-      NoTpuError: when there are none.
+      NoTpuError: If there are none.
     """
-    found = topology()
+    tpu_topology = topology()
     names = [full_name("CPU", 0)]
     names += [full_name("TPU", i) for i in range(len(tpus()))]
-    hosts, cores = found.num_tasks, found.num_tpus_per_task
-    return TPUSystemMetadata(hosts * cores, hosts, cores, found, tuple(names))
+    hosts, cores = tpu_topology.num_tasks, tpu_topology.num_tpus_per_task
+    return TPUSystemMetadata(hosts * cores, hosts, cores, tpu_topology, tuple(names))
 
 
 class DeviceAssignment:
-    """Which cores each replica takes.
+    """Assignment of cores to replicas.
 
     Args:
-      topology: a `Topology`.
-      core_assignment: array of shape [replicas, cores of a replica, 4] with places in the topology.
+      topology: A `Topology`.
+      core_assignment: Array of shape [replicas, cores of a replica, 4] with coordinates in the
+        topology.
 
     Raises:
-      ValueError: for an array of another shape, a place that the topology lacks, or one taken twice.
+      ValueError: If the array has another shape, or contains coordinates without a core or twice.
     """
 
-    def __init__(self, topology: Topology, core_assignment: Any) -> None:
+    def __init__(
+        self, topology: Topology, core_assignment: ArrayLike | Sequence[Sequence[ArrayLike]]
+    ) -> None:
         self._topology = topology
         self._cores = np.asarray(core_assignment, np.int32)
         if self._cores.ndim != 3 or self._cores.shape[2] != topology.mesh_rank:
@@ -255,31 +250,32 @@ class DeviceAssignment:
                 "`core_assignment` must have shape [replicas, cores of a replica, 4], got "
                 f"{list(self._cores.shape)}."
             )
-        places = [tuple(c) for c in self._cores.reshape(-1, 4).tolist()]
-        if len(set(places)) != len(places):
+        cores = [tuple(c) for c in self._cores.reshape(-1, 4).tolist()]
+        if len(set(cores)) != len(cores):
             raise InvalidValueError("`core_assignment` takes a core more than once.")
-        for place in places:
-            topology.task_ordinal_at_coordinates(place)
+        for core in cores:
+            topology.task_ordinal_at_coordinates(core)
 
     @staticmethod
     def build(
         topology: Topology,
-        computation_shape: Any = None,
-        computation_stride: Any = None,
+        computation_shape: ArrayLike | Sequence[int] | None = None,
+        computation_stride: ArrayLike | Sequence[int] | None = None,
         num_replicas: int = 1,
         device_order_mode: DeviceOrderMode = DeviceOrderMode.AUTO,
     ) -> DeviceAssignment:
-        """An assignment that tiles the grid with blocks, one for each replica.
+        """Create an assignment that tiles the grid with one block of cores for each replica.
 
         Args:
-          topology: the TPUs.
-          computation_shape: the block: cores along each of the grid's 4 dimensions; default one core.
-          computation_stride: distance of a block's cores along each dimension; default 1.
-          num_replicas: how many replicas.
-          device_order_mode: accepted; XLA orders collectives.
+          topology: Topology of the TPUs.
+          computation_shape: Size of the block: cores along each of the grid's 4 dimensions; default
+            one core.
+          computation_stride: Distance between the cores of a block along each dimension; default 1.
+          num_replicas: Number of replicas.
+          device_order_mode: Ignored; XLA orders collectives.
 
         Raises:
-          ValueError: when that many blocks do not fit.
+          ValueError: If the grid is too small for the blocks.
         """
         del device_order_mode
         shape = np.asarray([1, 1, 1, 1] if computation_shape is None else computation_shape)
@@ -307,95 +303,73 @@ class DeviceAssignment:
 
     @property
     def topology(self) -> Topology:
-        """The topology."""
+        """Return the topology."""
         return self._topology
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas there are."""
+        """Return the number of replicas."""
         return self._cores.shape[0]
 
     @property
     def num_cores_per_replica(self) -> int:
-        """How many cores a replica has."""
+        """Return the number of cores of a replica."""
         return self._cores.shape[1]
 
     @property
     def core_assignment(self) -> np.ndarray:
-        """Places of the cores, as an array of shape [replicas, cores of a replica, 4]."""
+        """Return the core coordinates as an array of shape [replicas, cores of a replica, 4]."""
         return self._cores
 
     def coordinates(self, replica: int, logical_core: int) -> tuple[int, ...]:
-        """The place of a replica's core.
-
-        Args:
-          replica: the replica.
-          logical_core: its core.
-        """
+        """Return the coordinates of a replica's core."""
         return tuple(self._cores[replica, logical_core].tolist())
 
     def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
-        """The replicas whose core of that number is on a host.
+        """Return the replicas with a core on a host.
 
         Args:
-          task_id: the host.
-          logical_core: the core.
+          task_id: Index of the host.
+          logical_core: Index of the core in the replica.
 
         Raises:
-          ValueError: when there is none.
+          ValueError: If there is no such replica.
         """
-        found = [
+        replicas = [
             r
             for r in range(self.num_replicas)
             if self._topology.task_ordinal_at_coordinates(self.coordinates(r, logical_core))
             == task_id
         ]
-        if not found:
+        if not replicas:
             raise InvalidValueError(
                 f"Cannot find any replica in task {task_id} with logical core {logical_core}."
             )
-        return found
+        return replicas
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """The number on its host of a replica's core.
-
-        Args:
-          replica: the replica.
-          logical_core: its core.
-        """
-        place = self.coordinates(replica, logical_core)
-        return self._topology.tpu_device_ordinal_at_coordinates(place)
+        """Return the index on its host of a replica's core."""
+        coordinates = self.coordinates(replica, logical_core)
+        return self._topology.tpu_device_ordinal_at_coordinates(coordinates)
 
     def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """The name of a replica's core.
-
-        Args:
-          replica: the replica.
-          logical_core: its core.
-          job: the job to name it by.
-        """
-        place = self.coordinates(replica, logical_core)
-        return self._topology.tpu_device_name_at_coordinates(place, job)
+        """Return the name of a replica's core."""
+        coordinates = self.coordinates(replica, logical_core)
+        return self._topology.tpu_device_name_at_coordinates(coordinates, job)
 
     def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """The name of the CPU of the host of a replica's core.
-
-        Args:
-          replica: the replica.
-          logical_core: its core.
-          job: the job to name it by.
-        """
+        """Return the name of the CPU of the host of a replica's core."""
         task = self._topology.task_ordinal_at_coordinates(self.coordinates(replica, logical_core))
         return f"/job:{job or 'localhost'}/task:{task}/device:CPU:0"
 
-    def devices(self) -> list[list[Any]]:
-        """The JAX devices of each replica's cores."""
-        found = tpus()
-        hosts = sorted({d.process_index for d in found})
-        by_host = [[d for d in found if d.process_index == host] for host in hosts]
+    def devices(self) -> list[list[jax.Device]]:
+        """Return the JAX devices of each replica's cores."""
+        all_devices = tpus()
+        hosts = sorted({d.process_index for d in all_devices})
+        by_host = [[d for d in all_devices if d.process_index == host] for host in hosts]
 
-        def at(place: Any) -> Any:
-            task = self._topology.task_ordinal_at_coordinates(place)
-            return by_host[task][self._topology.tpu_device_ordinal_at_coordinates(place)]
+        def find_device(core: np.ndarray) -> jax.Device:
+            task = self._topology.task_ordinal_at_coordinates(core.tolist())
+            return by_host[task][self._topology.tpu_device_ordinal_at_coordinates(core.tolist())]
 
-        return [[at(core) for core in replica] for replica in self._cores]
+        return [[find_device(core) for core in replica] for replica in self._cores]

@@ -1,1 +1,1 @@
-"""How Keras models are built, run and trained."""
+"""Keras layers and models: symbolic graphs, building, calling and training."""

@@ -1,44 +1,50 @@
-"""Activation functions with parameters, as layers."""
+"""Layers for activation functions with parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.logits import with_logits
-from meshflow.ops import array, math, nn
+from meshflow.ops import math, nn
 
 __all__ = ["ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax", "ThresholdedReLU"]
 
 
 class _Elementwise(Layer):
+    """Base class of layers that preserve the shape of their input."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
 
 class ReLU(_Elementwise):
-    """Rectifier.
+    """Rectified linear unit, `max(x, 0)`, with options.
 
     Args:
-      max_value: ceiling.
-      negative_slope: slope below the threshold.
-      threshold: values below it count as small.
-      **kwargs: arguments of `Layer`.
+      max_value: Upper bound of the output, or None.
+      negative_slope: Slope below the threshold.
+      threshold: Value below which inputs are multiplied by `negative_slope`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -60,17 +66,17 @@ class ReLU(_Elementwise):
             raise ValueError(
                 f"ReLU: max_value, negative_slope and threshold cannot be negative (nor the last two None), got {max_value}, {negative_slope}, {threshold}."
             )
-        # As Keras keeps them.
+        # Keras stores these values as floatx, too.
         self.max_value = None if max_value is None else settings.as_floatx(max_value)
         self.negative_slope = settings.as_floatx(negative_slope)
         self.threshold = settings.as_floatx(threshold)
 
-    def call(self, inputs: Any) -> Any:
-        """The activation."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply the activation function."""
         return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "max_value": self.max_value,
@@ -80,17 +86,17 @@ class ReLU(_Elementwise):
 
 
 class LeakyReLU(_Elementwise):
-    """x where positive, `alpha * x` elsewhere.
+    """x for positive x, else `alpha * x`.
 
     Args:
-      alpha: the slope.
-      **kwargs: arguments of `Layer`.
+      alpha: Slope for negative inputs.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -107,27 +113,27 @@ class LeakyReLU(_Elementwise):
             )
         self.alpha = settings.as_floatx(alpha)
 
-    def call(self, inputs: Any) -> Any:
-        """The activation."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply the activation function."""
         return nn.leaky_relu(inputs, self.alpha)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "alpha": self.alpha}
 
 
 class ELU(_Elementwise):
-    """x where positive, `alpha * (e^x - 1)` elsewhere.
+    """x for positive x, else `alpha * (e^x - 1)`.
 
     Args:
-      alpha: the scale.
-      **kwargs: arguments of `Layer`.
+      alpha: Scale for negative inputs.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -143,27 +149,27 @@ class ELU(_Elementwise):
             )
         self.alpha = settings.as_floatx(alpha)
 
-    def call(self, inputs: Any) -> Any:
-        """The activation."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply the activation function."""
         return activations.elu(inputs, self.alpha)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "alpha": self.alpha}
 
 
 class ThresholdedReLU(_Elementwise):
-    """x above theta, 0 elsewhere.
+    """x for x > theta, else 0.
 
     Args:
-      theta: the threshold.
-      **kwargs: arguments of `Layer`.
+      theta: The threshold.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -177,27 +183,27 @@ class ThresholdedReLU(_Elementwise):
             raise ValueError(f"Theta must be >= 0, got {theta}.")
         self.theta = settings.as_floatx(theta)
 
-    def call(self, inputs: Any) -> Any:
-        """The activation."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply the activation function."""
         return inputs * math.cast(inputs > self.theta, inputs.dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "theta": self.theta}
 
 
 class Softmax(_Elementwise):
-    """Softmax along a dimension; masked positions get 0.
+    """Softmax along an axis; masked positions have probability 0.
 
     Args:
-      axis: the dimension, or a list of dimensions.
-      **kwargs: arguments of `Layer`.
+      axis: Axis or list of axes.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -206,12 +212,12 @@ class Softmax(_Elementwise):
       [[0.5, 0.5, 0.0]]
     """
 
-    def __init__(self, axis: Any = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.axis = axis
+        self.axis: Any = axis
 
-    def call(self, inputs: Any, mask: Any = None) -> Any:
-        """The probabilities."""
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the probabilities."""
         if mask is not None:
             low = -3e4 if inputs.dtype.name == "float16" else -1e9
             inputs = inputs + (1.0 - math.cast(mask, inputs.dtype)) * low
@@ -223,26 +229,26 @@ class Softmax(_Elementwise):
             return with_logits(nn.softmax(inputs, axis=self.axis[0]), inputs)
         return with_logits(nn.softmax(inputs, axis=self.axis), inputs)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "axis": self.axis}
 
 
 class PReLU(_Elementwise):
-    """x where positive, `alpha * x` elsewhere, with trained alpha (arXiv:1502.01852).
+    """x for positive x, else `alpha * x` with trained alpha (arXiv:1502.01852).
 
     Args:
-      alpha_initializer: initializer of alpha.
-      alpha_regularizer: penalty on alpha.
-      alpha_constraint: projection of alpha.
-      shared_axes: dimensions along which alpha is one number.
-      **kwargs: arguments of `Layer`.
+      alpha_initializer: Initializer of alpha.
+      alpha_regularizer: Regularizer of alpha.
+      alpha_constraint: Constraint of alpha.
+      shared_axes: Axes along which all positions share one value of alpha.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -257,26 +263,23 @@ class PReLU(_Elementwise):
 
     def __init__(
         self,
-        alpha_initializer: Any = "zeros",
-        alpha_regularizer: Any = None,
-        alpha_constraint: Any = None,
-        shared_axes: Any = None,
+        alpha_initializer: Identifier = "zeros",
+        alpha_regularizer: Identifier = None,
+        alpha_constraint: Identifier = None,
+        shared_axes: int | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.alpha_initializer = initializers.get(alpha_initializer)
         self.alpha_regularizer = regularizers.get(alpha_regularizer)
         self.alpha_constraint = constraints.get(alpha_constraint)
-        self.shared_axes = (
-            None
-            if shared_axes is None
-            else list(shared_axes)
-            if isinstance(shared_axes, (list, tuple))
-            else [shared_axes]
-        )
+        if isinstance(shared_axes, (list, tuple)):
+            self.shared_axes: list[Any] | None = list(shared_axes)
+        else:
+            self.shared_axes = None if shared_axes is None else [shared_axes]
 
-    def build(self, input_shape: Any) -> None:
-        """Creates alpha."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create alpha."""
         shape = TensorShape(input_shape).as_list()[1:]
         for axis in self.shared_axes or []:
             shape[axis - 1] = 1
@@ -288,22 +291,21 @@ class PReLU(_Elementwise):
             constraint=self.alpha_constraint,
         )
         axes = range(1, len(shape) + 1)
-        shared = self.shared_axes or []
-        known = {axis: shape[axis - 1] for axis in axes if shared and axis not in shared}
-        self.input_spec = InputSpec(ndim=len(shape) + 1, axes=known)
+        shared_axes = self.shared_axes or []
+        axis_sizes = {
+            axis: shape[axis - 1] for axis in axes if shared_axes and axis not in shared_axes
+        }
+        self.input_spec = InputSpec(ndim=len(shape) + 1, axes=axis_sizes)
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The activation."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply the activation function."""
         return nn.relu(inputs) - self.alpha * nn.relu(-inputs)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             **weight_config(self, "alpha"),
             "shared_axes": self.shared_axes,
         }
-
-
-_ = array

@@ -1,22 +1,28 @@
 """Attention layers.
 
-Letters in the equations: b batch, t query positions, s key positions, d features of a query, n heads, h features of a
-head, o features of the output; of inputs of more dimensions further ones.
+Letters in the equations: b batch, t query positions, s key positions, d features of a query, n
+heads, h features of a head, o features of the output; capital letters denote further axes of inputs
+and outputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from meshflow.core.runtime.context import as_stored
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.divided_products import divided_product, projections
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.helpers import Identifier
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.attention_in_parts import attention_in_parts
 from meshflow.keras.layers.core import weight_config
@@ -28,7 +34,7 @@ __all__ = ["AdditiveAttention", "Attention", "MultiHeadAttention"]
 
 
 class _Projection(Layer):
-    """A linear map given by an einsum equation, with a bias."""
+    """Linear map that is defined by an einsum equation, with a bias."""
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
@@ -37,7 +43,7 @@ class _Projection(Layer):
         equation: str,
         kernel_shape: tuple[int, ...],
         bias_shape: tuple[int, ...] | None,
-        settings: dict[str, Any],
+        settings: Config,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -45,8 +51,8 @@ class _Projection(Layer):
         self._settings = settings
         self.bias: Variable | None = None
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel and bias."""
+    def build(self, input_shape: PyTree) -> None:
+        """Create kernel and bias."""
         s = self._settings
         self.kernel = self.add_weight(
             "kernel",
@@ -65,20 +71,20 @@ class _Projection(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The map's value."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Compute the output."""
         compute = divided_product(self, inputs, self._equation) or (
             lambda x, w: einsum(self._equation, x, w)
         )
         return self.biased(product(self, compute, inputs, self.kernel.value()))
 
-    def biased(self, outputs: Any) -> Any:
-        """What the product gave, with the bias."""
+    def biased(self, outputs: Tensor) -> Tensor:
+        """Add the bias, if there is one."""
         return outputs if self.bias is None else outputs + self.bias
 
 
 class _Equations(NamedTuple):
-    """The products of attention over some dimensions of inputs."""
+    """Einsum equations of attention over some axes of the inputs."""
 
     query: str
     key: str
@@ -87,18 +93,18 @@ class _Equations(NamedTuple):
     output: str
 
     @classmethod
-    def of(cls, rank: int, axes: tuple[int, ...], sizes: int) -> _Equations:
-        """Those for inputs of `rank` dimensions, attention over `axes` of these and outputs with `sizes` dimensions."""
-        spare = iter(ascii_uppercase)
-        places = ["b", *(next(spare) for _ in range(rank - 2))]
-        queries, keys = list(places), list(places)
+    def of(cls, rank: int, axes: tuple[int, ...], num_output_axes: int) -> _Equations:
+        """Return the equations for inputs of `rank`, with attention over `axes`."""
+        letters = iter(ascii_uppercase)
+        batch_letters = ["b", *(next(letters) for _ in range(rank - 2))]
+        queries, keys = list(batch_letters), list(batch_letters)
         for axis in axes:
-            first = axis == axes[0]
-            queries[axis], keys[axis] = ("t", "s") if first else (next(spare), next(spare))
-        kept = "".join(p for i, p in enumerate(places) if i not in axes)
-        pairs = kept + "n" + "".join(queries[i] for i in axes) + "".join(keys[i] for i in axes)
+            is_first = axis == axes[0]
+            queries[axis], keys[axis] = ("t", "s") if is_first else (next(letters), next(letters))
+        shared = "".join(p for i, p in enumerate(batch_letters) if i not in axes)
+        pairs = shared + "n" + "".join(queries[i] for i in axes) + "".join(keys[i] for i in axes)
         t, s = "".join(queries), "".join(keys)
-        size = "o" + "".join(next(spare) for _ in range(sizes - 1))
+        size = "o" + "".join(next(letters) for _ in range(num_output_axes - 1))
         return cls(
             f"{t}d,dnh->{t}nh",
             f"{s}d,dnh->{s}nh",
@@ -109,30 +115,31 @@ class _Equations(NamedTuple):
 
 
 class MultiHeadAttention(Layer):
-    """Attention of several heads (Vaswani et al. 2017, arXiv:1706.03762).
+    """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762).
 
     Args:
-      num_heads: number of heads.
-      key_dim: size of each head's queries and keys.
-      value_dim: size of each head's values; default `key_dim`.
-      dropout: dropout of the attention weights.
-      use_bias: whether the projections have biases.
-      output_shape: size of the output's features, or a tuple of sizes; default the query's.
-      attention_axes: dimension or dimensions over which attention runs; default all between batch and features.
-      kernel_initializer: initializer of the kernels.
-      bias_initializer: initializer of the biases.
-      **kwargs: regularizers and constraints of kernels and biases; arguments of `Layer`.
+      num_heads: Number of heads.
+      key_dim: Size of the queries and keys of each head.
+      value_dim: Size of the values of each head; default `key_dim`.
+      dropout: Dropout rate of the attention weights.
+      use_bias: Whether the projections have biases.
+      output_shape: Size or sizes of the output features; default that of the query.
+      attention_axes: Axis or axes over which attention runs; default all between batch and
+        features.
+      kernel_initializer: Initializer of the kernels.
+      bias_initializer: Initializer of the biases.
+      **kwargs: Regularizers and constraints of kernels and biases; arguments of `Layer`.
 
     Input shape:
-      Queries (batch, queries, features), values and keys (batch, keys, features); with more dimensions between batch
-      and features, those over which attention does not run are the same for all.
+      Queries (batch, queries, features), values and keys (batch, keys, features). Further axes
+      between batch and features, over which attention does not run, have the same sizes for all.
 
     Output shape:
-      (batch, queries, *output_shape), by default with the queries' features; with `return_attention_scores`
-      also (batch, heads, queries, keys).
+      (batch, queries, *output_shape), by default with the features of the queries; with
+      `return_attention_scores` also (batch, heads, queries, keys).
 
     Raises:
-      ValueError: when called, for `attention_axes` that are not between batch and features.
+      ValueError: In a call, if `attention_axes` are not between batch and features.
 
     Example:
       >>> import meshflow as tf
@@ -150,13 +157,13 @@ class MultiHeadAttention(Layer):
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
-        output_shape: Any = None,
-        attention_axes: Any = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
         **kwargs: Any,
     ) -> None:
-        own = {
+        weight_options = {
             f"{n}_{k}": kwargs.pop(f"{n}_{k}", None)
             for n in ("kernel", "bias")
             for k in ("regularizer", "constraint")
@@ -165,24 +172,24 @@ class MultiHeadAttention(Layer):
         self.supports_masking = True
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
         self.dropout, self.use_bias, self._size = dropout, use_bias, output_shape
-        single = attention_axes is not None and not isinstance(attention_axes, (list, tuple))
-        self.attention_axes = (attention_axes,) if single else attention_axes
-        self.kernel_initializer, self.bias_initializer = (
-            initializers.get(kernel_initializer),
-            initializers.get(bias_initializer),
+        is_single_axis = attention_axes is not None and not isinstance(
+            attention_axes, (list, tuple)
         )
+        self.attention_axes: Any = (attention_axes,) if is_single_axis else attention_axes
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
         names = ("query_shape", "key_shape", "value_shape")
         self._shapes: dict[str, list[int | None] | None] = dict.fromkeys(names)
-        for key, value in own.items():
+        for key, value in weight_options.items():
             setattr(
                 self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
             )
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer of a configuration, ours or Keras', which has the shapes that the layer was built for, too."""
-        known = ("query_shape", "key_shape", "value_shape", "softmax_robust_masking")
-        return super().from_config({k: v for k, v in config.items() if k not in known})
+    def from_config(cls, config: Config) -> Any:
+        """Create the layer from its configuration; build shapes that it may contain are ignored."""
+        ignored = ("query_shape", "key_shape", "value_shape", "softmax_robust_masking")
+        return super().from_config({k: v for k, v in config.items() if k not in ignored})
 
     def _projection(
         self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]
@@ -204,25 +211,25 @@ class MultiHeadAttention(Layer):
 
     def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self.num_heads, self.key_dim, self.value_dim
-        given = {"query_shape": query, "key_shape": key, "value_shape": value}
-        # Keras makes the weights of a layer from its configuration by them.
-        self._shapes = {k: _any_batch(s) for k, s in given.items()}
-        given_size = query[-1] if self._size is None else self._size
-        size = tuple(given_size) if isinstance(given_size, (list, tuple)) else (given_size,)
+        build_shapes = {"query_shape": query, "key_shape": key, "value_shape": value}
+        # Keras builds a layer from these shapes in its configuration.
+        self._shapes = {k: _any_batch(s) for k, s in build_shapes.items()}
+        requested = query[-1] if self._size is None else self._size
+        size = tuple(requested) if isinstance(requested, (list, tuple)) else (requested,)
         self.attention_axes = self._axes_within(len(query))
         self._equations = e = _Equations.of(len(query), self.attention_axes, len(size))
         self._query_dense = self._projection("query", e.query, (query[-1], n, h), (n, h))
         self._key_dense = self._projection("key", e.key, (key[-1], n, h), (n, h))
         self._value_dense = self._projection("value", e.key, (value[-1], n, v), (n, v))
         self._output_dense = self._projection("attention_output", e.output, (n, v, *size), size)
-        for layer, last in (
+        for layer, shape in (
             (self._query_dense, query),
             (self._key_dense, key),
             (self._value_dense, value),
             (self._output_dense, TensorShape([*query[:-1], n, v])),
         ):
             with layer._calling(None):
-                layer._maybe_build(_Shaped(last))
+                layer._maybe_build(_Shaped(shape))
         over = [-1 - i for i in reversed(range(len(self.attention_axes)))]
         self._softmax = Softmax(axis=over, dtype=self.dtype_policy)
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
@@ -239,46 +246,47 @@ class MultiHeadAttention(Layer):
             )
         return axes
 
-    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         self.built = True
 
-    def _infer_outputs(self, inputs: Any, args: Any, kwargs: Any) -> Any:
+    def _infer_outputs(self, inputs: PyTree, args: tuple, kwargs: dict) -> PyTree:
         value = args[0] if args else kwargs["value"]
         key = args[1] if len(args) > 1 else kwargs.get("key")
         with self._calling(None):
             self._ensure(inputs, value, value if key is None else key)
         return super()._infer_outputs(inputs, args, kwargs)
 
-    def _ensure(self, query: Any, value: Any, key: Any) -> None:
+    def _ensure(
+        self, query: Tensor | KerasTensor, value: Tensor | KerasTensor, key: Tensor | KerasTensor
+    ) -> None:
         if "_projected" not in self.__dict__:
             with as_stored(), init_scope():
-                self._build_from(
-                    TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
-                )
+                self._build_from(*(TensorShape(t.shape) for t in (query, value, key)))
 
     def call(
         self,
-        query: Any,
-        value: Any,
-        key: Any = None,
-        attention_mask: Any = None,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: Any = None,
         use_causal_mask: bool = False,
-    ) -> Any:
-        """The attention's output.
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute the outputs.
 
         Args:
-          query: tensor [b, t, d].
-          value: tensor [b, s, d].
-          key: tensor [b, s, d]; default `value`.
-          attention_mask: booleans [b, t, s], True where attention may go; over several dimensions [b, *t, *s].
-          return_attention_scores: whether the attention weights [b, n, t, s] are returned too.
-          training: whether dropout is on.
-          use_causal_mask: whether positions see only earlier ones.
+          query: Tensor [b, t, d].
+          value: Tensor [b, s, d].
+          key: Tensor [b, s, d]; default `value`.
+          attention_mask: Bool tensor [b, t, s], or [b, *t, *s] for several axes; True where a query
+            may attend to a key.
+          return_attention_scores: Whether to return the attention weights [b, n, t, s] as well.
+          training: Whether to apply dropout.
+          use_causal_mask: Whether queries attend only to the same and earlier positions.
 
         Returns:
-          Tensor [b, t, output size], or that and the weights.
+          Tensor [b, t, output size], or a tuple of it and the weights.
         """
         key = value if key is None else key
         if self._autocast:
@@ -287,11 +295,11 @@ class MultiHeadAttention(Layer):
         q, k, v = self._project(query, key, value)
         q = q * (1.0 / self.key_dim**0.5)
         masks = self._masks(None, value, key, attention_mask)
-        live = getattr(query, "_keras_mask", None)
-        live = None if live is None else math.cast(live, "bool")
+        query_mask = getattr(query, "_keras_mask", None)
+        query_mask = None if query_mask is None else math.cast(query_mask, "bool")
         if len(q.shape) == 4:
-            wanted = (use_causal_mask, training, return_attention_scores)
-            outputs = attention_in_parts(self, q, k, v, masks, live, *wanted)
+            options = (use_causal_mask, training, return_attention_scores)
+            outputs = attention_in_parts(self, q, k, v, masks, query_mask, *options)
             if outputs is not None:
                 return self._output_dense(outputs)
         mask = self._mask(query, value, key, attention_mask, use_causal_mask)
@@ -306,44 +314,45 @@ class MultiHeadAttention(Layer):
         outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         layers = [self._query_dense, self._key_dense, self._value_dense]
         if query is key is value and not self.dtype_policy.float8:
-            found = projections(layers, query, self._query_dense._equation)
-            if found is not None:
-                return [layer.biased(one) for layer, one in zip(layers, found, strict=True)]
+            products = projections(layers, query, self._query_dense._equation)
+            if products is not None:
+                return [
+                    layer.biased(outputs) for layer, outputs in zip(layers, products, strict=True)
+                ]
         return [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
 
-    def _masks(self, query: Any, value: Any, key: Any, mask: Any) -> list[Any]:
+    def _masks(
+        self, query: Tensor | None, value: Tensor, key: Tensor, mask: Tensor | None
+    ) -> list[Tensor]:
         parts = [] if mask is None else [math.cast(mask, "bool")]
         for tensor, axis in ((query, -1), (value, 1), (key, 1)):
-            own = getattr(tensor, "_keras_mask", None)
-            if own is not None:
-                parts.append(array.expand_dims(math.cast(own, "bool"), axis))
+            keras_mask = getattr(tensor, "_keras_mask", None)
+            if keras_mask is not None:
+                parts.append(array.expand_dims(math.cast(keras_mask, "bool"), axis))
         return parts
 
-    def _mask(self, query: Any, value: Any, key: Any, mask: Any, causal: bool) -> Any:
+    def _mask(
+        self, query: Tensor, value: Tensor, key: Tensor, mask: Tensor | None, causal: bool
+    ) -> Tensor | None:
         parts = self._masks(query, value, key, mask)
         if causal:
             t, s = query.shape[1], value.shape[1]
-            parts.append(
-                array.expand_dims(
-                    array.reshape(array.range(t), [-1, 1])
-                    >= array.reshape(array.range(s), [1, -1]),
-                    0,
-                )
-            )
+            past = array.reshape(array.range(t), [-1, 1]) >= array.reshape(array.range(s), [1, -1])
+            parts.append(array.expand_dims(past, 0))
         result = None
         for part in parts:
             result = part if result is None else math.logical_and(result, part)
         return result
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The query's mask."""
+    def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
+        """Return the mask of the queries."""
         return mask[0] if isinstance(mask, (list, tuple)) else mask
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -363,13 +372,15 @@ def _any_batch(shape: TensorShape) -> list[int | None]:
 
 
 class _Shaped:
-    """Stands for a tensor of which only the shape matters."""
+    """Placeholder for a tensor of which only the shape is used."""
 
     def __init__(self, shape: TensorShape) -> None:
         self.shape = shape
 
 
 class _BaseAttention(Layer):
+    """Base class of attention over [query, value] or [query, value, key]."""
+
     def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
         self.causal = bool(kwargs.pop("causal", False))
         super().__init__(**kwargs)
@@ -377,30 +388,30 @@ class _BaseAttention(Layer):
         self.supports_masking = True
         self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
-    def _check(self, inputs: Any, mask: Any) -> None:
-        """Raises a `ValueError` unless inputs and masks are lists of the right length."""
+    def _check(self, inputs: PyTree, mask: PyTree) -> None:
+        """Raise a `ValueError` unless inputs and masks are lists of valid lengths."""
         lists = {"inputs": inputs} if mask is None else {"inputs": inputs, "masks": mask}
-        for what, given in lists.items():
-            if not isinstance(given, (list, tuple)):
+        for label, items in lists.items():
+            if not isinstance(items, (list, tuple)):
                 raise ValueError(
-                    f"{type(self).__name__} layer must be called on a list of {what}, namely [query, value] or "
-                    f"[query, value, key]. Received: {given!r}"
+                    f"{type(self).__name__} layer must be called on a list of {label}, namely [query, value] or "
+                    f"[query, value, key]. Received: {items!r}"
                 )
-            if not 2 <= len(given) <= 3:
+            if not 2 <= len(items) <= 3:
                 raise ValueError(
-                    f"{type(self).__name__} layer accepts {what} as a list of length 2 or 3, namely [query, value] "
-                    f"or [query, value, key]. Received length: {len(given)}"
+                    f"{type(self).__name__} layer accepts {label} as a list of length 2 or 3, namely [query, value] "
+                    f"or [query, value, key]. Received length: {len(items)}"
                 )
 
     def call(
         self,
-        inputs: Any,
-        mask: Any = None,
+        inputs: Sequence[Tensor],
+        mask: Sequence[Tensor | None] | None = None,
         training: Any = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
-    ) -> Any:
-        """The attention's output for [query, value] or [query, value, key]."""
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute the outputs for [query, value] or [query, value, key]."""
         self._check(inputs, mask)
         query, value = inputs[0], inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
@@ -426,25 +437,25 @@ class _BaseAttention(Layer):
         outputs = self._of_queries(outputs, mask)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _of_queries(self, outputs: Any, mask: Any) -> Any:
-        """The outputs, zero for masked queries."""
+    def _of_queries(self, outputs: Tensor, mask: Sequence[Tensor | None] | None) -> Tensor:
+        """Set the outputs of masked queries to zero."""
         if isinstance(mask, (list, tuple)) and mask[0] is not None:
             outputs = outputs * array.expand_dims(math.cast(mask[0], outputs.dtype), -1)
         return outputs
 
-    def _in_parts(self, query: Any, key: Any, value: Any, *args: Any) -> Any:
-        """The outputs without scores, where there is a way; otherwise None."""
+    def _in_parts(self, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Tensor | None:
+        """Compute the outputs without a matrix of scores, or return None if it is not possible."""
         return None
 
-    def _scores(self, query: Any, key: Any) -> Any:
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The query's mask."""
+    def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
+        """Return the mask of the queries."""
         return mask[0] if isinstance(mask, (list, tuple)) else None
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         causal = {"causal": True} if self.causal else {}
         return {**super().get_config(), "dropout": self.dropout, **causal}
 
@@ -453,15 +464,15 @@ class Attention(_BaseAttention):
     """Dot-product attention (Luong et al. 2015).
 
     Args:
-      use_scale: whether scores are multiplied by a trained number.
+      use_scale: Whether to multiply the scores by a trained scalar.
       score_mode: 'dot' or 'concat'.
-      dropout: dropout of the attention weights.
-      **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
-        arguments of `Layer`.
+      dropout: Dropout rate of the attention weights.
+      **kwargs: `causal`, whether positions attend only to earlier ones in all calls, as in
+        TensorFlow up to 2.9; arguments of `Layer`.
 
     Input shape:
-      A list of queries (batch, queries, dim), values (batch, keys, value_dim) and, if they differ, keys
-      (batch, keys, dim).
+      A list of queries (batch, queries, dim), values (batch, keys, value_dim) and, if they differ,
+      keys (batch, keys, dim).
 
     Output shape:
       (batch, queries, value_dim); with `return_attention_scores` also (batch, queries, keys).
@@ -486,36 +497,34 @@ class Attention(_BaseAttention):
             )
         self.use_scale, self.score_mode = use_scale, score_mode
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the scales."""
-        self.scale = self.add_weight("scale", (), initializer="ones") if self.use_scale else None
+    def build(self, input_shape: PyTree) -> None:
+        """Create the scales."""
+        add = lambda name: self.add_weight(name, (), initializer="ones")
+        self.scale = add("scale") if self.use_scale else None
         self.concat_score_weight = (
-            self.add_weight("concat_score_weight", (), initializer="ones")
-            if self.score_mode == "concat"
-            else None
+            add("concat_score_weight") if self.score_mode == "concat" else None
         )
         self.built = True
 
-    def _in_parts(self, query: Any, key: Any, value: Any, *args: Any) -> Any:
+    def _in_parts(self, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Tensor | None:
         if self.score_mode != "dot" or not len(query.shape) == len(value.shape) == 3:
             return None
         query = query if self.scale is None else query * self.scale
-        of_one_head = [array.expand_dims(x, 2) for x in (query, key, value)]
-        query, key, value = of_one_head
+        query, key, value = (array.expand_dims(x, 2) for x in (query, key, value))
         outputs = attention_in_parts(self, query, key, value, *args)
         return None if outputs is None else array.squeeze(outputs, 2)
 
-    def _scores(self, query: Any, key: Any) -> Any:
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
         if self.score_mode == "dot":
             pairs = lambda q, k: math.matmul(q, k, transpose_b=True)
             scores = product(self, pairs, query, key, "scores")
             return scores if self.scale is None else scores * self.scale
-        both = array.expand_dims(query, -2) + array.expand_dims(key, -3)
-        both = both if self.scale is None else both * self.scale
-        return self.concat_score_weight * math.reduce_sum(math.tanh(both), axis=-1)
+        sums = array.expand_dims(query, -2) + array.expand_dims(key, -3)
+        sums = sums if self.scale is None else sums * self.scale
+        return self.concat_score_weight * math.reduce_sum(math.tanh(sums), axis=-1)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "use_scale": self.use_scale, "score_mode": self.score_mode}
 
 
@@ -523,14 +532,14 @@ class AdditiveAttention(_BaseAttention):
     """Attention with scores `sum(scale * tanh(query + key))` (Bahdanau et al. 2014).
 
     Args:
-      use_scale: whether features are multiplied by trained numbers.
-      dropout: dropout of the attention weights.
-      **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
-        arguments of `Layer`.
+      use_scale: Whether to multiply the features by a trained vector.
+      dropout: Dropout rate of the attention weights.
+      **kwargs: `causal`, whether positions attend only to earlier ones in all calls, as in
+        TensorFlow up to 2.9; arguments of `Layer`.
 
     Input shape:
-      A list of queries (batch, queries, dim), values (batch, keys, value_dim) and, if they differ, keys
-      (batch, keys, dim).
+      A list of queries (batch, queries, dim), values (batch, keys, value_dim) and, if they differ,
+      keys (batch, keys, dim).
 
     Output shape:
       (batch, queries, value_dim); with `return_attention_scores` also (batch, queries, keys).
@@ -548,21 +557,17 @@ class AdditiveAttention(_BaseAttention):
         super().__init__(dropout, **kwargs)
         self.use_scale = use_scale
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the scale."""
-        self.scale = (
-            self.add_weight(
-                "scale", (TensorShape(input_shape[1])[-1],), initializer="glorot_uniform"
-            )
-            if self.use_scale
-            else None
-        )
+    def build(self, input_shape: PyTree) -> None:
+        """Create the scale."""
+        shape = (TensorShape(input_shape[1])[-1],)
+        add_scale = lambda: self.add_weight("scale", shape, initializer="glorot_uniform")
+        self.scale = add_scale() if self.use_scale else None
         self.built = True
 
-    def _scores(self, query: Any, key: Any) -> Any:
-        both = math.tanh(array.expand_dims(query, -2) + array.expand_dims(key, -3))
-        return math.reduce_sum(both if self.scale is None else both * self.scale, axis=-1)
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+        features = math.tanh(array.expand_dims(query, -2) + array.expand_dims(key, -3))
+        return math.reduce_sum(features if self.scale is None else features * self.scale, axis=-1)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "use_scale": self.use_scale}

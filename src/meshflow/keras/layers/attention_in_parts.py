@@ -1,4 +1,4 @@
-"""How attention layers run in parts: by cuDNN, in blocks on one device, or over sequences that lie on several."""
+"""Attention without a full matrix of scores: by cuDNN, in blocks, or over sharded sequences."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.reading import mesh_to_name
 from meshflow.distribute.parallel.sequence import Sequences
 from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.environment.types import Array
 from meshflow.kernels import flash_attention
 from meshflow.ops import array, math
 from meshflow.ops.random import counts_of
 
 __all__ = ["attention_in_parts", "sequences_in_parts"]
 
-# More scores than this for a head of an example, 64 MB of float32, are computed in blocks.
+# Maximum number of scores for each example and head that are held at once: 64 MB of float32.
 LONG = 1 << 24
 
 
 def sequences_in_parts() -> Sequences | None:
-    """How the current strategy has attention run over sequences on several devices; None where it does not."""
+    """Return how the current strategy shards sequences for attention, or None."""
     strategy = get_strategy() if has_strategy() else None
-    way = getattr(getattr(strategy, "options", None), "sequence", None)
-    if way not in ("ring", "ulysses"):
+    algorithm = getattr(getattr(strategy, "options", None), "sequence", None)
+    if algorithm not in ("ring", "ulysses"):
         return None
     axes = strategy.rules.dimensions("sequence")  # type: ignore[union-attr]
     mesh = strategy.mesh  # type: ignore[union-attr]
@@ -39,70 +40,76 @@ def sequences_in_parts() -> Sequences | None:
         return None
     named = mesh_to_name(strategy)
     if named is not None:
-        return Sequences(way, named, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
-    if way == "ring" and strategy.options.pipeline is not None:  # type: ignore[union-attr]
-        way = "gathered"
-    return Sequences(way, None, axes, (), heads)
+        return Sequences(algorithm, named, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
+    if algorithm == "ring" and strategy.options.pipeline is not None:  # type: ignore[union-attr]
+        algorithm = "gathered"
+    return Sequences(algorithm, None, axes, (), heads)
 
 
 def attention_in_parts(
     layer: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    masks: Sequence[Any],
-    queries: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Sequence[Tensor],
+    queries: Tensor | None,
     causal: bool,
     training: Any,
     return_scores: bool,
-) -> Any:
-    """Attention whose scores are never whole, or None where the layer is to compute them.
+) -> Tensor | None:
+    """Compute attention without a full matrix of scores, if it is possible and useful.
 
     Args:
-      layer: the layer, with its `_dropout_layer`.
-      q: queries [b, t, n, h], scaled.
-      k: keys [b, s, n, h].
-      v: values [b, s, n, h].
-      masks: what must be True for a query to see a key: bool tensors that broadcast to [b, t, s].
-      queries: bool [b, t], False for queries that are padding, or None.
-      causal: whether queries see only keys of earlier positions and their own.
-      training: whether dropout is on.
-      return_scores: whether the weights are wanted.
+      layer: The layer, with its `_dropout_layer`.
+      q: Queries [b, t, n, h], scaled.
+      k: Keys [b, s, n, h].
+      v: Values [b, s, n, h].
+      masks: Bool tensors that broadcast to [b, t, s]; a query attends to a key if all are True.
+      queries: Bool tensor [b, t], False for queries that are padding, or None.
+      causal: Whether queries attend only to keys at the same or earlier positions.
+      training: Whether to apply dropout.
+      return_scores: Whether the caller requires the attention weights.
+
+    Returns:
+      The outputs [b, t, n, h], or None if the layer has to compute the scores.
 
     Raises:
-      ValueError: when a strategy splits sequences and the layer's arguments need all scores.
+      ValueError: If a strategy shards sequences and the arguments require all scores.
     """
     sequences = sequences_in_parts()
-    refused = _refusal(layer, masks, training, return_scores)
+    obstacle = _refusal(layer, masks, training, return_scores)
     if sequences is None:
-        drops = bool(layer._dropout_layer.rate) and training is not None and training is not False
-        described = _described(q), _described(k), _described(v)
-        usable = flash_attention.is_usable(*described, bool(masks))
-        if usable and not refused and not drops:
+        has_dropout = (
+            bool(layer._dropout_layer.rate) and training is not None and training is not False
+        )
+        specs = _described(q), _described(k), _described(v)
+        usable = flash_attention.is_usable(*specs, bool(masks))
+        if usable and not obstacle and not has_dropout:
             return apply(_by_cudnn, (q, k, v, _combined(masks, q, k)), (causal,))
         sizes = q.shape[1], k.shape[1]
-        # Lengths are symbols while a function for any of them is saved.
-        long = all(isinstance(n, int) for n in sizes) and sizes[0] * sizes[1] > LONG
-        if not long or refused:
+        # Lengths are symbolic while a shape-polymorphic function is exported.
+        exceeds_limit = all(isinstance(n, int) for n in sizes) and sizes[0] * sizes[1] > LONG
+        if not exceeds_limit or obstacle:
             return None
-    elif refused:
+    elif obstacle:
         raise ValueError(
-            f"{type(layer).__name__} {layer.name}: {refused} needs the scores of whole sequences, but the strategy "
-            f"splits them over devices (sequence={sequences.option!r}). Leave it out, or leave sequence= out."
+            f"{type(layer).__name__} {layer.name}: {obstacle} needs the scores of whole sequences, but the strategy "
+            f"splits them over devices (sequence={sequences.option!r}). Remove one of the two options."
         )
     rate = float(layer._dropout_layer.rate) if training else 0.0
     key = layer._dropout_layer._stream.next_key(counts_of(*q.shape)) if rate else None
-    what = Attend(causal, rate)
+    options = Attend(causal, rate)
     mask = _combined(masks, q, k)
-    return apply(_attention, (q, k, v, mask, queries, key), (what, sequences))
+    return apply(_attention, (q, k, v, mask, queries, key), (options, sequences))
 
 
-def _described(tensor: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of a tensor; an unknown size is no number."""
+def _described(tensor: Tensor) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of a tensor; unknown sizes are symbolic."""
     return jax.ShapeDtypeStruct(tuple(tensor._value.shape), tensor._value.dtype)
 
 
-def _refusal(layer: Any, masks: Sequence[Any], training: Any, return_scores: bool) -> str:
+def _refusal(layer: Any, masks: Sequence[Tensor], training: Any, return_scores: bool) -> str:
+    """Return the name of the option that requires all scores, or ""."""
     if return_scores:
         return "return_attention_scores=True"
     if any(len(m.shape) > 3 for m in masks):
@@ -114,8 +121,8 @@ def _refusal(layer: Any, masks: Sequence[Any], training: Any, return_scores: boo
     return "dropout of all weights" if layer._dropout_layer.rate >= 1 and training else ""
 
 
-def _combined(masks: Sequence[Any], q: Any, k: Any) -> Any:
-    """One mask [b, 1 or t, s], or None."""
+def _combined(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> Tensor | None:
+    """Return one mask [b, 1 or t, s], or None."""
     result = None
     for mask in masks:
         result = mask if result is None else math.logical_and(result, mask)
@@ -127,11 +134,11 @@ def _combined(masks: Sequence[Any], q: Any, k: Any) -> Any:
     return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
 
 
-def _fused(static: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+def _fused(static: tuple[bool], q: Array, k: Array, v: Array, mask: Array | None) -> Array:
     (causal,) = static
-    plain = functools.partial(flash_attention.plain_attention, scale=1.0, is_causal=causal)
+    fallback = functools.partial(flash_attention.plain_attention, scale=1.0, is_causal=causal)
     mask = None if mask is None else mask[:, None]
-    return flash_attention.attention(plain, q, k, v, None, mask, 1.0, causal)
+    return flash_attention.attention(fallback, q, k, v, None, mask, 1.0, causal)
 
 
 _by_cudnn = Op(
@@ -141,9 +148,17 @@ _by_cudnn = Op(
 )
 
 
-def _attend(static: Any, q: Any, k: Any, v: Any, mask: Any, queries: Any, key: Any) -> Any:
-    what, sequences = static
-    return sequence.attention(what, q, k, v, mask, queries, key, sequences)
+def _attend(
+    static: tuple[Attend, Sequences | None],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    queries: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
+    options, sequences = static
+    return sequence.attention(options, q, k, v, mask, queries, key, sequences)
 
 
 _attention = Op(

@@ -1,12 +1,15 @@
-"""Sequences read in both directions."""
+"""`Bidirectional`: recurrent layers that process sequences in both directions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.keywords import copy_layouts
@@ -27,24 +30,25 @@ _MERGES = {
 
 
 class Bidirectional(Wrapper):
-    """Runs a recurrent layer from both ends of the sequences and merges the outputs.
+    """Recurrent layer that processes sequences in both directions and merges the outputs.
 
     Args:
-      layer: a recurrent layer, such as `LSTM`; two layers with its configuration are made.
+      layer: Recurrent layer such as `LSTM`, of which two copies are created.
       merge_mode: 'concat', 'sum', 'mul', 'ave', or None for both outputs as a list.
-      weights: initial weights of both layers.
-      backward_layer: the layer that goes backwards, if it is to be configured otherwise.
-      **kwargs: arguments of `Layer`.
+      weights: Initial weights of both layers.
+      backward_layer: Layer for the backward direction, if its configuration differs.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, time, ...).
 
     Output shape:
-      What the layer gives, with twice the features under 'concat', a list of two under None.
+      The output shape of the layer, with twice the features for 'concat', or a list of two for
+      None.
 
     Raises:
-      ValueError: for something that is not a layer, an unknown `merge_mode`, or two layers that go
-        the same way or differ in what they return.
+      ValueError: For an object that is not a layer, an unknown `merge_mode`, or two layers that
+        have the same direction or return different outputs.
 
     Example:
       >>> import meshflow as tf
@@ -56,15 +60,15 @@ class Bidirectional(Wrapper):
         self,
         layer: Layer,
         merge_mode: str | None = "concat",
-        weights: Any = None,
+        weights: Sequence[Any] | None = None,
         backward_layer: Layer | None = None,
         **kwargs: Any,
     ) -> None:
-        for given in (layer, backward_layer):
-            if given is not None and not isinstance(given, Layer):
+        for candidate in (layer, backward_layer):
+            if candidate is not None and not isinstance(candidate, Layer):
                 raise ValueError(
                     "Please initialize `Bidirectional` layer with a `tf.keras.layers.Layer` instance. Received: "
-                    f"{given}"
+                    f"{candidate}"
                 )
         if merge_mode not in (*_MERGES, None):
             raise ValueError(
@@ -72,7 +76,7 @@ class Bidirectional(Wrapper):
                 '"concat", None}'
             )
         super().__init__(layer, **kwargs)
-        # The layer that was given is a pattern only: its weights are nobody's.
+        # The argument is a template only, so its weights are not tracked.
         del self.layer
         self._untracked = layer
         self._backward_given = backward_layer is not None
@@ -88,9 +92,10 @@ class Bidirectional(Wrapper):
         if backward_layer is None:
             copy_layouts(layer, backward)
         self._check_layers()
-        for one in (self.forward_layer, self.backward_layer):
-            # Merged sequences would mix outputs of different steps where one direction repeats its last.
-            one.zero_output_for_mask = one.return_sequences
+        for direction in (self.forward_layer, self.backward_layer):
+            # In a direction that repeats its last output, merged sequences would combine outputs of
+            # different steps.
+            direction.zero_output_for_mask = direction.return_sequences
         if weights:
             half = len(weights) // 2
             self.forward_layer._initial_weights = weights[:half]
@@ -113,25 +118,25 @@ class Bidirectional(Wrapper):
                 f"backward_layer.go_backwards = {backward.go_backwards}"
             )
         for name in ("stateful", "return_sequences", "return_state"):
-            one, other = getattr(forward, name), getattr(backward, name)
-            if one != other:
+            forward_value, backward_value = getattr(forward, name), getattr(backward, name)
+            if forward_value != backward_value:
                 raise ValueError(
                     "Forward layer and backward layer are expected to have the same value for attribute "
-                    f'"{name}", got "{one}" for forward layer and "{other}" for backward layer'
+                    f'"{name}", got "{forward_value}" for forward layer and "{backward_value}" for backward layer'
                 )
 
     @property
     def return_sequences(self) -> bool:
-        """Whether all outputs are returned instead of the last."""
+        """Return whether the layer returns the outputs of all steps instead of the last."""
         return self.forward_layer.return_sequences
 
     @property
     def return_state(self) -> bool:
-        """Whether the states are returned too."""
+        """Return whether the layer returns the states as well."""
         return self.forward_layer.return_state
 
-    def build(self, input_shape: Any) -> None:
-        """Builds both layers."""
+    def build(self, input_shape: PyTree) -> None:
+        """Build both layers."""
         shape = first_shape(input_shape)
         for layer in (self.forward_layer, self.backward_layer):
             with layer._calling(None):
@@ -139,14 +144,18 @@ class Bidirectional(Wrapper):
         self.built = True
 
     def __call__(
-        self, inputs: Any, initial_state: Any = None, constants: Any = None, **kwargs: Any
-    ) -> Any:
-        """Runs both layers.
+        self,
+        inputs: PyTree,
+        initial_state: PyTree = None,
+        constants: Sequence[Tensor] | None = None,
+        **kwargs: Any,
+    ) -> PyTree:
+        """Run both layers.
 
         Args:
-          inputs: sequences, or a list of sequences and initial states.
-          initial_state: states of the forward layer, then of the backward layer.
-          constants: tensors that every step sees.
+          inputs: Sequences, or a list of sequences and initial states.
+          initial_state: States of the forward layer, followed by those of the backward layer.
+          constants: Tensors that are passed to every step.
           **kwargs: `training` and `mask`.
         """
         if isinstance(inputs, (list, tuple)):
@@ -166,31 +175,31 @@ class Bidirectional(Wrapper):
 
     def call(
         self,
-        inputs: Any,
-        mask: Any = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         training: Any = None,
-        initial_state: Any = None,
-        constants: Any = None,
-    ) -> Any:
-        """The merged outputs, and with `return_state` the states of both layers.
+        initial_state: PyTree = None,
+        constants: Sequence[Tensor] | None = None,
+    ) -> PyTree:
+        """Compute the merged outputs, and with `return_state` the states of both layers.
 
         Args:
-          inputs: sequences [batch, time, features].
-          mask: booleans [batch, time]; steps where it is False are left out.
-          training: whether dropout is applied.
-          initial_state: states of the forward layer, then of the backward layer.
-          constants: tensors that every step sees.
+          inputs: Sequences [batch, time, features].
+          mask: Bool tensor [batch, time]; steps where it is False are skipped.
+          training: Whether to apply dropout.
+          initial_state: States of the forward layer, followed by those of the backward layer.
+          constants: Tensors that are passed to every step.
         """
         half = len(initial_state) // 2 if initial_state else 0
         states = (initial_state[:half], initial_state[half:]) if half else (None, None)
         results = []
-        for layer, own in zip((self.forward_layer, self.backward_layer), states, strict=True):
-            given = {"initial_state": own, "constants": constants, "training": training}
-            options = {k: v for k, v in given.items() if v is not None}
+        for layer, initial in zip((self.forward_layer, self.backward_layer), states, strict=True):
+            arguments = {"initial_state": initial, "constants": constants, "training": training}
+            options = {k: v for k, v in arguments.items() if v is not None}
             results.append(layer(inputs, mask=mask, **options))
-        kept: list[Any] = []
+        final_states: list[Any] = []
         if self.return_state:
-            kept = [*results[0][1:], *results[1][1:]]
+            final_states = [*results[0][1:], *results[1][1:]]
             results = [r[0] for r in results]
         forward, backward = results
         if self.return_sequences:
@@ -199,15 +208,15 @@ class Bidirectional(Wrapper):
         merged = [forward, backward]
         if self.merge_mode is not None:
             merged = [_MERGES[self.merge_mode](merged)]
-        return [*merged, *kept] if kept or self.merge_mode is None else merged[0]
+        return [*merged, *final_states] if final_states or self.merge_mode is None else merged[0]
 
     def reset_states(self) -> None:
-        """Sets the states of stateful layers to zeros."""
+        """Reset the states of stateful layers to zeros."""
         self.forward_layer.reset_states()
         self.backward_layer.reset_states()
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output, or a list with the states' shapes."""
+    def compute_output_shape(self, input_shape: PyTree) -> PyTree:
+        """Compute the shape of the output, or a list that contains the shapes of states."""
         shapes = self.forward_layer.compute_output_shape(input_shape)
         states: list[Any] = []
         if self.return_state:
@@ -219,16 +228,16 @@ class Bidirectional(Wrapper):
             outputs = [shapes] * (2 if self.merge_mode is None else 1)
         return [*outputs, *states] if states or len(outputs) > 1 else outputs[0]
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The mask of the output: the input's where sequences are returned."""
+    def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
+        """Return the mask of the input if sequences are returned, else None."""
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
-        own = mask if self.return_sequences else None
-        outputs = [own] * (2 if self.merge_mode is None else 1)
+        output_mask = mask if self.return_sequences else None
+        outputs = [output_mask] * (2 if self.merge_mode is None else 1)
         states = [None] * (2 * len(self.forward_layer._state_sizes)) if self.return_state else []
         return [*outputs, *states] if states or len(outputs) > 1 else outputs[0]
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration, with the layers'."""
+    def get_config(self) -> Config:
+        """Return the configuration, which contains those of the layers."""
         config = {**super().get_config(), "merge_mode": self.merge_mode}
         if self._backward_given:
             backward: Any = serialization.serialize(self.backward_layer)
@@ -237,8 +246,8 @@ class Bidirectional(Wrapper):
         return config
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer with a configuration."""
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create the layer from its configuration."""
         config = dict(config)
         if config.get("backward_layer") is not None:
             config["backward_layer"] = registry.LAYERS.deserialize(

@@ -1,10 +1,13 @@
-"""Layers that add borders and cut them off."""
+"""Layers for zero padding and cropping."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config
 from meshflow.keras.layers.spatial import SpatialLayer, config_of_sequences
 from meshflow.ops import array
 
@@ -18,7 +21,7 @@ __all__ = [
 ]
 
 
-def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
+def _pairs(value: int | Sequence[Any], rank: int, name: str) -> tuple[tuple[int, int], ...]:
     if isinstance(value, int):
         return ((value, value),) * rank
     if not isinstance(value, (tuple, list)):
@@ -34,7 +37,7 @@ def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
 
 
 class ZeroPadding(SpatialLayer):
-    """Zeros around; see the classes below."""
+    """Base class of layers that pad with zeros."""
 
     def __init__(
         self, padding: int | Sequence[Any], data_format: str | None, **kwargs: Any
@@ -42,33 +45,30 @@ class ZeroPadding(SpatialLayer):
         super().__init__(data_format, **kwargs)
         self.padding = _pairs(padding, self.rank, "padding")
 
-    def call(self, inputs: Any) -> Any:
-        """The padded tensor."""
-        edge = [(0, 0)]
-        return array.pad(
-            inputs,
-            [*edge, *(edge if self._first else []), *self.padding, *([] if self._first else edge)],
-        )
+    def call(self, inputs: Tensor) -> Tensor:
+        """Pad the inputs."""
+        before, after = ([(0, 0)] * 2, []) if self._first else ([(0, 0)], [(0, 0)])
+        return array.pad(inputs, [*before, *self.padding, *after])
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         return self._with_spatial(input_shape, lambda i, s: s + sum(self.padding[i]))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         if self.rank > 1:
             return config
-        # Keras 2's has no data_format.
-        beyond = {"data_format": self.data_format} if self._first else {}
-        return config_of_sequences(config, "padding") | beyond
+        # The configuration in Keras 2 has no data_format.
+        data_format = {"data_format": self.data_format} if self._first else {}
+        return config_of_sequences(config, "padding") | data_format
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"padding": self.padding}
 
 
 class Cropping(SpatialLayer):
-    """Borders cut off; see the classes below."""
+    """Base class of layers that crop."""
 
     def __init__(
         self, cropping: int | Sequence[Any], data_format: str | None, **kwargs: Any
@@ -76,8 +76,8 @@ class Cropping(SpatialLayer):
         super().__init__(data_format, **kwargs)
         self.cropping = _pairs(cropping, self.rank, "cropping")
 
-    def call(self, inputs: Any) -> Any:
-        """The cropped tensor."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Crop the inputs."""
         spatial = inputs.shape.as_list()[2:] if self._first else inputs.shape.as_list()[1:-1]
         if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
             raise ValueError(
@@ -87,26 +87,26 @@ class Cropping(SpatialLayer):
         cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
         return inputs[(slice(None), slice(None), *cuts) if self._first else (slice(None), *cuts)]
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         return self._with_spatial(input_shape, lambda i, s: s - sum(self.cropping[i]))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         return config_of_sequences(config, "cropping") if self.rank == 1 else config
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"cropping": self.cropping}
 
 
 class ZeroPadding1D(ZeroPadding):
-    """Zeros around sequences.
+    """Zero padding of sequences.
 
     Args:
-      padding: how many: an integer, or a pair (before, after).
-      data_format: 'channels_last' or 'channels_first'; default 'channels_last'.
-      **kwargs: arguments of `Layer`.
+      padding: Number of zeros: an integer, or a pair (before, after).
+      data_format: 'channels_last' (default) or 'channels_first'.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels), or (batch, channels, steps).
@@ -115,7 +115,7 @@ class ZeroPadding1D(ZeroPadding):
       (batch, new_steps, channels): a size n becomes before + n + after.
 
     Raises:
-      ValueError: for a `padding` that is neither.
+      ValueError: If `padding` has another form.
 
     Example:
       >>> import meshflow as tf
@@ -132,21 +132,22 @@ class ZeroPadding1D(ZeroPadding):
 
 
 class ZeroPadding2D(ZeroPadding):
-    """Zeros around images.
+    """Zero padding of images.
 
     Args:
-      padding: how many: an integer, or for each dimension an integer or a pair (before, after).
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      padding: Number of zeros: an integer, or an integer or pair (before, after) for each axis.
+      data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
 
     Output shape:
-      (batch, new_height, new_width, channels) in the same order: a size n becomes before + n + after.
+      (batch, new_height, new_width, channels) in the same order: a size n becomes before + n +
+      after.
 
     Raises:
-      ValueError: for a `padding` that is neither.
+      ValueError: If `padding` has another form.
 
     Example:
       >>> import meshflow as tf
@@ -163,21 +164,23 @@ class ZeroPadding2D(ZeroPadding):
 
 
 class ZeroPadding3D(ZeroPadding):
-    """Zeros around volumes.
+    """Zero padding of volumes.
 
     Args:
-      padding: how many: an integer, or for each dimension an integer or a pair (before, after).
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      padding: Number of zeros: an integer, or an integer or pair (before, after) for each axis.
+      data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
-      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes before + n + after.
+      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes before
+      + n + after.
 
     Raises:
-      ValueError: for a `padding` that is neither.
+      ValueError: If `padding` has another form.
 
     Example:
       >>> import meshflow as tf
@@ -197,11 +200,11 @@ class ZeroPadding3D(ZeroPadding):
 
 
 class Cropping1D(Cropping):
-    """Sequences without their borders.
+    """Cropping of sequences.
 
     Args:
-      cropping: how much is cut off: an integer, or a pair (before, after).
-      **kwargs: arguments of `Layer`.
+      cropping: Number of steps to remove: an integer, or a pair (before, after).
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels).
@@ -210,7 +213,7 @@ class Cropping1D(Cropping):
       (batch, new_steps, channels): a size n becomes n - before - after.
 
     Raises:
-      ValueError: for a `cropping` that is neither, or that leaves nothing.
+      ValueError: If `cropping` has another form, or if nothing remains.
 
     Example:
       >>> import meshflow as tf
@@ -225,21 +228,22 @@ class Cropping1D(Cropping):
 
 
 class Cropping2D(Cropping):
-    """Images without their borders; by default all of them stays.
+    """Cropping of images; by default nothing is removed.
 
     Args:
-      cropping: how much is cut off: an integer, or for each dimension an integer or a pair (before, after).
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      cropping: Sizes to remove: an integer, or an integer or pair (before, after) for each axis.
+      data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
 
     Output shape:
-      (batch, new_height, new_width, channels) in the same order: a size n becomes n - before - after.
+      (batch, new_height, new_width, channels) in the same order: a size n becomes n - before -
+      after.
 
     Raises:
-      ValueError: for a `cropping` that is neither, or that leaves nothing.
+      ValueError: If `cropping` has another form, or if nothing remains.
 
     Example:
       >>> import meshflow as tf
@@ -259,21 +263,23 @@ class Cropping2D(Cropping):
 
 
 class Cropping3D(Cropping):
-    """Volumes without their borders.
+    """Cropping of volumes.
 
     Args:
-      cropping: how much is cut off: an integer, or for each dimension an integer or a pair (before, after).
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      cropping: Sizes to remove: an integer, or an integer or pair (before, after) for each axis.
+      data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
-      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes n - before - after.
+      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes n -
+      before - after.
 
     Raises:
-      ValueError: for a `cropping` that is neither, or that leaves nothing.
+      ValueError: If `cropping` has another form, or if nothing remains.
 
     Example:
       >>> import meshflow as tf

@@ -1,13 +1,18 @@
-"""Convolution layers of one to three dimensions."""
+"""Convolution layers with one to three spatial axes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, nn
@@ -22,12 +27,8 @@ __all__ = [
 ]
 
 
-def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
-    """One positive number per dimension.
-
-    Raises:
-      ValueError: naming the argument.
-    """
+def sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
+    """Return one positive size per axis."""
     result = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
     if len(result) != rank or any(v <= 0 for v in result):
         raise ValueError(
@@ -39,37 +40,37 @@ def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
 def output_size(
     size: int | None, window: int, padding: str, stride: int, dilation: int = 1
 ) -> int | None:
-    """Size after a window has passed along a dimension."""
+    """Compute the output size of a window operation along one axis."""
     if size is None:
         return None
-    effective = (window - 1) * dilation + 1
+    dilated_window = (window - 1) * dilation + 1
     if padding in ("same", "causal"):
         return -(-size // stride)
-    return (size - effective) // stride + 1
+    return (size - dilated_window) // stride + 1
 
 
 class Conv(Layer):
-    """Convolution over `rank` dimensions.
+    """Convolution over `rank` spatial axes.
 
     Args:
-      rank: number of spatial dimensions.
-      filters: number of output channels.
-      kernel_size: size of the window.
-      strides: step of the window.
-      padding: 'valid', 'same', or (1-D) 'causal'.
+      rank: Number of spatial axes.
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the window.
+      padding: 'valid', 'same', or (for one axis) 'causal'.
       data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: spacing of the window's elements.
-      groups: number of groups of channels.
-      activation: activation function.
-      use_bias: whether a bias is added.
-      kernel_initializer: initializer of the kernel, shape (*kernel_size, in / groups, filters).
-      bias_initializer: initializer of the bias.
-      kernel_regularizer: penalty on the kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: projection of the kernel.
-      bias_constraint: projection of the bias.
-      **kwargs: arguments of `Layer`.
+      dilation_rate: Dilation of the window.
+      groups: Number of groups of channels.
+      activation: Activation function.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel, shape (*kernel_size, in / groups, filters).
+      bias_initializer: Initializer of the bias.
+      kernel_regularizer: Regularizer of the kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint of the kernel.
+      bias_constraint: Constraint of the bias.
+      **kwargs: Arguments of `Layer`.
     """
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
@@ -78,21 +79,21 @@ class Conv(Layer):
         self,
         rank: int,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = 1,
+        dilation_rate: int | Sequence[int] = 1,
         groups: int = 1,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
@@ -103,7 +104,7 @@ class Conv(Layer):
             )
         if filters is not None and filters % groups:
             raise ValueError(
-                f"The number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."
+                f"The Number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."
             )
         self.filters, self.groups = filters, groups
         self.kernel_size = sizes(kernel_size, rank, "kernel_size")
@@ -120,18 +121,12 @@ class Conv(Layer):
                 f"`strides > 1` not supported in conjunction with `dilation_rate > 1`. Received: strides={self.strides} and dilation_rate={self.dilation_rate}"
             )
         self.activation, self.use_bias = activations.get(activation), use_bias
-        self.kernel_initializer, self.bias_initializer = (
-            initializers.get(kernel_initializer),
-            initializers.get(bias_initializer),
-        )
-        self.kernel_regularizer, self.bias_regularizer = (
-            regularizers.get(kernel_regularizer),
-            regularizers.get(bias_regularizer),
-        )
-        self.kernel_constraint, self.bias_constraint = (
-            constraints.get(kernel_constraint),
-            constraints.get(bias_constraint),
-        )
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
+        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.bias_constraint = constraints.get(bias_constraint)
         self.input_spec = InputSpec(min_ndim=rank + 2)
         self.bias: Any = None
 
@@ -144,7 +139,7 @@ class Conv(Layer):
         spatial = "DHW"[3 - self.rank :]
         return f"NC{spatial}" if self._first else f"N{spatial}C"
 
-    def _channels(self, input_shape: Any) -> int:
+    def _channels(self, input_shape: ShapeLike) -> int:
         channels = TensorShape(input_shape)[1 if self._first else -1]
         if channels is None:
             raise ValueError(
@@ -155,7 +150,7 @@ class Conv(Layer):
         )
         return channels
 
-    def _add_kernel(self, shape: Any, name: str = "kernel") -> Any:
+    def _add_kernel(self, shape: Sequence[int], name: str = "kernel") -> Variable:
         return self.add_weight(
             name,
             shape,
@@ -164,8 +159,8 @@ class Conv(Layer):
             constraint=getattr(self, f"{name}_constraint"),
         )
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create kernel and bias."""
         channels = self._channels(input_shape)
         if channels % self.groups:
             raise ValueError(
@@ -176,8 +171,8 @@ class Conv(Layer):
             self.bias = self._add_kernel((self.filters,), "bias")
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Compute the output."""
         padding = self.padding
         if padding == "causal":
             left = self.dilation_rate[0] * (self.kernel_size[0] - 1)
@@ -189,36 +184,29 @@ class Conv(Layer):
         )
         return self._finish(outputs)
 
-    def _finish(self, outputs: Any) -> Any:
+    def _finish(self, outputs: Tensor) -> Tensor:
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias, self._format)
         return outputs if self.activation is None else self.activation(outputs)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         shape = TensorShape(input_shape).as_list()
         spatial = shape[2:] if self._first else shape[1:-1]
-        new = [
-            output_size(*v)
-            for v in zip(
-                spatial,
-                self.kernel_size,
-                [self.padding] * self.rank,
-                self.strides,
-                self.dilation_rate,
-                strict=True,
-            )
-        ]
-        if any(s is not None and s <= 0 for s in new):
+        options = zip(spatial, self.kernel_size, self.strides, self.dilation_rate, strict=True)
+        output_sizes = [output_size(n, window, self.padding, s, d) for n, window, s, d in options]
+        if any(s is not None and s <= 0 for s in output_sizes):
             raise ValueError(
                 f"One of the dimensions in the output is <= 0 due to downsampling in {self.name}. Consider increasing the input size. Received input shape {shape} which would produce output shape with a zero or negative value in a dimension."
             )
         return TensorShape(
-            [shape[0], self.filters, *new] if self._first else [shape[0], *new, self.filters]
+            [shape[0], self.filters, *output_sizes]
+            if self._first
+            else [shape[0], *output_sizes, self.filters]
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -235,11 +223,11 @@ class Conv(Layer):
 
 
 class Conv1D(Conv):
-    """Convolution over one dimension; arguments as `Conv`, without `rank`.
+    """Convolution over one axis; arguments of `Conv` without `rank`.
 
     Input shape:
-      (batch, steps, channels); more dimensions may follow the batch. With 'channels_first' the channels come
-      second.
+      (batch, steps, channels); more dimensions may follow the batch. With 'channels_first' the
+      channels are the second axis.
 
     Output shape:
       (batch, new_steps, filters), with the same order of dimensions.
@@ -253,13 +241,13 @@ class Conv1D(Conv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = "channels_last",
-        dilation_rate: Any = 1,
+        dilation_rate: int | Sequence[int] = 1,
         groups: int = 1,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -279,11 +267,11 @@ class Conv1D(Conv):
 
 
 class Conv2D(Conv):
-    """Convolution over two dimensions; arguments as `Conv`, without `rank`.
+    """Convolution over two axes; arguments of `Conv` without `rank`.
 
     Input shape:
-      (batch, height, width, channels); more dimensions may follow the batch. With 'channels_first' the
-      channels come second.
+      (batch, height, width, channels); more dimensions may follow the batch. With 'channels_first'
+      the channels are the second axis.
 
     Output shape:
       (batch, new_height, new_width, filters), with the same order of dimensions.
@@ -297,13 +285,13 @@ class Conv2D(Conv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1),
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = (1, 1),
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = (1, 1),
+        dilation_rate: int | Sequence[int] = (1, 1),
         groups: int = 1,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -323,11 +311,11 @@ class Conv2D(Conv):
 
 
 class Conv3D(Conv):
-    """Convolution over three dimensions; arguments as `Conv`, without `rank`.
+    """Convolution over three axes; arguments of `Conv` without `rank`.
 
     Input shape:
-      (batch, depth, height, width, channels); more dimensions may follow the batch. With 'channels_first' the
-      channels come second.
+      (batch, depth, height, width, channels); more dimensions may follow the batch. With
+      'channels_first' the channels are the second axis.
 
     Output shape:
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
@@ -341,13 +329,13 @@ class Conv3D(Conv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1, 1),
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = (1, 1, 1),
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = (1, 1, 1),
+        dilation_rate: int | Sequence[int] = (1, 1, 1),
         groups: int = 1,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:

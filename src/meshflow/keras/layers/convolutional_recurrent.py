@@ -1,16 +1,22 @@
-"""LSTMs whose products are convolutions (arXiv:1506.04214), over sequences of signals, images or volumes."""
+"""Convolutional LSTMs (arXiv:1506.04214) for sequences of signals, images or volumes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.keywords import for_cell
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import output_size, sizes
@@ -25,23 +31,23 @@ _GATES = 4
 
 
 class ConvLSTMCell(Layer):
-    """One step: four gates, each a convolution of the inputs plus one of the state.
+    """Cell of convolutional LSTMs: gates are convolutions of the inputs and of the state.
 
     Args:
-      rank: number of spatial dimensions.
-      filters: number of output channels.
-      kernel_size: size of the window.
-      strides: step of the window over the inputs.
+      rank: Number of spatial axes.
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the window over the inputs.
       padding: 'valid' or 'same', for the inputs.
       data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: spacing of the window's elements.
-      activation: of the candidate and the output.
-      recurrent_activation: of the gates.
-      use_bias: whether there is a bias.
-      unit_forget_bias: whether the forget gate's bias starts at 1.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      **kwargs: initializers, regularizers and constraints of kernel, recurrent kernel and bias; and
+      dilation_rate: Dilation of the window.
+      activation: Activation of the candidate and the output.
+      recurrent_activation: Activation of the gates.
+      use_bias: Whether to add a bias.
+      unit_forget_bias: Whether the bias of the forget gate is initialized to 1.
+      dropout: Fraction of inputs that training drops, with one mask for all steps.
+      recurrent_dropout: Fraction of states that training drops, with one mask for all steps.
+      **kwargs: Initializers, regularizers and constraints of kernel, recurrent kernel and bias;
         arguments of `Layer`.
     """
 
@@ -51,13 +57,13 @@ class ConvLSTMCell(Layer):
         self,
         rank: int,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = 1,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "hard_sigmoid",
+        dilation_rate: int | Sequence[int] = 1,
+        activation: Identifier = "tanh",
+        recurrent_activation: Identifier = "hard_sigmoid",
         use_bias: bool = True,
         unit_forget_bias: bool = True,
         dropout: float = 0.0,
@@ -77,8 +83,7 @@ class ConvLSTMCell(Layer):
         ):
             for weight in ("kernel", "recurrent", "bias"):
                 name = f"{weight}_{kind}"
-                given = kwargs.pop(name, defaults.get(name))
-                options[name] = module.get(given)
+                options[name] = module.get(kwargs.pop(name, defaults.get(name)))
         super().__init__(**kwargs)
         for name, value in options.items():
             setattr(self, name, value)
@@ -105,16 +110,16 @@ class ConvLSTMCell(Layer):
         spatial = "DHW"[3 - self.rank :]
         return f"NC{spatial}" if self._first else f"N{spatial}C"
 
-    def state_shape(self, input_shape: Any) -> list[int | None]:
-        """Shape of a state without the batch dimension, for the shape of one step's inputs."""
-        known = TensorShape(input_shape).as_list()
-        spatial = known[2:] if self._first else known[1:-1]
+    def state_shape(self, input_shape: ShapeLike) -> list[int | None]:
+        """Compute the shape of a state without the batch axis from the input shape of one step."""
+        input_sizes = TensorShape(input_shape).as_list()
+        spatial = input_sizes[2:] if self._first else input_sizes[1:-1]
         options = zip(spatial, self.kernel_size, self.strides, self.dilation_rate, strict=True)
-        new = [output_size(n, window, self.padding, s, d) for n, window, s, d in options]
-        return [self.filters, *new] if self._first else [*new, self.filters]
+        output_sizes = [output_size(n, window, self.padding, s, d) for n, window, s, d in options]
+        return [self.filters, *output_sizes] if self._first else [*output_sizes, self.filters]
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel, recurrent kernel and bias."""
+    def build(self, input_shape: PyTree) -> None:
+        """Create kernel, recurrent kernel and bias."""
         channels = TensorShape(input_shape)[1 if self._first else -1]
         if channels is None:
             raise ValueError(
@@ -132,7 +137,7 @@ class ConvLSTMCell(Layer):
         self.state_size = [TensorShape(shape), TensorShape(shape)]
         self.built = True
 
-    def _add(self, name: str, shape: Any, option: str) -> Any:
+    def _add(self, name: str, shape: Sequence[int], option: str) -> Variable:
         initialize = getattr(self, f"{option}_initializer")
         if name == "bias" and self.unit_forget_bias:
             initialize = self._bias_values
@@ -144,60 +149,70 @@ class ConvLSTMCell(Layer):
             constraint=getattr(self, f"{option}_constraint"),
         )
 
-    def _bias_values(self, shape: Any, dtype: Any = None) -> Any:
+    def _bias_values(self, shape: Sequence[int], dtype: DTypeLike | None = None) -> Tensor:
         others = np.asarray(self.bias_initializer((3 * self.filters,), dtype=dtype))  # type: ignore[attr-defined]
         first, rest = np.split(others, [self.filters])
         return constant(np.concatenate([first, np.ones(self.filters), rest]), dtype=dtype)
 
-    def masks(self, example: Any, rate: float, training: Any) -> list[Any] | None:
-        """A dropout mask of the example's shape for each gate; None without dropout."""
+    def masks(self, example: Tensor, rate: float, training: Any) -> list[Tensor] | None:
+        """Return a dropout mask like an example for each gate, or None without dropout."""
         if not training or not rate:
             return None
         return [nn.dropout(array.ones_like(example), rate) for _ in range(_GATES)]
 
     def _convolved(
-        self, inputs: Any, kernel: Any, strides: Any, padding: str, dilation: Any, keep: Any
-    ) -> Any:
+        self,
+        inputs: Tensor,
+        kernel: Variable,
+        strides: Sequence[int],
+        padding: str,
+        dilation: Sequence[int],
+        masks: list[Tensor] | None,
+    ) -> Tensor:
         static = (strides, padding.upper(), self._format, dilation)
-        kernel = kernel.value()
-        if keep is None:
-            return nn.convolution(inputs, kernel, *static)
-        parts = array.split(kernel, _GATES, axis=-1)
-        found = [nn.convolution(inputs * k, w, *static) for k, w in zip(keep, parts, strict=True)]
-        return array.concat(found, axis=1 if self._first else -1)
+        value = kernel.value()
+        if masks is None:
+            return nn.convolution(inputs, value, *static)
+        parts = array.split(value, _GATES, axis=-1)
+        gates = [nn.convolution(inputs * m, w, *static) for m, w in zip(masks, parts, strict=True)]
+        return array.concat(gates, axis=1 if self._first else -1)
 
-    def project(self, inputs: Any, keep: Any) -> Any:
-        """The inputs' share of the gates."""
-        found = self._convolved(
-            inputs, self.kernel, self.strides, self.padding, self.dilation_rate, keep
+    def project(self, inputs: Tensor, masks: list[Tensor] | None) -> Tensor:
+        """Compute the contribution of the inputs to the gates."""
+        gates = self._convolved(
+            inputs, self.kernel, self.strides, self.padding, self.dilation_rate, masks
         )
-        return found if self.bias is None else nn.bias_add(found, self.bias, self._format)
+        return gates if self.bias is None else nn.bias_add(gates, self.bias, self._format)
 
-    def advance(self, projected: Any, states: Any, keep: Any) -> tuple[Any, list[Any]]:
-        """The output and the next states."""
+    def advance(
+        self, projected: Tensor, states: Sequence[Tensor], masks: list[Tensor] | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output and the next states."""
         hidden, carry = states
         ones = (1,) * self.rank
-        own = self._convolved(hidden, self.recurrent_kernel, ones, "same", ones, keep)
-        gates = array.split(projected + own, _GATES, axis=1 if self._first else -1)
-        enter, forget = (self.recurrent_activation(g) for g in gates[:2])
-        carry = forget * carry + enter * self.activation(gates[2])
+        recurrent = self._convolved(hidden, self.recurrent_kernel, ones, "same", ones, masks)
+        gates = array.split(projected + recurrent, _GATES, axis=1 if self._first else -1)
+        input_gate, forget_gate = (self.recurrent_activation(g) for g in gates[:2])
+        carry = forget_gate * carry + input_gate * self.activation(gates[2])
         hidden = self.recurrent_activation(gates[3]) * self.activation(carry)
         return hidden, [hidden, carry]
 
-    def call(self, inputs: Any, states: Any, training: Any = None) -> Any:
-        """One step: the output and the next states.
+    def call(
+        self, inputs: Tensor, states: Sequence[Tensor], training: Any = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output and the next states for one step.
 
         Args:
-          inputs: a tensor [batch, ..., channels].
-          states: two tensors.
-          training: whether dropout is applied.
+          inputs: Tensor [batch, ..., channels].
+          states: Two tensors.
+          training: Whether to apply dropout.
         """
-        keep = self.masks(inputs, self.dropout, training)
-        again = self.masks(states[0], self.recurrent_dropout, training)
-        return self.advance(self.project(inputs, keep), states, again)
+        masks = self.masks(inputs, self.dropout, training)
+        recurrent_masks = self.masks(states[0], self.recurrent_dropout, training)
+        return self.advance(self.project(inputs, masks), states, recurrent_masks)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -216,7 +231,7 @@ class ConvLSTMCell(Layer):
 
 
 class _ConvLSTM(RNN):
-    """A `ConvLSTMCell` run over sequences; arguments are the cell's and `RNN`'s."""
+    """Base class of convolutional LSTMs; the arguments are those of the cell and of `RNN`."""
 
     _names_cell = False
 
@@ -227,25 +242,25 @@ class _ConvLSTM(RNN):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = 1,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "hard_sigmoid",
+        dilation_rate: int | Sequence[int] = 1,
+        activation: Identifier = "tanh",
+        recurrent_activation: Identifier = "hard_sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
         unit_forget_bias: bool = True,
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         return_sequences: bool = False,
         return_state: bool = False,
         go_backwards: bool = False,
@@ -290,57 +305,58 @@ class _ConvLSTM(RNN):
         )
         self.input_spec = [InputSpec(ndim=self.rank + 3)]
 
-    def build(self, input_shape: Any) -> None:
-        """Builds the cell; makes the states of a stateful layer."""
+    def build(self, input_shape: PyTree) -> None:
+        """Build the cell, and create the states of a stateful layer."""
         super().build(input_shape)
         self.input_spec = [InputSpec(ndim=self.rank + 3)]
 
-    def get_initial_state(self, inputs: Any) -> Any:
-        """Zeros [batch, ..., filters] for both states."""
+    def get_initial_state(self, inputs: Tensor) -> list[Tensor]:
+        """Return zeros [batch, ..., filters] for both states."""
         shape = [inputs.shape[0], *self.cell.state_shape(self._of_step(inputs.shape))]
         zeros = array.zeros(shape, inputs.dtype)
         return [zeros, zeros]
 
     @staticmethod
-    def _of_step(shape: Any) -> list[int | None]:
-        known = TensorShape(shape).as_list()
-        return [known[0], *known[2:]]
+    def _of_step(shape: ShapeLike) -> list[int | None]:
+        sizes = TensorShape(shape).as_list()
+        return [sizes[0], *sizes[2:]]
 
-    def _step(self, inputs: Any, first: Any, constants: Any, training: Any) -> tuple[Any, Any]:
+    def _step(
+        self, inputs: PyTree, first: PyTree, constants: Sequence[Tensor] | None, training: Any
+    ) -> tuple[PyTree, Callable[..., tuple[Tensor, list[Tensor]]]]:
         cell = self.cell
-        keep = cell.masks(first, cell.dropout, training)
+        masks = cell.masks(first, cell.dropout, training)
         zeros = self.get_initial_state(inputs)[0]
-        again = cell.masks(zeros, cell.recurrent_dropout, training)
+        recurrent_masks = cell.masks(zeros, cell.recurrent_dropout, training)
         count, steps, *rest = inputs.shape.as_list()
-        over_time = None
-        if keep is not None:
-            over_time = [array.repeat(k, steps, axis=0) for k in keep]
-        # All steps are convolved at once.
+        if masks is not None:
+            masks = [array.repeat(mask, steps, axis=0) for mask in masks]
+        # One convolution computes the contribution of the inputs for all steps.
         with cell._reading_weights():
-            flat = cell.project(array.reshape(inputs, [count * steps, *rest]), over_time)
+            flat = cell.project(array.reshape(inputs, [count * steps, *rest]), masks)
         projected = array.reshape(flat, [count, steps, *flat.shape[1:]])
 
-        def advance(x: Any, states: Any) -> Any:
+        def advance(x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
             with cell._reading_weights():
-                return cell.advance(x, list(states), again)
+                return cell.advance(x, list(states), recurrent_masks)
 
         return projected, advance
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output; with `return_state` a list with the states' shapes."""
-        known = TensorShape(nest.flatten(input_shape)[0] if _is_list(input_shape) else input_shape)
-        batch, steps = known.as_list()[:2]
-        own = self.cell.state_shape(self._of_step(known))
-        shape = TensorShape([batch, steps, *own] if self.return_sequences else [batch, *own])
+    def compute_output_shape(self, input_shape: PyTree) -> PyTree:
+        """Compute the shape of the output; with `return_state`, also those of the states."""
+        shape = TensorShape(nest.flatten(input_shape)[0] if _is_list(input_shape) else input_shape)
+        batch, steps = shape.as_list()[:2]
+        own = self.cell.state_shape(self._of_step(shape))
+        output = TensorShape([batch, steps, *own] if self.return_sequences else [batch, *own])
         state = TensorShape([batch, *own])
-        return [shape, state, state] if self.return_state else shape
+        return [output, state, state] if self.return_state else output
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return config_with_cell(self)
 
 
-def _is_list(shape: Any) -> bool:
+def _is_list(shape: PyTree) -> bool:
     return isinstance(shape, list) and isinstance(shape[0], TensorShape)
 
 
@@ -355,39 +371,39 @@ for _name in (
 
 
 class ConvLSTM1D(_ConvLSTM):
-    """A convolutional LSTM over sequences of signals [batch, time, length, channels].
+    """Convolutional LSTM for sequences of signals [batch, time, length, channels].
 
     Args:
-      filters: number of output channels.
-      kernel_size: size of the window.
-      strides: step of the window over the inputs.
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the window over the inputs.
       padding: 'valid' or 'same', for the inputs; states are padded.
       data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: spacing of the window's elements.
-      activation: of the candidate and the output.
-      recurrent_activation: of the gates.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel, shape (*kernel_size, in, 4 * filters).
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      unit_forget_bias: whether the forget gate's bias starts at 1.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: projection of the kernel.
-      recurrent_constraint: projection of the recurrent kernel.
-      bias_constraint: projection of the bias.
-      return_sequences: whether the outputs of all steps are returned instead of the last.
-      return_state: whether the states after the last step are returned too.
-      go_backwards: whether to begin with the last step.
-      stateful: whether each batch begins with the states that the one before ended with.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      **kwargs: arguments of `RNN`.
+      dilation_rate: Dilation of the window.
+      activation: Activation of the candidate and the output.
+      recurrent_activation: Activation of the gates.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel, shape (*kernel_size, in, 4 * filters).
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      unit_forget_bias: Whether the bias of the forget gate is initialized to 1.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint of the kernel.
+      recurrent_constraint: Constraint of the recurrent kernel.
+      bias_constraint: Constraint of the bias.
+      return_sequences: Whether to return the outputs of all steps instead of the last.
+      return_state: Whether to return the states after the last step as well.
+      go_backwards: Whether to start with the last step.
+      stateful: Whether the initial states of a batch are the final states of the last one.
+      dropout: Fraction of inputs that training drops, with one mask for all steps.
+      recurrent_dropout: Fraction of states that training drops, with one mask for all steps.
+      **kwargs: Arguments of `RNN`.
 
     Input shape:
-      (batch, time, steps, channels). With 'channels_first' the channels come third.
+      (batch, time, steps, channels). With 'channels_first' the channels are the third axis.
 
     Output shape:
       (batch, new_steps, filters), with `return_sequences` (batch, time, new_steps, filters); with
@@ -403,14 +419,15 @@ class ConvLSTM1D(_ConvLSTM):
 
 
 class ConvLSTM2D(_ConvLSTM):
-    """A convolutional LSTM over sequences of images; arguments as for `ConvLSTM1D`.
+    """Convolutional LSTM for sequences of images; arguments of `ConvLSTM1D`.
 
     Input shape:
-      (batch, time, height, width, channels). With 'channels_first' the channels come third.
+      (batch, time, height, width, channels). With 'channels_first' the channels are the third axis.
 
     Output shape:
-      (batch, new_height, new_width, filters), with `return_sequences` (batch, time, new_height, new_width,
-      filters); with `return_state` also two states of shape (batch, new_height, new_width, filters).
+      (batch, new_height, new_width, filters), with `return_sequences` (batch, time, new_height,
+      new_width, filters); with `return_state` also two states of shape (batch, new_height,
+      new_width, filters).
 
     Example:
       >>> import meshflow as tf
@@ -423,15 +440,16 @@ class ConvLSTM2D(_ConvLSTM):
 
 
 class ConvLSTM3D(_ConvLSTM):
-    """A convolutional LSTM over sequences of volumes; arguments as for `ConvLSTM1D`.
+    """Convolutional LSTM for sequences of volumes; arguments of `ConvLSTM1D`.
 
     Input shape:
-      (batch, time, depth, height, width, channels). With 'channels_first' the channels come third.
+      (batch, time, depth, height, width, channels). With 'channels_first' the channels are the
+      third axis.
 
     Output shape:
-      (batch, new_depth, new_height, new_width, filters), with `return_sequences` (batch, time, new_depth,
-      new_height, new_width, filters); with `return_state` also two states of shape (batch, new_depth,
-      new_height, new_width, filters).
+      (batch, new_depth, new_height, new_width, filters), with `return_sequences` (batch, time,
+      new_depth, new_height, new_width, filters); with `return_state` also two states of shape
+      (batch, new_depth, new_height, new_width, filters).
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Dense, activation, masking and layers of a function."""
+"""Dense, activation, masking and identity layers, and configurations of weights."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.divided_products import divided_product
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math, nn
 
@@ -21,20 +23,20 @@ __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking
 
 
 class Dense(Layer):
-    """`activation(inputs @ kernel + bias)`.
+    """Fully connected layer, `activation(inputs @ kernel + bias)`.
 
     Args:
-      units: size of the output's last dimension.
-      activation: activation function.
-      use_bias: whether a bias is added.
-      kernel_initializer: initializer of the kernel, shape (inputs, units).
-      bias_initializer: initializer of the bias, shape (units,).
-      kernel_regularizer: penalty on the kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: projection of the kernel.
-      bias_constraint: projection of the bias.
-      **kwargs: arguments of `Layer`.
+      units: Size of the last axis of the output.
+      activation: Activation function.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel, shape (inputs, units).
+      bias_initializer: Initializer of the bias, shape (units,).
+      kernel_regularizer: Regularizer of the kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint of the kernel.
+      bias_constraint: Constraint of the bias.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, ..., inputs).
@@ -53,15 +55,15 @@ class Dense(Layer):
     def __init__(
         self,
         units: int,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
@@ -74,24 +76,18 @@ class Dense(Layer):
         self.units = units
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer, self.bias_initializer = (
-            initializers.get(kernel_initializer),
-            initializers.get(bias_initializer),
-        )
-        self.kernel_regularizer, self.bias_regularizer = (
-            regularizers.get(kernel_regularizer),
-            regularizers.get(bias_regularizer),
-        )
-        self.kernel_constraint, self.bias_constraint = (
-            constraints.get(kernel_constraint),
-            constraints.get(bias_constraint),
-        )
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
+        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.bias_constraint = constraints.get(bias_constraint)
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
         self.bias: Variable | None = None
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create kernel and bias."""
         if not as_dtype(self.dtype or settings.floatx()).is_floating:
             raise TypeError(
                 f"A Dense layer can only be built with a floating-point dtype. Received: dtype={self.dtype}"
@@ -119,22 +115,22 @@ class Dense(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Compute the output."""
         inputs = math.cast(inputs, self.compute_dtype)
         compute = divided_product(self, inputs) or _last_axis_product
         outputs = product(self, compute, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
-        # Scripts take the softmax off a finished model by `model.layers[-1].activation = None`.
+        # Users remove the softmax of a finished model by `model.layers[-1].activation = None`.
         return outputs if self.activation is None else self.activation(outputs)
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The input's shape with `units` last."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input with `units` as the last size."""
         return TensorShape([*TensorShape(input_shape).as_list()[:-1], self.units])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "units": self.units,
@@ -144,7 +140,7 @@ class Dense(Layer):
         }
 
 
-def _last_axis_product(inputs: Any, kernel: Any) -> Any:
+def _last_axis_product(inputs: Tensor, kernel: Tensor) -> Tensor:
     if len(inputs.shape) == 2:
         return math.matmul(inputs, kernel)
     return math.tensordot(inputs, kernel, 1)
@@ -156,15 +152,17 @@ def weight_config(
     initialized: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
     activity: bool = False,
-) -> dict[str, Any]:
-    """Configurations of the initializers, regularizers and constraints of weights, in Keras' order.
+) -> Config:
+    """Return the configurations of the initializers, regularizers and constraints of weights.
+
+    The order of the keys is that of Keras.
 
     Args:
-      layer: the layer.
-      *names: what the weights are called in its attributes.
-      initialized: further weights that have an initializer only.
-      flags: plain attributes that stand after the initializers.
-      activity: whether the layer's configuration has its `activity_regularizer`, too.
+      layer: The layer.
+      *names: Names of the weights in its attributes.
+      initialized: Further weights, which have an initializer only.
+      flags: Attributes that follow the initializers.
+      activity: Whether to include the `activity_regularizer` of the layer.
     """
     config = {}
 
@@ -181,17 +179,17 @@ def weight_config(
 
 
 class Activation(Layer):
-    """Applies an activation function.
+    """Layer that applies an activation function.
 
     Args:
-      activation: function or name.
-      **kwargs: arguments of `Layer`.
+      activation: Activation function or its name.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -199,32 +197,32 @@ class Activation(Layer):
       [0.0, 2.0]
     """
 
-    def __init__(self, activation: Any, **kwargs: Any) -> None:
+    def __init__(self, activation: Identifier, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.activation = activations.get(activation)
 
-    def call(self, inputs: Any) -> Any:
-        """The activation."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply the activation function."""
         return self.activation(inputs)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "activation": activations.serialize(self.activation)}
 
 
 class Identity(Layer):
-    """Passes its input on.
+    """Layer that returns its input.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -236,24 +234,24 @@ class Identity(Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
 
 class ActivityRegularization(Identity):
-    """Adds a penalty on its input to the losses.
+    """Layer that adds a regularization loss on its input.
 
     Args:
-      l1: factor of absolute values.
-      l2: factor of squares.
-      **kwargs: arguments of `Layer`.
+      l1: Factor of the sum of absolute values.
+      l2: Factor of the sum of squares.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -268,23 +266,23 @@ class ActivityRegularization(Identity):
         super().__init__(activity_regularizer=regularizers.L1L2(l1, l2), **kwargs)
         self.l1, self.l2 = l1, l2
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "l1": self.l1, "l2": self.l2}
 
 
 class Masking(Layer):
-    """Masks timesteps whose features all have one value.
+    """Layer that masks time steps in which all features have one value.
 
     Args:
-      mask_value: the value.
-      **kwargs: arguments of `Layer`.
+      mask_value: Value of the features in masked steps.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, ...).
 
     Output shape:
-      The same, with a mask of shape (batch, steps).
+      The shape of the input, with a mask of shape (batch, steps).
 
     Example:
       >>> import meshflow as tf
@@ -293,7 +291,7 @@ class Masking(Layer):
       [[True, False]]
     """
 
-    # A trace also finds the mask.
+    # The mask of symbolic outputs is found by a trace, so the output shape is, too.
     _traced_shape = True
 
     def __init__(self, mask_value: float = 0.0, **kwargs: Any) -> None:
@@ -301,22 +299,22 @@ class Masking(Layer):
         self.supports_masking = True
         self.mask_value = mask_value
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """True where a timestep counts."""
+    def compute_mask(self, inputs: Tensor, mask: PyTree = None) -> Tensor:
+        """Return True for each time step that is not masked."""
         return math.reduce_any(math.not_equal(inputs, self.mask_value), axis=-1)
 
-    def call(self, inputs: Any) -> Any:
-        """The inputs, 0 where masked."""
-        kept = math.reduce_any(math.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
-        outputs = inputs * math.cast(kept, inputs.dtype)
+    def call(self, inputs: Tensor) -> Tensor:
+        """Return the inputs with masked steps set to 0."""
+        mask = math.reduce_any(math.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
+        outputs = inputs * math.cast(mask, inputs.dtype)
         if isinstance(outputs, Tensor):
-            outputs._keras_mask = array.squeeze(kept, -1)
+            outputs._keras_mask = array.squeeze(mask, -1)
         return outputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "mask_value": self.mask_value}

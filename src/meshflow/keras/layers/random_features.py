@@ -1,4 +1,7 @@
-"""Random features that approximate kernels (Rahimi and Recht 2007, "Random features for large-scale kernel machines")."""
+"""Random features that approximate kernel functions (Rahimi and Recht 2007).
+
+Reference: "Random features for large-scale kernel machines", NIPS 2007.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import host_generator
+from meshflow.environment.types import Config
 from meshflow.keras import initializers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import math
 
@@ -17,12 +23,12 @@ __all__ = ["RandomFourierFeatures"]
 
 
 class Cauchy(initializers.Initializer):
-    """Numbers of Cauchy's distribution, of which the Laplacian kernel is the Fourier transform."""
+    """Initializer of the Cauchy distribution; its Fourier transform is the Laplacian kernel."""
 
     _floating = True
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The numbers."""
+        """Draw the values."""
         return host_generator().standard_cauchy(shape)
 
 
@@ -30,21 +36,21 @@ KERNELS = {"gaussian": initializers.RandomNormal(stddev=1.0), "laplacian": Cauch
 
 
 class RandomFourierFeatures(Layer):
-    """`cos(inputs @ unscaled_kernel / scale + bias)`, of which products approximate a kernel function.
+    """Random features, `cos(inputs @ unscaled_kernel / scale + bias)`, of a kernel function.
 
     For two rows x and y of the inputs, the mean of the products of their features is about half of
     `exp(-|x - y|^2 / (2 scale^2))` with "gaussian", where |.| is the Euclidean norm, and half of
-    `exp(-|x - y|_1 / scale)` with "laplacian", where |.|_1 is the sum of magnitudes. So a linear model of the
-    features does what a kernel machine does.
+    `exp(-|x - y|_1 / scale)` with "laplacian", where |.|_1 is the sum of magnitudes. A linear model
+    of the features therefore approximates a kernel machine.
 
     Args:
-      output_dim: number of features.
+      output_dim: Number of features.
       kernel_initializer: "gaussian", "laplacian", or an initializer of `unscaled_kernel`, shape
         (inputs, output_dim), which is not trained.
-      scale: of distances; default `sqrt(inputs / 2)` for "gaussian", else 1.
-      trainable: whether `scale` is trained.
-      name: the layer's name.
-      **kwargs: arguments of `Layer`.
+      scale: Scale of distances; default `sqrt(inputs / 2)` for "gaussian", else 1.
+      trainable: Whether `scale` is trained.
+      name: Name of the layer.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, inputs).
@@ -53,7 +59,7 @@ class RandomFourierFeatures(Layer):
       (batch, output_dim).
 
     Raises:
-      ValueError: for a size or scale that is not positive, and for an unknown kernel.
+      ValueError: For a size or scale that is not positive, and for an unknown kernel.
 
     Example:
       >>> import meshflow as tf
@@ -66,7 +72,7 @@ class RandomFourierFeatures(Layer):
     def __init__(
         self,
         output_dim: int,
-        kernel_initializer: Any = "gaussian",
+        kernel_initializer: Identifier = "gaussian",
         scale: float | None = None,
         trainable: bool = False,
         name: str | None = None,
@@ -74,8 +80,7 @@ class RandomFourierFeatures(Layer):
     ) -> None:
         if output_dim <= 0:
             raise ValueError(f"`output_dim` should be a positive integer. Received: {output_dim}")
-        named = isinstance(kernel_initializer, str)
-        if named and kernel_initializer.lower() not in KERNELS:
+        if isinstance(kernel_initializer, str) and kernel_initializer.lower() not in KERNELS:
             raise ValueError(
                 f"Unsupported `kernel_initializer`: {kernel_initializer}. Expected one of {sorted(KERNELS)} "
                 f"or an initializer."
@@ -87,11 +92,13 @@ class RandomFourierFeatures(Layer):
         super().__init__(trainable=trainable, name=name, **kwargs)
         self.output_dim, self.scale = output_dim, scale
         self.kernel_initializer = (
-            kernel_initializer if named else initializers.get(kernel_initializer)
+            kernel_initializer
+            if isinstance(kernel_initializer, str)
+            else initializers.get(kernel_initializer)
         )
 
-    def build(self, input_shape: Any) -> None:
-        """Draws kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the random kernel and bias, and the scale."""
         shape = TensorShape(input_shape)
         if shape.rank != 2 or shape[1] is None:
             raise ValueError(
@@ -100,15 +107,15 @@ class RandomFourierFeatures(Layer):
             )
         size = shape[1]
         self.input_spec = InputSpec(ndim=2, axes={1: size})
-        given = self.kernel_initializer
-        kind = given.lower() if isinstance(given, str) else None
+        initializer = self.kernel_initializer
+        kernel_name = initializer.lower() if isinstance(initializer, str) else None
         if self.scale is None:
-            self.scale = float(np.sqrt(size / 2.0)) if kind == "gaussian" else 1.0
+            self.scale = float(np.sqrt(size / 2.0)) if kernel_name == "gaussian" else 1.0
         self.unscaled_kernel = self.add_weight(
             "unscaled_kernel",
             (size, self.output_dim),
             dtype="float32",
-            initializer=initializers.another(KERNELS[kind] if kind else given),
+            initializer=initializers.another(KERNELS[kernel_name] if kernel_name else initializer),
             trainable=False,
         )
         self.bias = self.add_weight(
@@ -127,23 +134,18 @@ class RandomFourierFeatures(Layer):
         )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The features."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Compute the features."""
         kernel = self.unscaled_kernel / self.kernel_scale
         return math.cos(math.matmul(math.cast(inputs, "float32"), kernel) + self.bias)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         return TensorShape([*TensorShape(input_shape)[:-1], self.output_dim])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: what the constructor takes, as plain Python values."""
-        kernel = self.kernel_initializer
-        return {
-            **super().get_config(),
-            "output_dim": self.output_dim,
-            "kernel_initializer": kernel
-            if isinstance(kernel, str)
-            else initializers.serialize(kernel),
-            "scale": self.scale,
-        }
+    def get_config(self) -> Config:
+        """Return the configuration: the constructor arguments as Python values."""
+        kernel: Any = self.kernel_initializer
+        kernel = kernel if isinstance(kernel, str) else initializers.serialize(kernel)
+        config = {**super().get_config(), "output_dim": self.output_dim}
+        return config | {"kernel_initializer": kernel, "scale": self.scale}

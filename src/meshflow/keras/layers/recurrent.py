@@ -1,15 +1,18 @@
-"""Recurrent layers: a cell run over the time dimension of sequences."""
+"""`RNN`: runs a cell over the time axis of sequences."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -23,29 +26,29 @@ __all__ = ["RNN"]
 
 
 class RNN(Layer):
-    """Runs a cell over sequences [batch, time, features].
+    """Layer that runs a cell over sequences [batch, time, features].
 
     Args:
-      cell: an object with `call(inputs, states) -> (output, states)` and `state_size`, such as
+      cell: Object with `call(inputs, states) -> (output, states)` and `state_size`, such as
         `LSTMCell`; or a list of them, which are stacked.
-      return_sequences: whether the outputs of all steps are returned instead of the last.
-      return_state: whether the states after the last step are returned too.
-      go_backwards: whether to begin with the last step.
-      stateful: whether each batch begins with the states that the one before ended with.
-      unroll: whether the step is repeated in compiled programs instead of looped.
-      time_major: whether inputs and outputs are [time, batch, features].
-      **kwargs: `zero_output_for_mask`: whether masked steps give zeros instead of the output before
-        them; and arguments of `Layer`.
+      return_sequences: Whether to return the outputs of all steps instead of the last.
+      return_state: Whether to return the states after the last step as well.
+      go_backwards: Whether to start with the last step.
+      stateful: Whether the initial states of a batch are the final states of the last one.
+      unroll: Whether compiled programs contain an unrolled loop.
+      time_major: Whether inputs and outputs are [time, batch, features].
+      **kwargs: `zero_output_for_mask`, whether the output of masked steps is zero instead of that
+        of the step before; arguments of `Layer`.
 
     Input shape:
       (batch, time, ...); with `time_major` (time, batch, ...).
 
     Output shape:
-      (batch, output_size); with `return_sequences` (batch, time, output_size); with `return_state` also the
-      states of the cell.
+      (batch, output_size); with `return_sequences` (batch, time, output_size); with `return_state`
+      also the states of the cell.
 
     Raises:
-      ValueError: for a cell without `call` or `state_size`.
+      ValueError: If the cell has no `call` or `state_size`.
 
     Example:
       >>> import meshflow as tf
@@ -54,7 +57,7 @@ class RNN(Layer):
       TensorShape([2, 5, 3])
     """
 
-    # Whether the cell's name is part of its weights' names.
+    # Whether the names of weights contain the name of the cell.
     _names_cell = True
 
     def __init__(
@@ -90,12 +93,12 @@ class RNN(Layer):
         self.time_major = time_major
         self.supports_masking = True
         self._constants_count: int | None = None
-        # States between batches belong to no training, so the layer does not track them as weights.
+        # The layer does not track states between batches, because they are not weights.
         self._untracked: Any = None
 
     @property
     def states(self) -> list[Any]:
-        """The states kept between batches, as variables; None for each where nothing is kept."""
+        """Return the variables that hold states between batches, or None for each state."""
         count = len(nest.flatten(self._state_sizes))
         return [None] * count if self._untracked is None else nest.flatten(self._untracked)
 
@@ -104,23 +107,25 @@ class RNN(Layer):
         sizes = self.cell.state_size
         return list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
 
-    def build(self, input_shape: Any) -> None:
-        """Builds the cell; makes the states of a stateful layer."""
-        nested = isinstance(input_shape, dict) or (
+    def build(self, input_shape: PyTree) -> None:
+        """Build the cell, and create the states of a stateful layer."""
+        is_nested = isinstance(input_shape, dict) or (
             isinstance(input_shape, tuple) and isinstance(input_shape[0], TensorShape)
         )
-        shape = nest.flatten(input_shape)[0] if nested else first_shape(input_shape)
+        shape = nest.flatten(input_shape)[0] if is_nested else first_shape(input_shape)
         sizes = TensorShape(shape).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
         if self.unroll and time is None:
             raise ValueError("Unrolling requires a fixed number of timesteps.")
-        if not nested:
+        if not is_nested:
             self.input_spec = [InputSpec(shape=(None, None, *sizes[2:]))]
 
-        def of_one_step(shape: Any) -> TensorShape:
+        def remove_time(shape: ShapeLike) -> TensorShape:
             return TensorShape([batch, *TensorShape(shape).as_list()[2:]])
 
-        step_shape = nest.map_structure(of_one_step, input_shape) if nested else of_one_step(shape)
+        step_shape = (
+            nest.map_structure(remove_time, input_shape) if is_nested else remove_time(shape)
+        )
         cells.build_cell(self.cell, step_shape, self._names_cell)
         if self.stateful:
             self._make_states(batch)
@@ -139,29 +144,34 @@ class RNN(Layer):
             lambda z: Variable(z, trainable=False, name=f"{self.name}/state"), zeros
         )
 
-    def reset_states(self, states: Any = None) -> None:
-        """Sets the states kept between batches.
+    def reset_states(self, states: PyTree = None) -> None:
+        """Set the states that are kept between batches.
 
         Args:
-          states: arrays for the states; default zeros.
+          states: Arrays for the states; default zeros.
 
         Raises:
-          AttributeError: when the layer is not stateful.
-          ValueError: when the batch size is unknown, or the number or shape of states is wrong.
+          AttributeError: If the layer is not stateful.
+          ValueError: If the batch size is unknown, or if the number or a shape of the states is
+            wrong.
         """
         if not self.stateful:
             raise AttributeError("Layer must be stateful.")
         if self._untracked is None:
             declared = getattr(self, "_batch_input_shape", (None, None))
             self._make_states(declared[1 if self.time_major else 0])
-        own = self.states
-        given = [np.zeros(tuple(v.shape)) for v in own] if states is None else nest.flatten(states)
-        if len(given) != len(own):
+        variables = self.states
+        values = (
+            [np.zeros(tuple(v.shape)) for v in variables]
+            if states is None
+            else nest.flatten(states)
+        )
+        if len(values) != len(variables):
             raise ValueError(
-                f"Layer {self.name} expects {len(own)} states, but it received {len(given)} state values. "
+                f"Layer {self.name} expects {len(variables)} states, but it received {len(values)} state values. "
                 f"States received: {states}"
             )
-        for variable, value in zip(own, given, strict=True):
+        for variable, value in zip(variables, values, strict=True):
             if tuple(np.shape(value)) != tuple(variable.shape):
                 raise ValueError(
                     f"State for layer {self.name} is incompatible: expected shape={tuple(variable.shape)}, found "
@@ -171,23 +181,27 @@ class RNN(Layer):
 
     reset_state = reset_states
 
-    def get_initial_state(self, inputs: Any) -> list[Any]:
-        """The list of states before the first step, for inputs [batch, time, features]."""
-        one = nest.flatten(inputs)[0]
-        batch = array.shape(one)[1 if self.time_major else 0]
-        first = cells.initial_state(self.cell, None, batch, one.dtype)
+    def get_initial_state(self, inputs: PyTree) -> list[Any]:
+        """Return the states before the first step, for inputs [batch, time, features]."""
+        tensor = nest.flatten(inputs)[0]
+        batch = array.shape(tensor)[1 if self.time_major else 0]
+        first = cells.initial_state(self.cell, None, batch, tensor.dtype)
         return list(first) if isinstance(first, (list, tuple)) else [first]
 
     def __call__(
-        self, inputs: Any, initial_state: Any = None, constants: Any = None, **kwargs: Any
-    ) -> Any:
-        """Runs the layer.
+        self,
+        inputs: PyTree,
+        initial_state: PyTree = None,
+        constants: PyTree = None,
+        **kwargs: Any,
+    ) -> PyTree:
+        """Run the layer.
 
         Args:
-          inputs: sequences; a list of sequences, initial states and constants; or a tuple or
-            dictionary of sequences, for a cell that takes one.
-          initial_state: states before the first step.
-          constants: tensors that every step sees.
+          inputs: Sequences; a list of sequences, initial states and constants; or a tuple or
+            dictionary of sequences, for a cell with nested inputs.
+          initial_state: States before the first step.
+          constants: Tensors that are passed to every step.
           **kwargs: `training` and `mask`.
         """
         if isinstance(inputs, list) and len(inputs) > 1:
@@ -206,49 +220,49 @@ class RNN(Layer):
             kwargs["initial_state"] = self._checked_states(initial_state)
         was_built = self.built
         outputs = super().__call__(inputs, **kwargs)
-        more = nest.flatten([kwargs.get(name) for name in ("initial_state", "constants")])
-        if not was_built and any(isinstance(value, KerasTensor) for value in more):
-            # Symbolic states are inputs to Keras, which notes their shapes.
-            self._build_input_shape = [v.shape for v in (inputs, *more) if v is not None]
+        further_inputs = nest.flatten([kwargs.get(name) for name in ("initial_state", "constants")])
+        if not was_built and any(isinstance(value, KerasTensor) for value in further_inputs):
+            # Symbolic states are inputs of the layer in Keras, which stores their shapes.
+            self._build_input_shape = [v.shape for v in (inputs, *further_inputs) if v is not None]
         return outputs
 
-    def _checked_states(self, states: Any) -> Any:
-        given = list(states) if isinstance(states, (list, tuple)) else [states]
+    def _checked_states(self, states: PyTree) -> list[Any]:
+        state_list = list(states) if isinstance(states, (list, tuple)) else [states]
         expected = len(nest.flatten(self._state_sizes))
-        if len(nest.flatten(given)) != expected:
+        if len(nest.flatten(state_list)) != expected:
             raise ValueError(
-                f"Layer {self.name} has {expected} states but was passed {len(nest.flatten(given))} initial states. "
+                f"Layer {self.name} has {expected} states but was passed {len(nest.flatten(state_list))} initial states. "
                 f"Received: initial_state={states}"
             )
-        return given
+        return state_list
 
     def call(
         self,
-        inputs: Any,
-        mask: Any = None,
+        inputs: PyTree,
+        mask: PyTree = None,
         training: Any = None,
-        initial_state: Any = None,
-        constants: Any = None,
-    ) -> Any:
-        """Runs the cell over the sequences.
+        initial_state: PyTree = None,
+        constants: Sequence[Tensor] | None = None,
+    ) -> PyTree:
+        """Run the cell over the sequences.
 
         Args:
-          inputs: sequences [batch, time, features].
-          mask: booleans [batch, time]; steps where it is False are left out.
-          training: whether dropout is applied.
-          initial_state: states before the first step; default zeros, or those of the batch before.
-          constants: tensors that every step sees.
+          inputs: Sequences [batch, time, features].
+          mask: Bool tensor [batch, time]; steps where it is False are skipped.
+          training: Whether to apply dropout.
+          initial_state: States before the first step; default zeros, or those of the last batch.
+          constants: Tensors that are passed to every step.
 
         Returns:
-          The output [batch, units] (or outputs [batch, time, units]); with `return_state` a list of it
-          and the states.
+          The last output [batch, units] or all outputs [batch, time, units]; with `return_state`, a
+          list of it and the states.
         """
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
         states = self._first_states(inputs, initial_state)
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)
         sequences, step = self._step(inputs, first, constants, training)
         try:
-            last, outputs, after = time_steps.rnn(
+            last, outputs, final_states = time_steps.rnn(
                 step,
                 sequences,
                 states,
@@ -264,59 +278,63 @@ class RNN(Layer):
             if hasattr(self.cell, "drop_masks"):
                 self.cell.drop_masks()
         if self.stateful:
-            for variable, value in zip(self.states, nest.flatten(after), strict=True):
+            for variable, value in zip(self.states, nest.flatten(final_states), strict=True):
                 variable.assign(value)
         result = outputs if self.return_sequences else last
-        return [result, *after] if self.return_state else result
+        return [result, *final_states] if self.return_state else result
 
-    def _first_states(self, inputs: Any, given: Any) -> list[Any]:
-        if given is not None and not all(s is None for s in nest.flatten(given)):
+    def _first_states(self, inputs: PyTree, initial_state: PyTree) -> list[Any]:
+        if initial_state is not None and not all(s is None for s in nest.flatten(initial_state)):
             hint = nest.flatten(inputs)[0].dtype
-            flat = [convert_to_tensor(s, dtype_hint=hint) for s in nest.flatten(given)]
+            flat = [convert_to_tensor(s, dtype_hint=hint) for s in nest.flatten(initial_state)]
         elif self.stateful:
             flat = [v.value() for v in self.states]
         else:
             flat = nest.flatten(self.get_initial_state(inputs))
         return list(nest.pack_sequence_as(self._state_sizes, flat))
 
-    def _step(self, inputs: Any, first: Any, constants: Any, training: Any) -> tuple[Any, Any]:
-        """The sequences to loop over, and what is done in each step."""
+    def _step(
+        self, inputs: PyTree, first: PyTree, constants: Sequence[Tensor] | None, training: Any
+    ) -> tuple[PyTree, Callable[..., tuple[Any, list[Any]]]]:
+        """Return the sequences to loop over and the function for one step."""
         cell = self.cell
         if isinstance(cell, GatedCell) and type(cell).call is GatedCell.call:
-            keep = cell.masks(first, training)
-            time_keep = keep[0]
-            if time_keep is not None and self.time_major:
-                inputs, time_keep = inputs * time_keep, None
+            masks = cell.masks(first, training)
+            input_mask = masks[0]
+            if input_mask is not None and self.time_major:
+                inputs, input_mask = inputs * input_mask, None
             with cell._reading_weights():
-                projected = cell.project(inputs, time_keep)
+                projected = cell.project(inputs, input_mask)
 
-            def advance(x: Any, states: Any) -> Any:
+            def advance(x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
                 with cell._reading_weights():
-                    return cell.advance(x, list(states), keep[1])
+                    return cell.advance(x, list(states), masks[1])
 
             return projected, advance
         if hasattr(cell, "hold_masks"):
             cell.hold_masks(first, training)
-        single = not isinstance(cell.state_size, (list, tuple))
+        is_single_state = not isinstance(cell.state_size, (list, tuple))
         count = len(self._state_sizes)
 
-        def step(x: Any, states: Any) -> Any:
+        def step(x: PyTree, states: Sequence[Any]) -> tuple[Any, list[Any]]:
             own = list(states[:count])
-            nested = isinstance(cell, cells.StackedRNNCells) or not single
-            given = tuple(own) if nested else own
-            output, after = cells.call_cell(cell, x, given, constants, training)
+            is_nested = isinstance(cell, cells.StackedRNNCells) or not is_single_state
+            cell_states = tuple(own) if is_nested else own
+            output, after = cells.call_cell(cell, x, cell_states, constants, training)
             return output, list(after) if isinstance(after, (list, tuple)) else [after]
 
         return inputs, step
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output; with `return_state` a list with the states' shapes."""
+    def compute_output_shape(self, input_shape: PyTree) -> PyTree:
+        """Compute the shape of the output; with `return_state`, also those of the states."""
         sizes = TensorShape(first_shape(input_shape)).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
-        own = TensorShape(cells._as_shape(cells.output_size(self.cell))).as_list()
-        shape = TensorShape([batch, *own])
+        output_sizes = TensorShape(cells._as_shape(cells.output_size(self.cell))).as_list()
+        shape = TensorShape([batch, *output_sizes])
         if self.return_sequences:
-            shape = TensorShape([time, batch, *own] if self.time_major else [batch, time, *own])
+            shape = TensorShape(
+                [time, batch, *output_sizes] if self.time_major else [batch, time, *output_sizes]
+            )
         if not self.return_state:
             return shape
         states = nest.flatten(self._state_sizes)
@@ -325,16 +343,16 @@ class RNN(Layer):
             *(TensorShape([batch, *TensorShape(cells._as_shape(s)).as_list()]) for s in states),
         ]
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The mask of the output: the input's where sequences are returned."""
+    def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
+        """Return the mask of the input if sequences are returned, else None."""
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
-        own = mask if self.return_sequences else None
+        output_mask = mask if self.return_sequences else None
         if not self.return_state:
-            return own
-        return [own, *[None] * len(nest.flatten(self._state_sizes))]
+            return output_mask
+        return [output_mask, *[None] * len(nest.flatten(self._state_sizes))]
 
-    def _run_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = {
+    def _run_config(self) -> Config:
+        config: Config = {
             "return_sequences": self.return_sequences,
             "return_state": self.return_state,
             "go_backwards": self.go_backwards,
@@ -348,8 +366,8 @@ class RNN(Layer):
             config["zero_output_for_mask"] = True
         return config
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration, with the cell's."""
+    def get_config(self) -> Config:
+        """Return the configuration, which contains that of the cell."""
         return {
             **super().get_config(),
             **self._run_config(),
@@ -357,8 +375,8 @@ class RNN(Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer with a configuration."""
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create the layer from its configuration."""
         config = dict(config)
         count = config.pop("num_constants", None)
         if "cell" in config:
@@ -370,8 +388,8 @@ class RNN(Layer):
         return layer
 
 
-def first_shape(input_shape: Any) -> Any:
-    """The sequences' shape: the shape given, or the first of a list of shapes."""
+def first_shape(input_shape: PyTree) -> PyTree:
+    """Return the shape of the sequences: the argument, or the first of a list of shapes."""
     if isinstance(input_shape, (list, tuple)) and isinstance(
         input_shape[0], (list, tuple, TensorShape)
     ):

@@ -1,6 +1,7 @@
-"""Cells: what a recurrent layer computes in one step.
+"""Cells, which compute one step of a recurrent layer.
 
-A cell's `call` takes the inputs of one step and the states, and gives the output and the next states.
+The `call` method of a cell takes the inputs of one step and the states, and returns the output and
+the next states.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values import nest
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.call_signature import call_signature
@@ -20,8 +24,8 @@ from meshflow.ops import array
 __all__ = ["AbstractRNNCell", "StackedRNNCells"]
 
 
-def zero_states(state_size: Any, batch_size: Any, dtype: Any) -> Any:
-    """Zeros for each size in a nested `state_size`: an int, or a shape without the batch dimension."""
+def zero_states(state_size: PyTree, batch_size: Any, dtype: DTypeLike | None) -> PyTree:
+    """Return zeros for each integer or shape (without the batch axis) in a nested `state_size`."""
     if isinstance(state_size, (list, tuple)):
         return [zero_states(size, batch_size, dtype) for size in state_size]
     sizes = TensorShape(state_size).as_list() if not isinstance(state_size, int) else [state_size]
@@ -29,7 +33,7 @@ def zero_states(state_size: Any, batch_size: Any, dtype: Any) -> Any:
 
 
 class AbstractRNNCell(Layer):
-    """The base class of users' cells: define `call`, `state_size` and `output_size`.
+    """Base class of cells of users, which define `call`, `state_size` and `output_size`.
 
     Input shape:
       (batch, features), and a list of states of `state_size`.
@@ -48,41 +52,32 @@ class AbstractRNNCell(Layer):
       array([[3., 3.]], dtype=float32)
     """
 
-    def call(self, inputs: Any, states: Any) -> Any:
-        """The output and the next states; override it.
-
-        Raises:
-          NotImplementedError: unless a subclass defines it.
-        """
+    def call(self, inputs: PyTree, states: PyTree) -> Any:
+        """Compute the output and the next states; subclasses override this method."""
         raise NotImplementedError(f"{type(self).__name__} must define `call(inputs, states)`.")
 
     @property
-    def state_size(self) -> Any:
-        """Sizes of the states: an int, a shape, or a list of them.
-
-        Raises:
-          NotImplementedError: unless a subclass defines it.
-        """
+    def state_size(self) -> PyTree:
+        """Return the sizes of the states: an integer, a shape, or a list of them."""
         raise NotImplementedError(f"{type(self).__name__} must define `state_size`.")
 
     @property
-    def output_size(self) -> Any:
-        """Size of the output.
-
-        Raises:
-          NotImplementedError: unless a subclass defines it.
-        """
+    def output_size(self) -> ShapeLike:
+        """Return the size of the output."""
         raise NotImplementedError(f"{type(self).__name__} must define `output_size`.")
 
     def get_initial_state(
-        self, inputs: Any = None, batch_size: Any = None, dtype: Any = None
-    ) -> Any:
-        """Zeros for the states.
+        self,
+        inputs: Tensor | None = None,
+        batch_size: Any = None,
+        dtype: DTypeLike | None = None,
+    ) -> PyTree:
+        """Return zeros for the states.
 
         Args:
-          inputs: a tensor whose batch size and dtype are taken.
-          batch_size: the batch size, without `inputs`.
-          dtype: the dtype, without `inputs`.
+          inputs: Tensor that determines batch size and dtype.
+          batch_size: Batch size, if `inputs` is None.
+          dtype: Dtype, if `inputs` is None.
         """
         if inputs is not None:
             batch_size, dtype = array.shape(inputs)[0], inputs.dtype
@@ -95,20 +90,20 @@ class AbstractRNNCell(Layer):
 
 
 class StackedRNNCells(Layer):
-    """Cells on top of each other, as one cell.
+    """Stack of cells that acts as one cell.
 
     Args:
-      cells: the cells, the first of which gets the inputs.
-      **kwargs: arguments of `Layer`.
+      cells: The cells, from input to output.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, features), and the states of all cells.
 
     Output shape:
-      What the last cell gives, and all new states.
+      The output of the last cell, and all new states.
 
     Raises:
-      ValueError: for an object without `call` or `state_size`.
+      ValueError: If an object has no `call` or `state_size`.
 
     Example:
       >>> import meshflow as tf
@@ -132,60 +127,69 @@ class StackedRNNCells(Layer):
         self.cells = list(cells)
 
     @property
-    def state_size(self) -> Any:
-        """Sizes of the states of each cell."""
+    def state_size(self) -> PyTree:
+        """Return the sizes of the states of each cell."""
         cells = self.cells[::-1] if self._reversed else self.cells
         return tuple(c.state_size for c in cells)
 
     @property
-    def output_size(self) -> Any:
-        """Size of the last cell's output."""
+    def output_size(self) -> ShapeLike:
+        """Return the size of the output of the last cell."""
         return output_size(self.cells[-1])
 
     def get_initial_state(
-        self, inputs: Any = None, batch_size: Any = None, dtype: Any = None
-    ) -> Any:
-        """Initial states of each cell, zeros unless a cell has its own."""
+        self,
+        inputs: Tensor | None = None,
+        batch_size: Any = None,
+        dtype: DTypeLike | None = None,
+    ) -> PyTree:
+        """Return the initial states of each cell: zeros, unless the cell defines others."""
         if inputs is not None:
             batch_size, dtype = array.shape(inputs)[0], inputs.dtype
         cells = self.cells[::-1] if self._reversed else self.cells
         return tuple(initial_state(c, inputs, batch_size, dtype) for c in cells)
 
-    def build(self, input_shape: Any) -> None:
-        """Builds the cells, each for the output of the one before."""
+    def build(self, input_shape: PyTree) -> None:
+        """Build each cell for the output shape of the cell before it."""
         shape = TensorShape(input_shape)
         for cell in self.cells:
             build_cell(cell, shape)
             shape = TensorShape([shape[0], *TensorShape(_as_shape(output_size(cell))).as_list()])
         self.built = True
 
-    def call(self, inputs: Any, states: Any, constants: Any = None, training: Any = None) -> Any:
-        """One step of all cells.
+    def call(
+        self,
+        inputs: PyTree,
+        states: PyTree,
+        constants: Sequence[Tensor] | None = None,
+        training: Any = None,
+    ) -> tuple[Any, PyTree]:
+        """Compute one step of all cells.
 
         Args:
-          inputs: a tensor [batch, features].
-          states: the states of each cell, in the structure of `state_size`.
-          constants: tensors for cells whose `call` takes `constants`.
-          training: whether dropout is applied.
+          inputs: Tensor [batch, features].
+          states: States of each cell, in the structure of `state_size`.
+          constants: Tensors for cells with a `call` method that takes `constants`.
+          training: Whether to apply dropout.
 
         Returns:
-          The last cell's output and the next states.
+          The output of the last cell and the next states.
         """
         order = self.state_size[::-1] if self._reversed else self.state_size
         packed = nest.pack_sequence_as(self.state_size, nest.flatten(states))
         packed = packed[::-1] if self._reversed else packed
-        after = []
+        next_states = []
         for cell, before, size in zip(self.cells, packed, order, strict=True):
-            many = isinstance(size, (list, tuple))
+            has_several_states = isinstance(size, (list, tuple))
             inputs, new = call_cell(
-                cell, inputs, list(before) if many else [before], constants, training
+                cell, inputs, list(before) if has_several_states else [before], constants, training
             )
-            after.append(list(new) if many else nest.flatten(new)[0])
-        after = after[::-1] if self._reversed else after
-        return inputs, nest.pack_sequence_as(states, nest.flatten(after))
+            next_states.append(list(new) if has_several_states else nest.flatten(new)[0])
+        next_states = next_states[::-1] if self._reversed else next_states
+        return inputs, nest.pack_sequence_as(states, nest.flatten(next_states))
 
-    def hold_masks(self, inputs: Any, training: Any) -> Any:
-        """Uses the same dropout masks in every step until `drop_masks`."""
+    def hold_masks(self, inputs: Tensor, training: Any) -> Tensor:
+        """Use the same dropout masks in every step until `drop_masks` is called."""
         for cell in self.cells:
             if hasattr(cell, "hold_masks"):
                 inputs = cell.hold_masks(inputs, training)
@@ -195,29 +199,30 @@ class StackedRNNCells(Layer):
         return inputs
 
     def drop_masks(self) -> None:
-        """Ends `hold_masks`."""
+        """Release the dropout masks that `hold_masks` created."""
         for cell in self.cells:
             if hasattr(cell, "drop_masks"):
                 cell.drop_masks()
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: the cells'."""
+    def get_config(self) -> Config:
+        """Return the configuration, which contains those of the cells."""
         return {**super().get_config(), "cells": [serialization.serialize(c) for c in self.cells]}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer with a configuration."""
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create the layer from its configuration."""
         config = dict(config)
         cells = [registry.LAYERS.deserialize(c, custom_objects) for c in config.pop("cells")]
         return cls(cells, **config)
 
 
-def _as_shape(size: Any) -> Any:
+def _as_shape(size: ShapeLike) -> ShapeLike:
+    """Convert an integer size to a shape."""
     return [size] if isinstance(size, (int, np.integer)) else size
 
 
-def output_size(cell: Any) -> Any:
-    """Size of a cell's output: `output_size`, or the size of its first state."""
+def output_size(cell: Any) -> ShapeLike:
+    """Return the size of the output of a cell: `output_size`, or the size of its first state."""
     size = getattr(cell, "output_size", None)
     if size is not None:
         return size
@@ -225,16 +230,18 @@ def output_size(cell: Any) -> Any:
     return states[0] if isinstance(states, (list, tuple)) else states
 
 
-def initial_state(cell: Any, inputs: Any, batch_size: Any, dtype: Any) -> Any:
-    """A cell's own initial states, or zeros."""
-    own = getattr(cell, "get_initial_state", None)
-    if own is not None:
-        return own(inputs=None, batch_size=batch_size, dtype=dtype)
+def initial_state(
+    cell: Any, inputs: Tensor | None, batch_size: Any, dtype: DTypeLike | None
+) -> PyTree:
+    """Return the initial states that a cell defines, or zeros."""
+    make_states = getattr(cell, "get_initial_state", None)
+    if make_states is not None:
+        return make_states(inputs=None, batch_size=batch_size, dtype=dtype)
     return zero_states(cell.state_size, batch_size, dtype)
 
 
-def build_cell(cell: Any, shape: TensorShape, named: bool = True) -> None:
-    """Builds a cell for inputs of one step, by default under its own name."""
+def build_cell(cell: object, shape: PyTree, named: bool = True) -> None:
+    """Build a cell for the inputs of one step, by default within its own name scope."""
     if isinstance(cell, Layer) and not cell.built:
         with cell._calling(None, named):
             cell._build_input_shape = shape
@@ -242,13 +249,15 @@ def build_cell(cell: Any, shape: TensorShape, named: bool = True) -> None:
             cell.built = True
 
 
-def call_cell(cell: Any, inputs: Any, states: Any, constants: Any, training: Any) -> Any:
-    """Calls a cell with those of the optional arguments that its `call` takes."""
-    optional = call_signature(type(cell))
+def call_cell(
+    cell: Any, inputs: PyTree, states: PyTree, constants: Sequence[Tensor] | None, training: Any
+) -> Any:
+    """Call a cell with the optional arguments that its `call` method accepts."""
+    signature = call_signature(type(cell))
     kwargs: dict[str, Any] = {}
-    if constants and "constants" in optional.names:
+    if constants and "constants" in signature.names:
         kwargs["constants"] = constants
-    if optional.takes_training:
+    if signature.takes_training:
         kwargs["training"] = training
     run = cell if isinstance(cell, Layer) else cell.call
     return run(inputs, states, **kwargs)

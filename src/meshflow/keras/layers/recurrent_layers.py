@@ -1,11 +1,13 @@
-"""`SimpleRNN`, `GRU` and `LSTM`: recurrent layers that make their cell themselves."""
+"""`SimpleRNN`, `GRU` and `LSTM`: recurrent layers that create their cell."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshflow.environment.types import Config
 from meshflow.keras import regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.keywords import for_cell
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
@@ -15,12 +17,12 @@ __all__ = ["GRU", "LSTM", "SimpleRNN"]
 
 
 class _CellLayer(RNN):
-    """A layer whose arguments are its cell's and `RNN`'s."""
+    """Base class of layers with the arguments of their cell and of `RNN`."""
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
     def __init__(
-        self, cell_class: Any, cell: dict[str, Any], run: dict[str, Any], kwargs: Any
+        self, cell_class: type[Layer], cell: Config, run: Config, kwargs: dict[str, Any]
     ) -> None:
         length = kwargs.pop("input_length", None)
         if length is not None and kwargs.get("input_dim") is not None:
@@ -32,17 +34,13 @@ class _CellLayer(RNN):
         super().__init__(cell_class(**cell), **run, **kwargs)
         self.input_spec = [InputSpec(ndim=3)]
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return config_with_cell(self)
 
 
-def config_with_cell(layer: RNN) -> dict[str, Any]:
-    """The configuration of a layer that is made with its cell's settings.
-
-    Args:
-      layer: the layer.
-    """
+def config_with_cell(layer: RNN) -> Config:
+    """Return the configuration of a layer that has the arguments of its cell."""
     config = {**Layer.get_config(layer), **layer._run_config()}
     for key, value in layer.cell.get_config().items():
         config.setdefault(key, value)
@@ -53,8 +51,8 @@ def config_with_cell(layer: RNN) -> dict[str, Any]:
 
 
 def of_cell(name: str) -> property:
-    """An attribute of a layer's cell as the layer's own."""
-    return property(lambda self: getattr(self.cell, name), doc=f"The cell's `{name}`.")
+    """Make a property that reads an attribute of the cell."""
+    return property(lambda self: getattr(self.cell, name), doc=f"`{name}` of the cell.")
 
 
 for _name in (
@@ -67,40 +65,40 @@ for _name in (
 
 
 class SimpleRNN(_CellLayer):
-    """Every step: `activation(inputs @ kernel + output_before @ recurrent_kernel + bias)`.
+    """Fully connected RNN: `activation(inputs @ kernel + output_before @ recurrent_kernel + bias)`.
 
     Args:
-      units: size of output and state.
-      activation: function or name.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel.
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: constraint of the kernel.
-      recurrent_constraint: constraint of the recurrent kernel.
-      bias_constraint: constraint of the bias.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      return_sequences: whether all outputs are returned instead of the last.
-      return_state: whether the states after the last step are returned too.
-      go_backwards: whether to begin with the last step.
-      stateful: whether each batch begins with the states that the one before ended with.
-      unroll: whether the step is repeated in compiled programs instead of looped.
+      units: Size of output and state.
+      activation: Activation function or its name.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel.
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint of the kernel.
+      recurrent_constraint: Constraint of the recurrent kernel.
+      bias_constraint: Constraint of the bias.
+      dropout: Fraction of inputs that training drops, with one mask for all steps.
+      recurrent_dropout: Fraction of states that training drops, with one mask for all steps.
+      return_sequences: Whether to return the outputs of all steps instead of the last.
+      return_state: Whether to return the states after the last step as well.
+      go_backwards: Whether to start with the last step.
+      stateful: Whether the initial states of a batch are the final states of the last one.
+      unroll: Whether compiled programs contain an unrolled loop.
       **kwargs: `time_major`; arguments of `Layer`.
 
     Input shape:
       (batch, time, features); with `time_major` (time, batch, features).
 
     Output shape:
-      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also a state of shape
-      (batch, units).
+      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also a state
+      of shape (batch, units).
 
     Raises:
-      ValueError: when `units` is not a positive integer.
+      ValueError: If `units` is not a positive integer.
 
     Example:
       >>> import meshflow as tf
@@ -111,18 +109,18 @@ class SimpleRNN(_CellLayer):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
+        activation: Identifier = "tanh",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         return_sequences: bool = False,
@@ -161,43 +159,43 @@ class SimpleRNN(_CellLayer):
 
 
 class GRU(_CellLayer):
-    """Gated recurrent units (arXiv:1406.1078).
+    """Gated recurrent unit (arXiv:1406.1078).
 
     Args:
-      units: size of output and state.
-      activation: function or name, of the candidate.
-      recurrent_activation: function or name, of the gates.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel.
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: constraint of the kernel.
-      recurrent_constraint: constraint of the recurrent kernel.
-      bias_constraint: constraint of the bias.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      return_sequences: whether all outputs are returned instead of the last.
-      return_state: whether the states after the last step are returned too.
-      go_backwards: whether to begin with the last step.
-      stateful: whether each batch begins with the states that the one before ended with.
-      unroll: whether the step is repeated in compiled programs instead of looped.
-      time_major: whether inputs and outputs are [time, batch, features].
-      reset_after: whether the reset gate is applied after the product with the recurrent kernel.
+      units: Size of output and state.
+      activation: Activation of the candidate.
+      recurrent_activation: Activation of the gates.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel.
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint of the kernel.
+      recurrent_constraint: Constraint of the recurrent kernel.
+      bias_constraint: Constraint of the bias.
+      dropout: Fraction of inputs that training drops, with one mask for all steps.
+      recurrent_dropout: Fraction of states that training drops, with one mask for all steps.
+      return_sequences: Whether to return the outputs of all steps instead of the last.
+      return_state: Whether to return the states after the last step as well.
+      go_backwards: Whether to start with the last step.
+      stateful: Whether the initial states of a batch are the final states of the last one.
+      unroll: Whether compiled programs contain an unrolled loop.
+      time_major: Whether inputs and outputs are [time, batch, features].
+      reset_after: Whether the reset gate is applied after the product with the recurrent kernel.
       **kwargs: `implementation` is accepted; arguments of `Layer`.
 
     Input shape:
       (batch, time, features); with `time_major` (time, batch, features).
 
     Output shape:
-      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also a state of shape
-      (batch, units).
+      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also a state
+      of shape (batch, units).
 
     Raises:
-      ValueError: when `units` is not a positive integer.
+      ValueError: If `units` is not a positive integer.
 
     Example:
       >>> import meshflow as tf
@@ -208,19 +206,19 @@ class GRU(_CellLayer):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: Identifier = "tanh",
+        recurrent_activation: Identifier = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         return_sequences: bool = False,
@@ -268,43 +266,43 @@ class GRU(_CellLayer):
 
 
 class LSTM(_CellLayer):
-    """Long short-term memory: each step reads, forgets and writes a memory through gates.
+    """Long short-term memory: each step reads, resets and writes a memory by gates.
 
     Args:
-      units: size of output and state.
-      activation: function or name, of the candidate.
-      recurrent_activation: function or name, of the gates.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel.
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      unit_forget_bias: whether the forget gate's bias begins at one.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: constraint of the kernel.
-      recurrent_constraint: constraint of the recurrent kernel.
-      bias_constraint: constraint of the bias.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      return_sequences: whether all outputs are returned instead of the last.
-      return_state: whether the states after the last step are returned too.
-      go_backwards: whether to begin with the last step.
-      stateful: whether each batch begins with the states that the one before ended with.
-      time_major: whether inputs and outputs are [time, batch, features].
-      unroll: whether the step is repeated in compiled programs instead of looped.
+      units: Size of output and state.
+      activation: Activation of the candidate.
+      recurrent_activation: Activation of the gates.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel.
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      unit_forget_bias: Whether the bias of the forget gate is initialized to 1.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint of the kernel.
+      recurrent_constraint: Constraint of the recurrent kernel.
+      bias_constraint: Constraint of the bias.
+      dropout: Fraction of inputs that training drops, with one mask for all steps.
+      recurrent_dropout: Fraction of states that training drops, with one mask for all steps.
+      return_sequences: Whether to return the outputs of all steps instead of the last.
+      return_state: Whether to return the states after the last step as well.
+      go_backwards: Whether to start with the last step.
+      stateful: Whether the initial states of a batch are the final states of the last one.
+      time_major: Whether inputs and outputs are [time, batch, features].
+      unroll: Whether compiled programs contain an unrolled loop.
       **kwargs: `implementation` is accepted; arguments of `Layer`.
 
     Input shape:
       (batch, time, features); with `time_major` (time, batch, features).
 
     Output shape:
-      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also two states of
-      shape (batch, units).
+      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also two
+      states of shape (batch, units).
 
     Raises:
-      ValueError: when `units` is not a positive integer.
+      ValueError: If `units` is not a positive integer.
 
     Example:
       >>> import meshflow as tf
@@ -317,20 +315,20 @@ class LSTM(_CellLayer):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: Identifier = "tanh",
+        recurrent_activation: Identifier = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
         unit_forget_bias: bool = True,
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         return_sequences: bool = False,

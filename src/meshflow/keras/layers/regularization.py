@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import SeedStream
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -27,7 +29,7 @@ __all__ = [
 
 
 class RandomLayer(Layer):
-    """A layer with a stream of random keys; its state is not a weight."""
+    """Base class of layers with a stream of random keys; its state is not a weight."""
 
     def __init__(self, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -35,29 +37,29 @@ class RandomLayer(Layer):
         self._stream = SeedStream(seed)
         self.supports_masking = True
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
-        """Noise in training, the input otherwise."""
+    def call(self, inputs: Tensor, training: Any = None) -> Tensor:
+        """Add noise in training mode; return the inputs otherwise."""
         if isinstance(training, Tensor):
             return cond(training, lambda: self.noisy(inputs), lambda: array.identity(inputs))
         return self.noisy(inputs) if training else inputs
 
-    def _normal(self, inputs: Any, mean: float, deviation: float) -> Any:
-        """Normal numbers for all of the input."""
+    def _normal(self, inputs: Tensor, mean: float, deviation: float) -> Tensor:
+        """Draw normally distributed values with the shape and dtype of the inputs."""
         dtype = inputs.dtype
-        used = random_ops.counts_of(*inputs.shape)
-        key = self._stream.op_key(used, f"normal {dtype.name}")
+        counts = random_ops.counts_of(*inputs.shape)
+        key = self._stream.op_key(counts, f"normal {dtype.name}")
         return random_ops.normal_from_key(key, inputs.shape, mean, deviation, dtype)
 
-    def noisy(self, inputs: Any) -> Any:
-        """The input with noise."""
+    def noisy(self, inputs: Tensor) -> Tensor:
+        """Add noise to the inputs; subclasses define this method."""
         raise NotImplementedError
 
 
-def _check_rate(rate: Any) -> None:
+def _check_rate(rate: object) -> None:
     if isinstance(rate, (int, float)) and not 0 <= rate <= 1:
         raise ValueError(
             f"Invalid value {rate} received for `rate`, expected a value between 0 and 1."
@@ -65,19 +67,19 @@ def _check_rate(rate: Any) -> None:
 
 
 class Dropout(RandomLayer):
-    """Sets a random fraction of inputs to 0 in training, and scales up the rest.
+    """Layer that sets a random fraction of inputs to 0 in training, and scales the others up.
 
     Args:
-      rate: the fraction.
-      noise_shape: shape of the mask; sizes of 1 share a decision.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      rate: Fraction of inputs to drop.
+      noise_shape: Shape of the mask; inputs along an axis of size 1 are dropped together.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -87,14 +89,18 @@ class Dropout(RandomLayer):
     """
 
     def __init__(
-        self, rate: float, noise_shape: Any = None, seed: int | None = None, **kwargs: Any
+        self,
+        rate: float,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
     ) -> None:
         _check_rate(rate)
         super().__init__(seed, **kwargs)
         self.rate, self.noise_shape = rate, noise_shape
 
-    def noisy(self, inputs: Any) -> Any:
-        """The input with dropout."""
+    def noisy(self, inputs: Tensor) -> Tensor:
+        """Apply dropout to the inputs."""
         if not self.rate:
             return inputs
         if self.rate >= 1:
@@ -105,11 +111,11 @@ class Dropout(RandomLayer):
         )
         return dropout_from_key(inputs, key, self.rate, noise_shape)
 
-    def _noise_shape(self, inputs: Any) -> Any:
+    def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
         return self.noise_shape
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "rate": self.rate,
@@ -119,6 +125,8 @@ class Dropout(RandomLayer):
 
 
 class _SpatialDropout(Dropout):
+    """Base class of layers that drop entire channels."""
+
     rank = 1
 
     def __init__(
@@ -128,32 +136,33 @@ class _SpatialDropout(Dropout):
         self.data_format = settings.standard_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def _noise_shape(self, inputs: Any) -> Any:
+    def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
         ones = (1,) * self.rank
         return (None, None, *ones) if self.data_format == "channels_first" else (None, *ones, None)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
-        # Keras' configurations have no data_format; one that is not the usual is kept.
+        # Keras configurations have no data_format; only one that differs from the default is
+        # stored.
         if self.rank > 1 and self.data_format != settings.image_data_format():
             config["data_format"] = self.data_format
         return config
 
 
 class SpatialDropout1D(_SpatialDropout):
-    """Dropout of whole channels of sequences.
+    """Dropout of entire channels of sequences.
 
     Args:
-      rate: the fraction.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      rate: Fraction of channels to drop.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -167,19 +176,19 @@ class SpatialDropout1D(_SpatialDropout):
 
 
 class SpatialDropout2D(_SpatialDropout):
-    """Dropout of whole channels of images.
+    """Dropout of entire channels of images.
 
     Args:
-      rate: the fraction.
+      rate: Fraction of channels to drop.
       data_format: 'channels_last' or 'channels_first'.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels). With 'channels_first' the channels come second.
+      (batch, height, width, channels). With 'channels_first' the channels are the second axis.
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -192,19 +201,20 @@ class SpatialDropout2D(_SpatialDropout):
 
 
 class SpatialDropout3D(_SpatialDropout):
-    """Dropout of whole channels of volumes.
+    """Dropout of entire channels of volumes.
 
     Args:
-      rate: the fraction.
+      rate: Fraction of channels to drop.
       data_format: 'channels_last' or 'channels_first'.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels). With 'channels_first' the channels come second.
+      (batch, depth, height, width, channels). With 'channels_first' the channels are the second
+      axis.
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -217,18 +227,18 @@ class SpatialDropout3D(_SpatialDropout):
 
 
 class GaussianNoise(RandomLayer):
-    """Adds normal noise in training.
+    """Layer that adds normally distributed noise in training.
 
     Args:
-      stddev: its standard deviation.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      stddev: Standard deviation of the noise.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -243,28 +253,28 @@ class GaussianNoise(RandomLayer):
         super().__init__(seed, **kwargs)
         self.stddev = stddev
 
-    def noisy(self, inputs: Any) -> Any:
-        """The input with noise."""
+    def noisy(self, inputs: Tensor) -> Tensor:
+        """Add noise to the inputs."""
         return inputs + self._normal(inputs, 0.0, float(self.stddev))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}
 
 
 class GaussianDropout(RandomLayer):
-    """Multiplies by normal noise around 1 in training.
+    """Layer that multiplies by normally distributed noise with mean 1 in training.
 
     Args:
-      rate: the drop rate with the same variance.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      rate: Dropout rate that has the same variance.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -279,30 +289,30 @@ class GaussianDropout(RandomLayer):
         super().__init__(seed, **kwargs)
         self.rate = rate
 
-    def noisy(self, inputs: Any) -> Any:
-        """The input with noise."""
+    def noisy(self, inputs: Tensor) -> Tensor:
+        """Add noise to the inputs."""
         deviation = (self.rate / (1.0 - self.rate)) ** 0.5
         return inputs * self._normal(inputs, 1.0, deviation)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
 class AlphaDropout(Dropout):
-    """Dropout that keeps mean and variance of SELU activations (arXiv:1706.02515).
+    """Dropout that preserves mean and variance of SELU activations (arXiv:1706.02515).
 
     Args:
-      rate: the fraction.
-      noise_shape: shape of the mask; sizes of 1 share a decision.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      rate: Fraction of inputs to drop.
+      noise_shape: Shape of the mask; inputs along an axis of size 1 are dropped together.
+      seed: Random seed.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      The same.
+      The shape of the input.
 
     Example:
       >>> import meshflow as tf
@@ -311,18 +321,21 @@ class AlphaDropout(Dropout):
       [1.0, 2.0]
     """
 
-    def noisy(self, inputs: Any) -> Any:
-        """The input with dropout."""
-        low = -1.7580993408473766
+    def noisy(self, inputs: Tensor) -> Tensor:
+        """Apply dropout to the inputs."""
+        dropped_value = -1.7580993408473766
         shape = inputs.shape if self.noise_shape is None else self.noise_shape
         key = self._stream.op_key(random_ops.counts_of(*shape), "uniform float32")
-        kept = random_ops.uniform_from_key(key, shape, 0.0, 1.0, "float32") >= float(self.rate)
-        kept = math.cast(kept, inputs.dtype)
-        a = ((1 - self.rate) * (1 + self.rate * low**2)) ** -0.5
-        return a * (inputs * kept + low * (1.0 - kept)) - a * low * self.rate
+        mask = random_ops.uniform_from_key(key, shape, 0.0, 1.0, "float32") >= float(self.rate)
+        mask = math.cast(mask, inputs.dtype)
+        scale = ((1 - self.rate) * (1 + self.rate * dropped_value**2)) ** -0.5
+        return (
+            scale * (inputs * mask + dropped_value * (1.0 - mask))
+            - scale * dropped_value * self.rate
+        )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; as Keras', without a `noise_shape` that was not given."""
+    def get_config(self) -> Config:
+        """Return the configuration; as in Keras, it contains `noise_shape` only if it was passed."""
         config = super().get_config()
         if config["noise_shape"] is None:
             config.pop("noise_shape")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -16,11 +19,11 @@ __all__ = ["Flatten", "Permute", "RepeatVector", "Reshape"]
 
 
 class Flatten(Layer):
-    """All dimensions but the batch in one.
+    """Layer that flattens all axes except the batch.
 
     Args:
-      data_format: 'channels_first' moves channels last before flattening.
-      **kwargs: arguments of `Layer`.
+      data_format: 'channels_first' moves the channels to the end before flattening.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
@@ -39,29 +42,29 @@ class Flatten(Layer):
         self.data_format = settings.standard_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
-    def call(self, inputs: Any) -> Any:
-        """The flat tensor."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Flatten the inputs."""
         rank = len(inputs.shape)
         if self.data_format == "channels_first" and rank > 2:
             inputs = array.transpose(inputs, [0, *range(2, rank), 1])
         return array.reshape(inputs, [inputs.shape[0], int(np.prod(inputs.shape.as_list()[1:]))])
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, product of the other sizes]."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return [batch, product of the other sizes]."""
         batch, *sizes = TensorShape(input_shape).as_list()
         return TensorShape([batch, None if None in sizes else int(np.prod(sizes, dtype=np.int64))])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "data_format": self.data_format}
 
 
 class Reshape(Layer):
-    """Another shape for each example.
+    """Layer that reshapes each example.
 
     Args:
-      target_shape: sizes without the batch; one may be -1.
-      **kwargs: arguments of `Layer`.
+      target_shape: Sizes without the batch; one of them may be -1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
@@ -75,15 +78,15 @@ class Reshape(Layer):
       TensorShape([5, 6, 2])
     """
 
-    def __init__(self, target_shape: Any, **kwargs: Any) -> None:
+    def __init__(self, target_shape: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target_shape = tuple(target_shape)
 
-    def call(self, inputs: Any) -> Any:
-        """The reshaped tensor."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Reshape the inputs."""
         return array.reshape(inputs, [inputs.shape[0], *self._sizes(inputs.shape.as_list()[1:])])
 
-    def _sizes(self, sizes: list[Any]) -> list[Any]:
+    def _sizes(self, sizes: list[Any]) -> list[int | None]:
         if None in sizes:
             return [None if s == -1 else s for s in self.target_shape]
         total = int(np.prod(sizes, dtype=np.int64))
@@ -94,28 +97,28 @@ class Reshape(Layer):
             )
         return [total // known if s == -1 else s for s in self.target_shape]
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, *target_shape]."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return [batch, *target_shape]."""
         batch, *sizes = TensorShape(input_shape).as_list()
         return TensorShape([batch, *self._sizes(sizes)])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "target_shape": self.target_shape}
 
 
 class Permute(Layer):
-    """Dimensions in another order.
+    """Layer that permutes axes.
 
     Args:
-      dims: positions of the dimensions, counted from 1, without the batch.
-      **kwargs: arguments of `Layer`.
+      dims: Order of the axes after the batch, starting at 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       Any: (batch, ...).
 
     Output shape:
-      (batch, ...), the dimensions in the order of `dims`.
+      (batch, ...), with the axes in the order of `dims`.
 
     Example:
       >>> import meshflow as tf
@@ -123,7 +126,7 @@ class Permute(Layer):
       TensorShape([2, 4, 3])
     """
 
-    def __init__(self, dims: Any, **kwargs: Any) -> None:
+    def __init__(self, dims: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dims = tuple(dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
@@ -132,26 +135,26 @@ class Permute(Layer):
             )
         self.input_spec = InputSpec(ndim=len(self.dims) + 1)
 
-    def call(self, inputs: Any) -> Any:
-        """The permuted tensor."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Permute the axes of the inputs."""
         return array.transpose(inputs, (0, *self.dims))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The permuted shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the permuted shape."""
         sizes = TensorShape(input_shape).as_list()
         return TensorShape([sizes[0], *(sizes[d] for d in self.dims)])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "dims": self.dims}
 
 
 class RepeatVector(Layer):
-    """Repeats a vector n times: [batch, features] to [batch, n, features].
+    """Layer that repeats a vector: [batch, features] to [batch, n, features].
 
     Args:
-      n: number of repetitions.
-      **kwargs: arguments of `Layer`.
+      n: Number of repetitions.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, features).
@@ -172,15 +175,15 @@ class RepeatVector(Layer):
         self.n = n
         self.input_spec = InputSpec(ndim=2)
 
-    def call(self, inputs: Any) -> Any:
-        """The repeated vectors."""
+    def call(self, inputs: Tensor) -> Tensor:
+        """Repeat the vectors."""
         return array.tile(array.expand_dims(inputs, 1), [1, self.n, 1])
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, n, features]."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return [batch, n, features]."""
         batch, size = TensorShape(input_shape).as_list()
         return TensorShape([batch, self.n, size])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "n": self.n}

@@ -20,6 +20,7 @@ from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import binary
 from meshflow.keras.ops.promotion import common, tensor
 from meshflow.ops import casting
+from meshflow.ops.math.products import cross_arrays
 
 __all__ = [
     "cdist",
@@ -86,7 +87,7 @@ kron = binary("kron", jnp.kron, "Each element times the whole of `x2`.", array=T
 
 @op(same=("x1", "x2"), name="cross")
 def _cross(x1: TensorLike, x2: TensorLike, axisa: int, axisb: int, axisc: int, axis: Any) -> Any:
-    return jnp.cross(x1, x2, axisa, axisb, axisc, axis)
+    return cross_arrays(x1, x2, axisa, axisb, axisc, axis)
 
 
 @one_layer()

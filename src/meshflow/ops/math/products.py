@@ -33,6 +33,31 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     return jnp.cross(a, b)
 
 
+def cross_arrays(
+    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Any:
+    """Return the cross products of vectors of two or three elements.
+
+    JAX 0.12 and NumPy 2.5 refuse vectors of two elements; here their third element is zero.
+
+    Args:
+      a, b: arrays of vectors.
+      axisa, axisb: the dimensions with the elements of the vectors.
+      axisc: that of the results, which do not have it where all vectors have two elements.
+      axis: a dimension that replaces these three.
+    """
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    a, b = jnp.moveaxis(a, axisa, -1), jnp.moveaxis(b, axisb, -1)
+    if a.shape[-1] == b.shape[-1] == 2:
+        return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+    padded = [_append_zero(v) if v.shape[-1] == 2 else v for v in (a, b)]
+    return jnp.moveaxis(jnp.cross(*padded), -1, axisc)
+
+
+def _append_zero(vectors: Any) -> Any:
+    return jnp.pad(vectors, [(0, 0)] * (vectors.ndim - 1) + [(0, 1)])
+
+
 @op(kinds="ifc")
 def matmul(
     a: TensorLike,

@@ -1,19 +1,19 @@
-"""The runtime library of converted code, which calls it `ag__`.
+"""Runtime library of converted code, which refers to it as `ag__`.
 
-Every function here decides between plain Python and staging: when the value that controls
-something is a symbolic tensor, the work goes to `core.staging`; in all other cases it does
-exactly what Python does.
+Every function here chooses between plain Python and staging: if the controlling value is a symbolic
+tensor, `core.staging` does the work; otherwise the function behaves like Python. In statements,
+`get` reads the state of the block, `set_` replaces it, and `template` describes its parts.
 """
 
 from meshflow.core.autograph.runtime.branches import if_exp, if_stmt
-from meshflow.core.autograph.runtime.calls import fn
+from meshflow.core.autograph.runtime.calls import convert_callee
 from meshflow.core.autograph.runtime.logical import and_, assert_, chain, not_, or_
 from meshflow.core.autograph.runtime.loops import for_stmt, while_stmt
 from meshflow.core.autograph.runtime.structure_template import (
     StructureTemplate,
-    contents,
-    get,
-    refill,
+    copy_items,
+    read_part,
+    restore_items,
 )
 from meshflow.core.staging.structure import undefined
 
@@ -22,15 +22,15 @@ __all__ = [
     "and_",
     "assert_",
     "chain",
-    "contents",
-    "fn",
+    "convert_callee",
+    "copy_items",
     "for_stmt",
-    "get",
     "if_exp",
     "if_stmt",
     "not_",
     "or_",
-    "refill",
+    "read_part",
+    "restore_items",
     "undefined",
     "while_stmt",
 ]

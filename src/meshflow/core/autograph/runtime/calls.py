@@ -1,4 +1,4 @@
-"""Calls in converted code: user functions are converted, some builtins learn about tensors."""
+"""Calls in converted code: user functions are converted, and some builtins accept tensors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
 
-def fn(callee: Any) -> Any:
-    """What converted code calls instead of `callee`."""
-    replaced = _replacements().get(id(callee))
-    return replaced if replaced is not None else resolve(callee)
+def convert_callee(callee: Any) -> Any:
+    """Return the function that converted code calls instead of `callee`."""
+    replacement = _replacements().get(id(callee))
+    return replacement if replacement is not None else resolve(callee)
 
 
 _ranges: list[Callable[..., Any]] = []
 
 
 def register_range(function: Callable[..., Any]) -> None:
-    """Has loops over what an op gives run without making its values, as those over `range` do."""
+    """Make loops over the result of an op run without creating its values, like loops over `range`."""
     _ranges.append(function)
     _replacements.cache_clear()
 
 
 @functools.cache
 def _replacements() -> dict[int, Callable[..., Any]]:
-    """Replaced functions by identity; they all live as long as the process."""
+    """Return the replacements of functions by `id`; these functions are never freed."""
     table: dict[Any, Callable[..., Any]] = {
         builtins.range: _range_like(builtins.range),
         builtins.enumerate: _enumerate,
@@ -63,7 +63,7 @@ def _replacements() -> dict[int, Callable[..., Any]]:
 
 
 def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
-    def range_(*args: Any, **kwargs: Any) -> Any:
+    def range_(*args: Any, **kwargs: Any) -> object:
         bounds = [
             *args,
             *(kwargs[key] for key in ("start", "limit", "delta") if kwargs.get(key) is not None),
@@ -79,25 +79,25 @@ def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _from_zero(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments of `tf.range` are (n) or (0, n)."""
+    """Check whether the arguments of `tf.range` are (n) or (0, n)."""
     if kwargs or len(args) > 2:
         return False
     return len(args) == 1 or (isinstance(args[0], int) and args[0] == 0)
 
 
-def _enumerate(iterable: Any, start: Any = 0) -> Any:
+def _enumerate(iterable: Any, start: Any = 0) -> Iterable[Any]:
     return Enumerated(iterable, start) if is_staged(iterable) else enumerate(iterable, start)
 
 
-def _zip(*iterables: Any, **kwargs: Any) -> Any:
+def _zip(*iterables: Any, **kwargs: Any) -> Iterable[Any]:
     if iterables and not kwargs and all(is_staged(i) for i in iterables):
         return Zipped(*iterables)
-    return zip(*iterables, **kwargs)  # noqa: B905 - as the caller said
+    return zip(*iterables, **kwargs)  # noqa: B905 - the caller's keywords apply
 
 
 def _with_converted_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(function: Any, *iterables: Any) -> Any:
-        return original(fn(function) if function is not None else None, *iterables)
+    def call(function: Callable[..., Any] | None, *iterables: Any) -> object:
+        return original(convert_callee(function) if function is not None else None, *iterables)
 
     return call
 
@@ -113,7 +113,7 @@ _reduce_all = Op("reduce_all", lambda o, _: jnp.all(o[0]), differentiable=False)
 
 
 def _number(original: type, dtype: str) -> Callable[..., Any]:
-    def convert(*args: Any, **kwargs: Any) -> Any:
+    def convert(*args: Any, **kwargs: Any) -> object:
         if len(args) == 1 and is_symbolic(args[0]):
             tensor = convert_to_tensor(args[0])
             integer = tensor.dtype.is_integer and dtype == "int32"
@@ -124,12 +124,12 @@ def _number(original: type, dtype: str) -> Callable[..., Any]:
     return convert
 
 
-def _bool(*args: Any) -> Any:
+def _bool(*args: object) -> Tensor | bool:
     return scalar_bool(args[0]) if args and is_symbolic(args[0]) else bool(*args)
 
 
 def _extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Callable[..., Any]:
-    def extreme(*args: Any, **kwargs: Any) -> Any:
+    def extreme(*args: Any, **kwargs: Any) -> object:
         if kwargs:
             return original(*args, **kwargs)
         if len(args) == 1 and isinstance(args[0], Tensor) and is_symbolic(args[0]):
@@ -149,9 +149,9 @@ def _extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Calla
 
 
 def _quantified(original: Callable[..., Any], op: Op) -> Callable[..., Any]:
-    def quantified(iterable: Any) -> Any:
+    def quantify(iterable: Any) -> Tensor | bool:
         if isinstance(iterable, Tensor) and is_symbolic(iterable):
             return apply(op, (iterable,))
         return original(iterable)
 
-    return quantified
+    return quantify

@@ -1,9 +1,9 @@
-"""What a staged `for` loop can run over: tensors, ranges of tensors, `enumerate` and `zip` of them."""
+"""Iterables of staged `for` loops: tensors, ranges of tensors, and their `enumerate` and `zip`."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements, Stream
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.symbolic_sizes import symbols_of
 from meshflow.core.values.tensor import Tensor
 
@@ -33,28 +33,30 @@ _range_item = Op("range_item", lambda o, _: o[0] + o[1].astype(o[0].dtype) * o[2
 
 
 class Staged:
-    """An iterable whose length or elements are only known when the traced function runs."""
+    """Iterable with a length or elements that are only known when the traced function runs."""
 
     def __autograph_for__(self) -> Elements | Stream | None:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(
-            f"{self} has a length that is only known when the traced function runs: iterate over it with a "
+            f"{self} has a length that is only known when the traced function runs. Iterate over it with a "
             "plain `for` statement in a function that AutoGraph converts."
         )
 
 
 class StagedRange(Staged):
-    """`range` or `tf.range` with bounds that are symbolic tensors."""
+    """`range` or `tf.range` with symbolic bounds."""
 
-    def __init__(self, *bounds: Any, dtype: Any = None) -> None:
+    def __init__(self, *bounds: Any, dtype: DTypeLike | None = None) -> None:
         tensors = [b for b in bounds if isinstance(b, Tensor) or hasattr(b, "_as_tensor")]
-        like = next((t.dtype for t in tensors if t.dtype.is_floating), tensors[0].dtype)
+        hint = next((t.dtype for t in tensors if t.dtype.is_floating), tensors[0].dtype)
         start, limit, delta = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
-        wanted = like if dtype is None else as_dtype(dtype)
-        parts = [convert_to_tensor(b, dtype_hint=like) for b in (start, limit, delta)]
-        self.start, self.limit, self.delta = (apply(CAST, (p,), (wanted.dtype,)) for p in parts)
+        element_dtype = hint if dtype is None else as_dtype(dtype)
+        parts = [convert_to_tensor(b, dtype_hint=hint) for b in (start, limit, delta)]
+        self.start, self.limit, self.delta = (
+            apply(CAST, (p,), (element_dtype.dtype,)) for p in parts
+        )
 
     def __autograph_for__(self) -> Elements:
         count = apply(_range_count, (self.start, self.limit, self.delta))
@@ -66,10 +68,10 @@ class StagedRange(Staged):
             start, limit, delta = (b.item() for b in bounds)
             return Tensor(jnp.arange(start, limit, delta, dtype=self.start.dtype.dtype))
         raise ValueNeededError(
-            f"{self} cannot be a tensor: how many numbers it has is only known when the traced function runs."
+            f"{self} cannot be a tensor: its number of elements is only known when the traced function runs."
         )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return self._as_tensor() if hasattr(Tensor, name) else object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
@@ -84,7 +86,7 @@ for _name in ("neg", "lt", "le", "gt", "ge", "getitem"):
 
 
 class Enumerated(Staged):
-    """`enumerate` of something that is staged."""
+    """`enumerate` of a staged iterable."""
 
     def __init__(self, inner: Any, start: Any) -> None:
         self.inner = inner
@@ -98,27 +100,29 @@ class Enumerated(Staged):
         one = convert_to_tensor(1)
         if isinstance(elements, Stream):
             return Stream(*(self._numbered(t, start, one) for t in (elements.take, elements.rest)))
-        from_zero = not is_symbolic(start) and int(start) == 0
-        index_of = (lambda element: element[0]) if from_zero else None
+        starts_at_zero = not is_symbolic(start) and int(start) == 0
+        index_of = (lambda element: element[0]) if starts_at_zero else None
 
-        def at(i: Tensor) -> Any:
+        def get_element(i: Tensor) -> Any:
             return apply(_range_item, (start, i, one)), elements.at(i)
 
         if elements.stacked is None or not isinstance(elements.count, int) or is_symbolic(start):
-            return Elements(elements.count, at, None, index_of)
+            return Elements(elements.count, get_element, None, index_of)
         indices = int(start) + jnp.arange(elements.count, dtype=jnp.int32)
-        return Elements(elements.count, at, (Tensor(indices), elements.stacked), index_of)
+        return Elements(elements.count, get_element, (Tensor(indices), elements.stacked), index_of)
 
     @staticmethod
-    def _numbered(take: Any, start: Tensor, one: Tensor) -> Any:
+    def _numbered(
+        take: Callable[[Tensor, Tensor], tuple[Any, Tensor]] | None, start: Tensor, one: Tensor
+    ) -> Any:
         if take is None:
             return None
 
-        def numbered(wanted: Tensor, given: Tensor) -> Any:
-            element, there = take(wanted, given)
-            return (apply(_range_item, (start, given, one)), element), there
+        def take_with_index(requested: Tensor, count: Tensor) -> tuple[Any, Tensor]:
+            element, is_present = take(requested, count)
+            return (apply(_range_item, (start, count, one)), element), is_present
 
-        return numbered
+        return take_with_index
 
     def __iter__(self) -> Iterator[Any]:
         return enumerate(self.inner, self.start)
@@ -128,7 +132,7 @@ class Enumerated(Staged):
 
 
 class Zipped(Staged):
-    """`zip` of things that are all staged."""
+    """`zip` of staged iterables."""
 
     def __init__(self, *inner: Any) -> None:
         self.inner = inner
@@ -137,14 +141,14 @@ class Zipped(Staged):
         parts = [staged_elements(i) for i in self.inner]
         if any(isinstance(p, Stream) for p in parts):
             raise InvalidArgumentError(
-                "zip of an iterator in a compiled function: loop over the iterator of a zipped dataset, "
+                "zip of an iterator in a compiled function is not supported. Loop over the iterator of a zipped dataset, "
                 "tf.data.Dataset.zip."
             )
-        known = [p for p in parts if isinstance(p, Elements) and isinstance(p.count, int)]
-        if len(known) < len(parts):
+        sized = [p for p in parts if isinstance(p, Elements) and isinstance(p.count, int)]
+        if len(sized) < len(parts):
             return None
-        count = min(p.count for p in known)
-        return Elements(count, lambda i: tuple(p.at(i) for p in known))
+        count = min(p.count for p in sized)
+        return Elements(count, lambda i: tuple(p.at(i) for p in sized))
 
     def __iter__(self) -> Iterator[Any]:
         return zip(*self.inner, strict=False)
@@ -153,8 +157,8 @@ class Zipped(Staged):
         return f"zip{self.inner}"
 
 
-def is_staged(value: Any) -> bool:
-    """Whether a `for` loop over `value` may be staged."""
+def is_staged(value: object) -> bool:
+    """Check whether a `for` loop over `value` may be staged."""
     if context.trace is None:
         return False
     return (
@@ -165,7 +169,7 @@ def is_staged(value: Any) -> bool:
 
 
 def staged_elements(value: Any) -> Elements | Stream | None:
-    """What a staged loop over `value` runs over, or None for iteration by Python."""
+    """Return the elements of a staged loop over `value`, or None if Python iterates."""
     if not is_staged(value):
         return None
     hook = getattr(value, "__autograph_for__", None)
@@ -174,23 +178,23 @@ def staged_elements(value: Any) -> Elements | Stream | None:
         return elements
     tensor = convert_to_tensor(value)
     if not tensor.ndim or tensor.dtype.name == "string":
-        return None  # Python's iteration raises the error, or handles strings
+        return None  # Python's iteration raises the error, or handles strings.
     index_of = (lambda element: element) if counts_from_zero(tensor) else None
     return Elements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
 
 
-# Results of `tf.range(n)`, by identity: their values may be symbolic, yet what they are is known.
+# Results of `tf.range(n)`, by `id`. Their values may be symbolic, but are 0, 1, 2, ...
 _ranges: dict[int, weakref.ref[Tensor]] = {}
 
 
 def note_range(tensor: Tensor) -> None:
-    """Notes that a tensor holds 0, 1, 2, ..."""
+    """Record that a tensor holds 0, 1, 2, ..."""
     key = id(tensor)
     _ranges[key] = weakref.ref(tensor, lambda _: _ranges.pop(key, None))
 
 
 def counts_from_zero(tensor: Tensor) -> bool:
-    """Whether a tensor is known to hold 0, 1, 2, ..."""
+    """Check whether a tensor is known to hold 0, 1, 2, ..."""
     if id(tensor) in _ranges:
         return True
     value = tensor._value

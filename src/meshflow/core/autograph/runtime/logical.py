@@ -1,4 +1,4 @@
-"""`and`, `or`, `not`, chained comparisons and `assert`."""
+"""Execution of `and`, `or`, `not`, chained comparisons and `assert`."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.staging.logic import both, either, is_symbolic, negated
+from meshflow.core.values.tensor import Tensor
 
 
-def and_(value: Any, *others: Callable[[], Any]) -> Any:
-    """`value and others[0]() and ...`.
+def and_(value: Any, *operands: Callable[[], Any]) -> Any:
+    """Compute `value and others[0]() and ...`.
 
-    Once an operand is symbolic, the following ones are all computed and combined.
+    After the first symbolic operand, all other operands are computed and combined.
     """
-    for other in others:
+    for compute in operands:
         if is_symbolic(value):
-            value = both(value, other())
+            value = both(value, compute())
         elif not value:
             return value
         else:
-            value = other()
+            value = compute()
     return value
 
 
-def or_(value: Any, *others: Callable[[], Any]) -> Any:
-    """`value or others[0]() or ...`."""
-    for other in others:
+def or_(value: Any, *operands: Callable[[], Any]) -> Any:
+    """Compute `value or others[0]() or ...`."""
+    for compute in operands:
         if is_symbolic(value):
-            value = either(value, other())
+            value = either(value, compute())
         elif value:
             return value
         else:
-            value = other()
+            value = compute()
     return value
 
 
-def not_(value: Any) -> Any:
-    """`not value`."""
+def not_(value: object) -> Tensor | bool:
+    """Compute `not value`."""
     return negated(value) if is_symbolic(value) else not value
 
 
 def chain(left: Any, *steps: Callable[..., Any]) -> Any:
-    """`a < b < c`: `steps` alternate between a comparison and the computation of its right side."""
+    """Compute `a < b < c`; `steps` alternate between a comparison and its right side."""
     result: Any = True
     for compare, right_side in zip(steps[::2], steps[1::2], strict=True):
         right = right_side()
@@ -57,16 +58,16 @@ _assertions: list[Callable[..., Any]] = []
 
 
 def register_assertion(function: Callable[..., Any]) -> None:
-    """Has `assert` of a symbolic tensor call `function(test, data)`."""
+    """Make `assert` of a symbolic tensor call `function(test, data)`."""
     _assertions[:] = [function]
 
 
-def assert_(test: Any, message: Callable[[], Any] | None, text: str) -> None:
-    """`assert test, message`; of a symbolic tensor it is checked when the function runs."""
+def assert_(test: object, message: Callable[[], Any] | None, text: str) -> None:
+    """Execute `assert test, message`; a symbolic tensor is checked when the function runs."""
     if not __debug__:
         return
     if is_symbolic(test):
-        shown = message() if message is not None else f"assertion failed: {text}"
-        _assertions[0](test, [shown])
+        data = message() if message is not None else f"assertion failed: {text}"
+        _assertions[0](test, [data])
     elif not test:
         raise AssertionError(*(() if message is None else (message(),)))

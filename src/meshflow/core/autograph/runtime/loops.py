@@ -1,8 +1,8 @@
-"""`while` and `for` statements."""
+"""Execution of `while` and `for` statements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 
-# A `while` on a tensor whose value is known while tracing runs in Python, so that it may change
-# shapes, but not for longer than this: a counter made by `tf.constant(0)` must not unroll
+# A `while` on a tensor with a value that is known during tracing runs in Python, so that it may
+# change shapes. Its length is limited, because a counter made by `tf.constant(0)` must not unroll
 # thousands of iterations into the program.
 UNROLLED = 16
 
@@ -40,29 +40,20 @@ def while_stmt(
     get: Get,
     set_: Set,
     template: StructureTemplate,
-    maximum_iterations: Any = None,
+    maximum_iterations: int | Tensor | None = None,
 ) -> None:
-    """A `while` statement.
-
-    Args:
-      test: computes the condition.
-      body: one iteration.
-      get: reads the state.
-      set_: replaces the state.
-      template: what the state consists of.
-      maximum_iterations: from `set_loop_options`; used by staged loops.
-    """
-    rounds = 0
+    """Run a `while` statement, if staged at most `maximum_iterations` times (`set_loop_options`)."""
+    iterations = 0
     while True:
-        go_on = test()
-        known = isinstance(go_on, Tensor) and context.trace is not None
-        if is_symbolic(go_on) or (known and rounds >= UNROLLED):
-            _staged_while(test, body, get, set_, template, maximum_iterations, rounds)
+        condition = test()
+        is_constant = isinstance(condition, Tensor) and context.trace is not None
+        if is_symbolic(condition) or (is_constant and iterations >= UNROLLED):
+            _staged_while(test, body, get, set_, template, maximum_iterations, iterations)
             return
-        if not go_on:
+        if not condition:
             return
         body()
-        rounds += 1
+        iterations += 1
 
 
 def _staged_while(
@@ -71,8 +62,8 @@ def _staged_while(
     get: Get,
     set_: Set,
     template: StructureTemplate,
-    limit: Any,
-    rounds: int,
+    limit: int | Tensor | None,
+    iterations: int,
 ) -> None:
     init = get()
 
@@ -86,16 +77,17 @@ def _staged_while(
         return list(get())
 
     final = list(init)
+    max_count = None
     if limit is not None:
-        limit = max(static_value(limit, "maximum_iterations") - rounds, 0)
-    where = place_of(body)  # type: ignore[arg-type]
+        max_count = max(static_value(limit, "maximum_iterations") - iterations, 0)
+    location = place_of(body)  # type: ignore[arg-type]
 
     def run(start: list[Any], invariants: _LoopInvariants) -> list[Any]:
         needed = _needed(template, init)
-        return loops.while_loop(run_test, run_body, start, needed, invariants, limit)
+        return loops.while_loop(run_test, run_body, start, needed, invariants, max_count)
 
     try:
-        final = _with_values_of_variables(run, init, template, where)
+        final = _with_values_of_variables(run, init, template, location)
     finally:
         set_(*final)
 
@@ -107,31 +99,21 @@ def for_stmt(
     get: Get,
     set_: Set,
     template: StructureTemplate,
-    maximum_iterations: Any = None,
+    maximum_iterations: int | Tensor | None = None,
 ) -> None:
-    """A `for` statement.
-
-    Args:
-      iterated: what to iterate over.
-      extra_test: whether to run another iteration, when the body may break or return; or None.
-      body: one iteration, given the element.
-      get: reads the state.
-      set_: replaces the state.
-      template: what the state consists of.
-      maximum_iterations: from `set_loop_options`; used by staged loops.
-    """
+    """Run a `for` statement; `extra_test` computes whether to continue if the body may break or return."""
     elements = staged_elements(iterated)
     if isinstance(elements, loops.Stream):
-        given = _staged_for(elements, extra_test, body, get, set_, template, maximum_iterations)
+        count = _staged_for(elements, extra_test, body, get, set_, template, maximum_iterations)
         if elements.rest is not None:
-            wanted = Tensor(np.array(True)) if extra_test is None else scalar_bool(extra_test())
-            element, there = elements.rest(wanted, given)
-            _conditional(there, body, element, get, set_, template)
+            requested = Tensor(np.array(True)) if extra_test is None else scalar_bool(extra_test())
+            element, is_present = elements.rest(requested, count)
+            _conditional(is_present, body, element, get, set_, template)
         return
     if elements is not None:
         _staged_for(elements, extra_test, body, get, set_, template, maximum_iterations)
-        for further in elements.rest:
-            element = further(_loop_result(get()))
+        for get_element in elements.rest:
+            element = get_element(_loop_result(get()))
             if extra_test is None:
                 body(element)
             else:
@@ -141,43 +123,43 @@ def for_stmt(
     for item in iterator:
         body(item)
         if extra_test is not None:
-            go_on = extra_test()
-            if is_symbolic(go_on):
+            condition = extra_test()
+            if is_symbolic(condition):
                 _guarded(iterator, extra_test, body, get, set_, template)
                 return
-            if not go_on:
+            if not condition:
                 return
 
 
 def _loop_result(state: tuple[Any, ...]) -> Tensor | None:
-    """Something that a staged loop computed: a local variable, or a variable it wrote."""
+    """Return a tensor that a staged loop computed: a local variable, or a variable that it wrote."""
     scope = context.trace
     written = [scope.read(v) for v in scope.writes.values()] if scope is not None else []
     return next((v for v in (*state, *reversed(written)) if is_symbolic(v)), None)
 
 
 def _guarded(
-    iterator: Any,
+    iterator: Iterator[Any],
     extra_test: Callable[[], Any],
     body: Callable[[Any], None],
     get: Get,
     set_: Set,
     template: StructureTemplate,
 ) -> None:
-    """The rest of a Python loop that a tensor may end: each iteration becomes conditional."""
+    """Run the rest of a Python loop that a tensor may end; each iteration becomes conditional."""
     for item in iterator:
         _conditional(extra_test(), body, item, get, set_, template)
 
 
 def _conditional(
-    test: Any,
+    test: object,
     body: Callable[[Any], None],
     item: Any,
     get: Get,
     set_: Set,
     template: StructureTemplate,
 ) -> None:
-    """One iteration that a tensor decides upon."""
+    """Run one iteration if a tensor is true."""
     size = template.variables
 
     def iteration() -> None:
@@ -203,7 +185,7 @@ def _staged_for(
     get: Get,
     set_: Set,
     template: StructureTemplate,
-    limit: Any,
+    limit: int | Tensor | None,
 ) -> Any:
     init = get()
 
@@ -212,52 +194,54 @@ def _staged_for(
         body(element)
         return list(get())
 
-    def go_on(values: list[Any]) -> Any:
+    def continues(values: list[Any]) -> Any:
         set_(*values)
         return extra_test()  # type: ignore[misc]
 
     final = list(init)
     limit = None if limit is None else static_value(limit, "maximum_iterations")
-    where, needed = place_of(body), _needed(template, init)  # type: ignore[arg-type]
-    test = go_on if extra_test is not None else None
-    given: Any = None
+    location, needed = place_of(body), _needed(template, init)  # type: ignore[arg-type]
+    test = continues if extra_test is not None else None
+    count: Any = None
 
     def run(start: list[Any], invariants: _LoopInvariants) -> list[Any]:
-        nonlocal given
+        nonlocal count
         if isinstance(elements, loops.Stream):
-            found, given = loops.stream_loop(elements, step, start, needed, invariants, test, limit)
-            return found
+            result, count = loops.stream_loop(
+                elements, step, start, needed, invariants, test, limit
+            )
+            return result
         return loops.for_loop(elements, step, start, needed, invariants, test, limit)
 
     try:
-        final = _with_values_of_variables(run, init, template, where)
+        final = _with_values_of_variables(run, init, template, location)
     finally:
         set_(*final)
-    return given
+    return count
 
 
 class _VariableReplaced(Exception):
-    """An iteration replaces a variable, of which the loop knew the place in the state, by a tensor."""
+    """Signal that an iteration replaces a `tf.Variable` in the state by a tensor."""
 
 
 def _with_values_of_variables(
     run: Callable[[list[Any], _LoopInvariants], list[Any]],
     init: tuple[Any, ...],
     template: StructureTemplate,
-    where: str,
+    location: str,
 ) -> list[Any]:
-    """The result of a loop: where an iteration replaces a variable by a tensor, it begins with its value."""
+    """Run a loop; a variable that an iteration replaces by a tensor starts as its value."""
     start = list(init)
     while True:
         try:
-            return run(list(start), _LoopInvariants(template, where, start))
-        except _VariableReplaced as replaced:
-            (position,) = replaced.args
+            return run(list(start), _LoopInvariants(template, location, start))
+        except _VariableReplaced as replacement:
+            (position,) = replacement.args
             start[position] = convert_to_tensor(start[position])
 
 
 def _needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
-    """Which parts are carried; an attribute that does not exist yet is a result only."""
+    """List the carried parts; an attribute that does not exist yet is only a result."""
     return [
         needed and not (position >= template.variables and init[position] is undefined)
         for position, needed in enumerate(template.needed)
@@ -265,11 +249,11 @@ def _needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
 
 
 class _LoopInvariants(Invariants):
-    """Errors that name the variable and the line of the loop."""
+    """Loop invariants with errors that name the variable and the line of the loop."""
 
-    def __init__(self, template: StructureTemplate, where: str, start: list[Any]) -> None:
+    def __init__(self, template: StructureTemplate, location: str, start: list[Any]) -> None:
         self.template = template
-        self.where = where
+        self.location = location
         self.start = start
 
     def _label(self, position: int) -> str:
@@ -277,34 +261,34 @@ class _LoopInvariants(Invariants):
 
     def undefined_before(self, position: int) -> Exception:
         return ValueError(
-            f"{self._label(position)} must be defined before the loop over tensors at {self.where}, because "
-            "an iteration may use the value that it had before."
+            f"{self._label(position)} must be defined before the loop over tensors at {self.location}, because "
+            "an iteration may use its previous value."
         )
 
-    def changed(self, position: int, what: str, before: str, after: str) -> Exception:
-        if isinstance(self.start[position], Variable) and what == "value":
+    def changed(self, position: int, aspect: str, before: str, after: str) -> Exception:
+        if isinstance(self.start[position], Variable) and aspect == "value":
             return _VariableReplaced(position)
         name = self._label(position)
         if before == "None":
             return ValueError(
-                f"{name} is None before the loop over tensors at {self.where} and {after} after one iteration. "
+                f"{name} is None before the loop over tensors at {self.location} and {after} after one iteration. "
                 f"Give it a value of that shape and dtype before the loop."
             )
-        if before == repr(plain) or (before.startswith("[") and what == "structure"):
+        if before == repr(plain) or (before.startswith("[") and aspect == "structure"):
             return ValueError(
-                f"{name} is a list that tensors are added to in the loop over tensors at {self.where}: {before} "
+                f"{name} is a list that tensors are added to in the loop over tensors at {self.location}: {before} "
                 f"before the loop, {after} after one iteration. Collect results in a tf.TensorArray, use tf.map_fn, or "
                 "iterate over a Python range, which is unrolled."
             )
         return TypeError(
-            f"{name} must keep its {what} in the loop over tensors at {self.where}: got {before} before the "
-            f"loop and {after} after one iteration." + _ADVICE.get(what, "")
+            f"{name} must keep its {aspect} in the loop over tensors at {self.location}: got {before} before the "
+            f"loop and {after} after one iteration." + _ADVICE.get(aspect, "")
         )
 
     def write_in_test(self, variable: Any) -> Exception:
         return ValueError(
-            f"The condition of the loop at {self.where} assigns variable {variable.name}. Assign it in the "
-            "loop's body."
+            f"The condition of the loop at {self.location} assigns variable {variable.name}. Assign it in the "
+            "body of the loop."
         )
 
 

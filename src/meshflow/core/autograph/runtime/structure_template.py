@@ -1,4 +1,4 @@
-"""The state of a staged block at run time: what its parts are, and reading and restoring them."""
+"""State of a staged block at run time, and functions to read and restore its parts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from meshflow.core.staging.structure import undefined
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 
-# What reading an attribute or item that does not exist may raise.
+# Errors of reading an attribute or item that does not exist.
 _ABSENT = (NameError, AttributeError, LookupError, TypeError)
 
 
 @dataclass(frozen=True)
 class StructureTemplate:
-    """The parts of a block's state: variables, then places, then containers.
+    """Parts of a block's state: variables, then attributes and items, then containers.
 
     Attributes:
-      labels: the name of each part.
-      outputs: how many of the variables are used afterwards; these come first.
-      needed: for each part, whether the block uses its old value.
-      variables: how many parts are variables.
+      labels: Names of the parts.
+      outputs: Number of variables that are used after the block; these are the first parts.
+      needed: For each part, whether the block uses its old value.
+      variables: Number of parts that are variables.
     """
 
     labels: tuple[str, ...]
@@ -33,12 +33,12 @@ class StructureTemplate:
     variables: int
 
     def live(self) -> list[int]:
-        """Positions of the parts that are used after the block."""
+        """List the positions of the parts that are used after the block."""
         return [*range(self.outputs), *range(self.variables, len(self.labels))]
 
 
 def label(name: str) -> str:
-    """How errors call a part."""
+    """Return the name of a part in error messages."""
     if name == VALUE:
         return "the return value"
     if name.startswith(RETURNED[: RETURNED.index("_") + 2]):
@@ -47,13 +47,13 @@ def label(name: str) -> str:
 
 
 def place_of(block: FunctionType) -> str:
-    """Where a generated block stands in the user's file: `model.py:12`."""
+    """Return the location of a generated block in the user's file, such as `model.py:12`."""
     code = block.__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def get(read: Callable[[], Any]) -> Any:
-    """The value of one part, or `undefined`."""
+def read_part(read: Callable[[], Any]) -> Any:
+    """Return the value of one part, or `undefined`."""
     try:
         return read()
     except _ABSENT:
@@ -61,7 +61,7 @@ def get(read: Callable[[], Any]) -> Any:
 
 
 class _Plain:
-    """Stands for a container without tensors: changing it is a side effect of tracing, as in Python."""
+    """Placeholder of a container without tensors; its changes are side effects of tracing."""
 
     def __repr__(self) -> str:
         return "a container without tensors"
@@ -70,9 +70,9 @@ class _Plain:
 plain = _Plain()
 
 
-def contents(read: Callable[[], Any]) -> Any:
-    """A copy of a list or dictionary that holds tensors, whose items then belong to the state."""
-    container = get(read)
+def copy_items(read: Callable[[], Any]) -> Any:
+    """Copy a list or dictionary that holds tensors, so that its items belong to the state."""
+    container = read_part(read)
     if not isinstance(container, (list, dict)):
         return undefined
     items = container if isinstance(container, list) else container.values()
@@ -81,17 +81,17 @@ def contents(read: Callable[[], Any]) -> Any:
             isinstance(leaf, Tensor) for item in items for leaf in nest.flatten(item)
         )
     except (TypeError, RecursionError):
-        return plain  # no structure that tensors could be found in
+        return plain  # Such an object is no structure that could contain tensors.
     if not holds_tensors:
         return plain
     return list(container) if isinstance(container, list) else dict(container)
 
 
-def refill(read: Callable[[], Any], items: Any) -> None:
-    """Gives a list or dictionary the items of an earlier `contents`, in place."""
+def restore_items(read: Callable[[], Any], items: Any) -> None:
+    """Replace the items of a list or dictionary by those of an earlier `copy_items`, in place."""
     if items is undefined or items is plain:
         return
-    container = get(read)
+    container = read_part(read)
     if isinstance(container, list):
         container[:] = items
     elif isinstance(container, dict):

@@ -1,1 +1,1 @@
-"""Functional models as graphs: input layers, nodes, ops as layers."""
+"""Graphs of Functional models: input layers, nodes, and ops as layers."""

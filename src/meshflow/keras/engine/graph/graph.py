@@ -1,13 +1,15 @@
-"""The graph of layer calls between symbolic inputs and outputs: order, execution, configuration."""
+"""Graph of layer calls between symbolic inputs and outputs: order, execution, node indices."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.symbolic.input_spec import sizes_agree
@@ -16,24 +18,25 @@ from meshflow.ops import array, math
 
 
 class Graph:
-    """A runnable graph.
+    """Executable graph of layer calls from symbolic inputs to symbolic outputs.
 
     Args:
-      name: the model's name, for errors.
-      inputs: structure of symbolic inputs, each made by `Input`.
-      outputs: structure of symbolic outputs.
+      name: Name of the model, for error messages.
+      inputs: Structure of symbolic inputs, each created by `Input`.
+      outputs: Structure of symbolic outputs.
 
     Attributes:
-      nodes: layer calls in an order in which each comes after what it needs.
-      layers: the layers, in the order Keras lists them (by depth).
+      nodes: Layer calls in topological order.
+      layers: Layers in the order of Keras: by depth.
+      precomputed: While host preprocessing computes a part of the graph, its values by tensor id
+        and the nodes that remain to be called; None otherwise.
 
     Raises:
-      ValueError: when an output cannot be computed from the inputs.
+      ValueError: If an output cannot be computed from the inputs.
     """
 
-    def __init__(self, name: str, inputs: Any, outputs: Any) -> None:
+    def __init__(self, name: str, inputs: PyTree, outputs: PyTree) -> None:
         self.name = name
-        # Values that are known already and the calls that are left, while a part ran elsewhere.
         self.given: tuple[dict[int, Any], list[Node]] | None = None
         self.inputs = inputs
         self.outputs = outputs
@@ -50,18 +53,21 @@ class Graph:
         self.layers = self._order_layers()
 
     def _sort(self) -> list[Node]:
-        """Nodes in topological order, found without recursion: graphs can be thousands deep."""
-        given = {id(t) for t in self.flat_inputs}
+        """Return the nodes in topological order.
+
+        The search is iterative, because graphs can be deeper than Python's recursion limit.
+        """
+        input_ids = {id(t) for t in self.flat_inputs}
         done: set[int] = set()
         order: list[Node] = []
         for output in self.flat_outputs:
-            stack: list[tuple[Any, bool]] = [(output, False)]
+            stack: list[tuple[KerasTensor, bool]] = [(output, False)]
             while stack:
                 tensor, expanded = stack.pop()
                 node = tensor.node
                 if id(node) in done:
                     continue
-                if expanded or id(tensor) in given:
+                if expanded or id(tensor) in input_ids:
                     done.add(id(node))
                     order.append(node)
                 elif node.is_input:
@@ -75,7 +81,7 @@ class Graph:
         return order
 
     def _order_layers(self) -> list[Layer]:
-        """Layers from inputs to outputs by depth; ties in the order in which Keras comes to them from the outputs."""
+        """Sort layers by depth; ties keep the order in which Keras reaches them from the outputs."""
         depth: dict[int, int] = {}
         users: dict[int, list[Node]] = {}
         for node in self.nodes:
@@ -87,12 +93,12 @@ class Graph:
         for node in self.nodes:
             by_layer[id(node.layer)] = max(by_layer.get(id(node.layer), 0), depth[id(node)])
         for tensor in self.flat_inputs:
-            # Inputs that nothing is made of come right before the outputs.
+            # Keras lists unused inputs right before the outputs.
             by_layer.setdefault(id(tensor._keras_history.layer), 0)
         layers = unique(
             [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
         )
-        met = self._met_from_outputs()
+        ranks = self._met_from_outputs()
         names: dict[str, Layer] = {}
         for layer in layers:
             if layer.name in names:
@@ -100,50 +106,56 @@ class Graph:
                     f'The name "{layer.name}" is used 2 times in the model. All layer names should be unique.'
                 )
             names[layer.name] = layer
-        return sorted(layers, key=lambda layer: (-by_layer[id(layer)], met.get(id(layer), -1)))
+        return sorted(layers, key=lambda layer: (-by_layer[id(layer)], ranks.get(id(layer), -1)))
 
     def _met_from_outputs(self) -> dict[int, int]:
-        """The place of each layer, by its id, when calls are followed from the outputs backwards."""
-        met: dict[int, int] = {}
+        """Map the id of each layer to its rank in a backward traversal from the outputs."""
+        ranks: dict[int, int] = {}
         done: set[int] = set()
-        waiting = list(reversed(self.flat_outputs))
-        while waiting:
-            node = waiting.pop().node
+        pending = list(reversed(self.flat_outputs))
+        while pending:
+            node = pending.pop().node
             if id(node) in done:
                 continue
             done.add(id(node))
-            met.setdefault(id(node.layer), len(met))
+            ranks.setdefault(id(node.layer), len(ranks))
             if not self._is_given(node):
-                waiting.extend(reversed(node.keras_inputs))
-        return met
+                pending.extend(reversed(node.keras_inputs))
+        return ranks
 
     def call_numbers(self) -> dict[int, int]:
-        """Each call's number among its layer's calls that belong to the graph, by the call's id."""
+        """Map the id of each node to its index among the calls of its layer within this graph."""
         included = {id(n) for n in self.nodes}
-        numbers: dict[int, int] = {}
+        indices: dict[int, int] = {}
         for layer in self.layers:
             calls = [n for n in layer._inbound_nodes if id(n) in included]
-            numbers.update({id(n): i for i, n in enumerate(calls)})
+            indices.update({id(n): i for i, n in enumerate(calls)})
         for tensor in self.flat_inputs:
-            numbers.setdefault(id(tensor.node), 0)
-        return numbers
+            indices.setdefault(id(tensor.node), 0)
+        return indices
 
-    def tensors_by_place(self) -> dict[tuple[Any, ...], KerasTensor]:
-        """The tensors by what configurations call them: (layer, number of the call, number of the output)."""
-        numbers = self.call_numbers()
+    def tensors_by_place(self) -> dict[tuple[str, int, int], KerasTensor]:
+        """Return the tensors by their configuration key: (layer name, node index, tensor index)."""
+        indices = self.call_numbers()
         nodes = [*self.nodes, *(t.node for t in self.flat_inputs)]
         return {
-            (node.layer.name, numbers[id(node)], i): tensor
+            (node.layer.name, indices[id(node)], i): tensor
             for node in nodes
             for i, tensor in enumerate(node.flat_outputs)
         }
 
     def _is_given(self, node: Node) -> bool:
-        ids = {id(t) for t in self.flat_inputs}
-        return any(id(o) in ids for o in node.flat_outputs)
+        input_ids = {id(t) for t in self.flat_inputs}
+        return any(id(o) in input_ids for o in node.flat_outputs)
 
-    def run(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Calls the layers in order on tensors for the inputs."""
+    def run(self, inputs: PyTree, training: object = None, mask: PyTree = None) -> PyTree:
+        """Compute the outputs by calling the layers in order.
+
+        Args:
+          inputs: Tensors with the structure of the inputs, a list, or a dictionary by input name.
+          training: Ignored; layers read the mode of the enclosing call.
+          mask: Ignored; masks travel with the tensors.
+        """
         values, nodes = self.input_values(inputs), self.nodes
         if self.given is not None:
             known, nodes = self.given
@@ -151,13 +163,13 @@ class Graph:
         self.call_nodes(nodes, values)
         return nest.map_structure(lambda t: values[id(t)], self.outputs)
 
-    def input_values(self, inputs: Any) -> dict[int, Any]:
-        """Values by id of the symbolic inputs."""
-        given = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
-        return {id(reference): fit_input(reference, value, self.name) for reference, value in given}
+    def input_values(self, inputs: PyTree) -> dict[int, Any]:
+        """Map the ids of the symbolic inputs to the given values, fitted in rank and dtype."""
+        pairs = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
+        return {id(reference): fit_input(reference, value, self.name) for reference, value in pairs}
 
     def call_nodes(self, nodes: list[Node], values: dict[int, Any]) -> None:
-        """Calls layers in order, and adds what they give to the values."""
+        """Call the layers of nodes in order and add their results to `values`."""
         for node in nodes:
             if all(id(o) in values for o in node.flat_outputs):
                 continue
@@ -168,12 +180,8 @@ class Graph:
             ):
                 values[id(symbolic)] = result
 
-    def flatten_inputs(self, inputs: Any) -> list[Any]:
-        """The inputs in the order of the graph's; dictionaries by name.
-
-        Raises:
-          ValueError: when a name is missing or the number differs.
-        """
+    def flatten_inputs(self, inputs: PyTree) -> list[Any]:
+        """Flatten inputs in the order of the graph's inputs; dictionaries are matched by name."""
         if isinstance(inputs, dict):
             if isinstance(self.inputs, dict):
                 names = [n for n, _ in sorted(self.inputs.items())]
@@ -201,29 +209,29 @@ class Graph:
         return flat
 
 
-def _check_symbolic(name: str, what: str, tensors: list[Any]) -> None:
+def _check_symbolic(name: str, role: str, tensors: Sequence[object]) -> None:
     for tensor in tensors:
         if not isinstance(tensor, KerasTensor):
             raise ValueError(
-                f"{what.capitalize()} of model {name!r} must be symbolic tensors: `tf.keras.Input` or results of "
+                f"{role.capitalize()} of model {name!r} must be symbolic tensors: `tf.keras.Input` or results of "
                 f"layer calls on it. Received: {tensor!r} (of type {type(tensor).__name__})"
             )
 
 
 def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
-    """A value with the rank and dtype of its symbolic input.
+    """Adapt a value to the rank and dtype of its symbolic input.
 
-    A missing or superfluous last dimension of size one is added or dropped, as Keras does.
+    As in Keras, a last axis of size one is added or removed if the rank differs by one.
     """
     if not isinstance(value, Tensor):
         return value
 
     mask = getattr(value, "_keras_mask", None)
-    want, have = reference.shape.rank, value.ndim
+    expected_rank, rank = reference.shape.rank, value.ndim
     fitted = value
-    if want is not None and have == want + 1 and value.shape[-1] == 1:
+    if expected_rank is not None and rank == expected_rank + 1 and value.shape[-1] == 1:
         fitted = array.squeeze(value, axis=-1)
-    elif want is not None and have == want - 1 and reference.shape[-1] == 1:
+    elif expected_rank is not None and rank == expected_rank - 1 and reference.shape[-1] == 1:
         fitted = array.expand_dims(value, axis=-1)
     if fitted.dtype is not reference.dtype and fitted.dtype is not dtypes.string:
         fitted = math.cast(fitted, reference.dtype)

@@ -1,39 +1,42 @@
-"""`Input`: where a Functional model begins."""
+"""`Input` and `InputLayer`: the inputs of Functional models."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 
 
 class InputLayer(Layer):
-    """The layer that stands for a model input.
+    """Layer that represents an input of a model.
 
     Args:
-      input_shape: shape without the batch dimension.
-      batch_size: the batch size, None for any.
-      dtype: dtype of the input; default `floatx()`.
-      input_tensor: not supported.
-      sparse: not supported.
-      name: name of the input.
-      ragged: not supported.
-      type_spec: a `TensorSpec` that gives shape and dtype instead.
+      input_shape: Shape without the batch dimension.
+      batch_size: Batch size, or None if it varies.
+      dtype: Dtype of the input; default `floatx()`.
+      input_tensor: Not supported.
+      sparse: Not supported.
+      name: Name of the input.
+      ragged: Not supported.
+      type_spec: `TensorSpec` that defines shape and dtype instead.
       **kwargs: `batch_input_shape`.
 
     Input shape:
-      None: it stands for (batch, *input_shape).
+      None: the layer has no inputs.
 
     Output shape:
       (batch, *input_shape).
 
     Raises:
-      ValueError: when no shape is given.
-      NotImplementedError: for sparse and ragged inputs, which XLA cannot represent.
+      ValueError: If no shape is given.
+      NotImplementedError: For sparse and ragged inputs, which XLA cannot represent.
 
     Example:
       >>> import meshflow as tf
@@ -45,10 +48,10 @@ class InputLayer(Layer):
 
     def __init__(
         self,
-        input_shape: Any = None,
+        input_shape: ShapeLike = None,
         batch_size: int | None = None,
-        dtype: Any = None,
-        input_tensor: Any = None,
+        dtype: DTypeLike | None = None,
+        input_tensor: object = None,
         sparse: bool = False,
         name: str | None = None,
         ragged: bool = False,
@@ -73,16 +76,16 @@ class InputLayer(Layer):
                 "Please provide to Input a `shape` or a `tensor` or a `type_spec` argument."
             )
         name = name or settings.unique_name("input", zero_based=False)
-        kind = dtypes.as_dtype(dtype or settings.floatx())
-        super().__init__(name=name, dtype=kind.name)
+        input_dtype = dtypes.as_dtype(dtype or settings.floatx())
+        super().__init__(name=name, dtype=input_dtype.name)
         self._batch_input_shape = batch_shape
         self.built = True
         self.is_placeholder = True
-        output = KerasTensor(TensorSpec(batch_shape, kind, name), name=name)
+        output = KerasTensor(TensorSpec(batch_shape, input_dtype, name), name=name)
         Node(self, (), {}, output)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             "batch_input_shape": self._batch_input_shape,
             "dtype": self.dtype,
@@ -93,34 +96,34 @@ class InputLayer(Layer):
 
 
 def Input(
-    shape: Any = None,
+    shape: ShapeLike = None,
     batch_size: int | None = None,
     name: str | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sparse: bool | None = None,
-    tensor: Any = None,
+    tensor: object = None,
     ragged: bool | None = None,
     type_spec: TensorSpec | None = None,
     **kwargs: Any,
 ) -> KerasTensor:
-    """Makes a symbolic input of a model.
+    """Create a symbolic input of a model.
 
     Args:
-      shape: shape without the batch dimension; None for sizes that vary.
-      batch_size: the batch size, None for any.
-      name: name of the input, the key when inputs are given as a dictionary.
-      dtype: dtype; default `floatx()`.
-      sparse: not supported.
-      tensor: not supported.
-      ragged: not supported.
-      type_spec: a `TensorSpec` that gives shape and dtype instead.
+      shape: Shape without the batch dimension; None for sizes that vary.
+      batch_size: Batch size, or None if it varies.
+      name: Name of the input, which is its key when inputs are passed as a dictionary.
+      dtype: Dtype; default `floatx()`.
+      sparse: Not supported.
+      tensor: Not supported.
+      ragged: Not supported.
+      type_spec: `TensorSpec` that defines shape and dtype instead.
       **kwargs: `batch_shape` or `batch_input_shape`, the shape with the batch dimension.
 
     Returns:
       A symbolic tensor.
 
     Raises:
-      ValueError: when both or neither of `shape` and `batch_shape` are given.
+      ValueError: If both or neither of `shape` and `batch_shape` are given.
 
     Example:
       >>> import meshflow as tf

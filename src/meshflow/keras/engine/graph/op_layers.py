@@ -1,7 +1,7 @@
-"""Ops on symbolic tensors become layers.
+"""Layers that represent ops on symbolic tensors.
 
-One API call makes one layer: `tf.nn.relu(x)` on a symbolic `x` is a `TFOpLambda` that calls
-`tf.nn.relu`, and its configuration is the function's public name. Indexing makes a
+Each API call creates one layer: `tf.nn.relu(x)` on a symbolic `x` creates a `TFOpLambda` that calls
+`tf.nn.relu`; its configuration stores the public name of the function. Indexing creates a
 `SlicingOpLambda`.
 """
 
@@ -18,6 +18,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.graph.public_calls import public_call
@@ -27,7 +28,7 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.safe_mode import HeldName
 from meshflow.ops.operators import OPERATOR_METHODS, install
 
-# Ops whose layers Keras names after another of their names.
+# Keras names the layers of these ops by another of their public names.
 _KERAS_NAMES = {
     "linalg.einsum": "einsum",
     "math.mod": "math.floormod",
@@ -47,12 +48,13 @@ _KERAS_NAMES = {
     },
     **{f"math.{name}": name for name in ("saturate_cast", "realdiv", "truncatediv", "truncatemod")},
 }
-# Ops of which Keras makes layers of version 1's, which take the same and more.
+# Keras creates layers of the version 1 functions for these ops; those accept additional arguments.
 _NAMED_AS_OLDER = {
     "math.floordiv": "floor_div",
     **{name: name for name in ("gather", "norm", "pad", "shape", "size", "squeeze", "transpose")},
 }
-# Ops whose layers in Keras' files say that the call was given no name, as those do that TensorFlow's own generator made.
+# Keras files store `name: null` for calls of these ops, because TensorFlow generates their Python
+# wrappers.
 _NAMED_NONE = {
     "": "band_part gather norm pad realdiv shape size squeeze tile truncatediv truncatemod",
     "bitwise": "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift",
@@ -74,14 +76,14 @@ def _says_no_name(symbol: str) -> bool:
 
 
 def _symbol(function: Callable[..., Any]) -> str:
-    """The name of an op in files, which TensorFlow knows where it has the op."""
+    """Return the name of an op in files: TensorFlow's name if TensorFlow has the op."""
     symbol = op_table.public_name(function)
     return _KERAS_NAMES.get(symbol, symbol)
 
 
 def _layer_name(symbol: str) -> str:
-    """The name that Keras gives the layer of an op, such as 'tf.math.reduce_mean'."""
-    if symbol.startswith("ops."):  # an op inside a public function of its name
+    """Return the name that Keras uses for the layer of an op, for example 'tf.math.reduce_mean'."""
+    if symbol.startswith("ops."):  # The symbol names an internal op of a public function.
         public = next(iter(op_table.public_like(symbol.rpartition(".")[2].strip("_"))), symbol)
         symbol = _KERAS_NAMES.get(public, public)
     if symbol in _NAMED_AS_OLDER:
@@ -90,14 +92,14 @@ def _layer_name(symbol: str) -> str:
 
 
 class TFOpLambda(Layer):
-    """A layer that calls one op; made when the op is called on a symbolic tensor.
+    """Layer that calls one op, created when the op is called on a symbolic tensor.
 
     Args:
-      function: the op or its public name.
-      **kwargs: `name` and the other arguments of `Layer`.
+      function: The op or its public name.
+      **kwargs: `name` and other arguments of `Layer`.
     """
 
-    def __init__(self, function: Any, **kwargs: Any) -> None:
+    def __init__(self, function: Callable[..., Any] | str, **kwargs: Any) -> None:
         if isinstance(function, str):
             self._function = (
                 function.value
@@ -107,8 +109,9 @@ class TFOpLambda(Layer):
             self._symbol = function.removeprefix("tf.")
         else:
             self._function, self._symbol = function, _symbol(function)
-        # The `name` that the call was given, in a tuple: files have it, and the op does not need it.
-        self._said: tuple[Any, ...] = ()
+        # A one-element tuple holds the `name` argument of the call: files store it, the op does not
+        # use it.
+        self._call_name: tuple[Any, ...] = ()
         if "name" not in kwargs:
             kwargs["name"] = settings.unseen_name(_layer_name(self._symbol))
         kwargs["autocast"] = False
@@ -116,22 +119,22 @@ class TFOpLambda(Layer):
         self.built = True
 
     def call_function(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the op."""
+        """Call the op."""
         return self._function(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the op, or adds the call to the graph when an argument is symbolic."""
+        """Call the op, or add the call to the graph if an argument is symbolic."""
         if not symbolic.has_symbolic(args, kwargs):
             return self.call_function(*args, **kwargs)
         if "name" in kwargs:
-            self._said = (kwargs.pop("name"),)
+            self._call_name = (kwargs.pop("name"),)
         outputs = shape_inference.infer_op(self.call_function, args, kwargs)
         Node(self, args, kwargs, outputs)
         self._build_input_shape = _shapes_of(args[0]) if args else None
         return outputs
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: the layer's name and the op's."""
+    def get_config(self) -> Config:
+        """Return the configuration, which contains the name of the layer and of the op."""
         return {
             "name": self.name,
             "trainable": self.trainable,
@@ -140,34 +143,34 @@ class TFOpLambda(Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TFOpLambda:
-        """The layer with a configuration."""
+    def from_config(cls, config: Config) -> TFOpLambda:
+        """Create the layer from its configuration."""
         config = dict(config)
         return cls(config.pop("function"), **config)
 
 
 class SlicingOpLambda(TFOpLambda):
-    """A layer that indexes its input, `x[...]`.
+    """Layer that indexes its input, `x[...]`.
 
     Args:
-      function: ignored; kept so that configurations look alike.
-      **kwargs: `name` and the other arguments of `Layer`.
+      function: Ignored; accepted because the configurations of all op layers contain it.
+      **kwargs: `name` and other arguments of `Layer`.
     """
 
-    def __init__(self, function: Any = None, **kwargs: Any) -> None:
+    def __init__(self, function: object = None, **kwargs: Any) -> None:
         if "name" not in kwargs:
             kwargs["name"] = settings.unseen_name("tf.__operators__.getitem")
         super().__init__(_index, **kwargs)
         self._symbol = "__operators__.getitem"
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> SlicingOpLambda:
-        """The layer with a configuration."""
+    def from_config(cls, config: Config) -> SlicingOpLambda:
+        """Create the layer from its configuration."""
         return cls(**{k: v for k, v in config.items() if k != "function"})
 
 
-def _shapes_of(first: Any) -> Any:
-    """Shapes of a call's first argument, as Keras notes them of what it was built for."""
+def _shapes_of(first: PyTree) -> PyTree:
+    """Return the shapes of the first argument of a call, which Keras stores in configurations."""
     if any(isinstance(v, (str, bool)) or v is None for v in nest.flatten(first)):
         return None
     shape = lambda v: TensorShape(v.shape if hasattr(v, "shape") else [])
@@ -179,17 +182,17 @@ def _index(x: Any, slice_spec: Any) -> Any:
 
 
 def encode_index(key: Any, rank: int | None) -> Any:
-    """An index as plain lists and dictionaries, which a configuration can hold.
+    """Encode an index as plain lists and dictionaries, which a configuration can hold.
 
     Args:
-      key: what stands in the brackets.
-      rank: of what is indexed; where it is known, `...` is written as the slices that it stands for.
+      key: The index: an integer, a slice, a tensor, or a tuple of these.
+      rank: Rank of the indexed tensor; if it is known, `...` is expanded to slices.
     """
     items = list(key) if isinstance(key, tuple) else [key]
-    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
-    if at is not None and rank is not None:
-        named = sum(item is not None for item in items) - 1
-        items[at : at + 1] = [slice(None)] * max(rank - named, 0)
+    ellipsis_index = next((i for i, item in enumerate(items) if item is Ellipsis), None)
+    if ellipsis_index is not None and rank is not None:
+        num_axes = sum(item is not None for item in items) - 1
+        items[ellipsis_index : ellipsis_index + 1] = [slice(None)] * max(rank - num_axes, 0)
     encoded: list[Any] = []
     for item in items:
         if isinstance(item, slice):
@@ -198,12 +201,12 @@ def encode_index(key: Any, rank: int | None) -> Any:
             encoded.append("...")
         else:
             encoded.append(item)
-    # Alone an index stands without brackets, but where it is a list of places itself.
+    # Keras writes a single index without a list, unless it is a list of indices itself.
     return encoded[0] if isinstance(key, (int, slice)) else encoded
 
 
 def decode_index(encoded: Any) -> tuple[Any, ...]:
-    """The index that `encode_index`, or Keras, described."""
+    """Decode an index that `encode_index` or Keras encoded."""
     return tuple(map(_decoded, encoded if isinstance(encoded, (list, tuple)) else [encoded]))
 
 
@@ -213,8 +216,8 @@ def _decoded(item: Any) -> Any:
     return Ellipsis if isinstance(item, str) and item == "..." else item
 
 
-def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the dispatcher calls when an op meets a symbolic tensor."""
+def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+    """Add an op call on symbolic tensors to the graph; the dispatcher calls this function."""
     captured = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Variable)]
     if captured:
         warnings.warn(
@@ -223,17 +226,18 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             "Lambda layer should be rewritten as a subclassed Layer.",
             stacklevel=3,
         )
-    said = {"name": kwargs.pop("name")} if "name" in kwargs else {}
+    call_name = {"name": kwargs.pop("name")} if "name" in kwargs else {}
     function, args, kwargs = public_call(function, args, kwargs)
     operator = op_table.operator_name(_symbol(function)) if _in_operator.get() else None
     if _in_operator.get() and operator not in _WITHOUT_NAME:
-        said = {"name": None}
+        call_name = {"name": None}
     if operator is None and _says_no_name(_symbol(function)):
-        said = {"name": None, **said}
-    return TFOpLambda(operator or function)(*args, **kwargs, **said)
+        call_name = {"name": None, **call_name}
+    return TFOpLambda(operator or function)(*args, **kwargs, **call_name)
 
 
-# Whether a Python operator calls an op; of some of these Keras makes other layers than of the op.
+# Python operators set this flag while they call an op, because Keras creates other layers for some
+# of them.
 _in_operator: contextvars.ContextVar[bool] = contextvars.ContextVar("in_operator", default=False)
 _WITHOUT_NAME = ("__operators__.eq", "__operators__.ne")
 
@@ -250,7 +254,7 @@ def _as_operator(method: Callable[..., Any]) -> Callable[..., Any]:
     return operator
 
 
-def _getitem(self: KerasTensor, key: Any) -> Any:
+def _getitem(self: KerasTensor, key: Any) -> PyTree:
     return SlicingOpLambda()(self, slice_spec=encode_index(key, self.shape.rank))
 
 

@@ -1,7 +1,8 @@
-"""Names of ops in configurations, and the ops of these names.
+"""Table of the op names that configurations may contain.
 
-The names are TensorFlow's public ones. Which functions have one is settled here and where ops are made
-(`meshflow.core.dispatch.op_names`), before any file is read: a name that is not in the table means nothing.
+The names are TensorFlow's public names. The table is built from this module and from the op
+definitions (`meshflow.core.dispatch.op_names`), independently of any file: a name that is not in
+the table is rejected.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ __all__ = [
     "public_name",
 ]
 
-# Python operators that Keras names after themselves, not after the function they call.
+# Keras names these Python operators by themselves, not by the function that they call.
 _OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
 
-# Where functions have public names; a later name of a function is the one that configurations have.
+# Namespaces with public names; for a function with several names, configurations contain the last
+# one.
 _NAMING_SPACES = ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random") + (
     "quantization",
 )
 SPACES = (*_NAMING_SPACES, "audio", "debugging", "io", "experimental.numpy")
 
-# Functions made of ops, besides the ops themselves. What takes a function, asserts, prints, keeps state,
-# reads a file or a clock is not among them.
+# Functions that are composed of ops. Functions that take functions, assert, print, keep state, or
+# read files or clocks are excluded.
 _MADE_OF_OPS = {
     "": """
         accumulate_n argmax argmin bitcast boolean_mask broadcast_dynamic_shape broadcast_static_shape cast
@@ -99,17 +101,17 @@ _MADE_OF_OPS = {
 
 
 def _members(space: str) -> dict[str, Any]:
-    """Functions of a namespace of the package by name."""
+    """Return the functions of a namespace of the package by name."""
     module: Any = public_face()
     for part in space.split(".") if space else ():
         module = getattr(module, part, None)
-    found = {} if module is None else vars(module)
-    return {n: v for n, v in found.items() if callable(v) and not isinstance(v, type)}
+    members = {} if module is None else vars(module)
+    return {n: v for n, v in members.items() if callable(v) and not isinstance(v, type)}
 
 
 @functools.cache
 def _public_names() -> dict[int, str]:
-    """Public name of each function, such as 'math.add', by its id."""
+    """Map the id of each function to its public name, for example 'math.add'."""
     return {
         id(value): f"{space}.{name}" if space else name
         for space in _NAMING_SPACES
@@ -119,105 +121,86 @@ def _public_names() -> dict[int, str]:
 
 @functools.cache
 def ops_of(space: str) -> dict[str, Callable[..., Any]]:
-    """The ops of a namespace that files may name.
-
-    Args:
-      space: one of `SPACES`.
-    """
+    """Return the ops of a namespace that files may name."""
     allowed = set(_MADE_OF_OPS.get(space, "").split())
     members = _members(space).items()
     return {n: f for n, f in members if n in allowed or op_names.is_entered(f)}
 
 
-# Version 1's names that Keras 2 gives layers of ops, where ours differ.
+# Names of version 1 functions in Keras 2 configurations that differ from Meshflow's names.
 _RENAMED = {"floor_div": "math.floordiv"}
-# Arguments of version 1's that version 2 calls otherwise, or has not.
+# Arguments of version 1 functions that version 2 renames or, where the value is None, does not
+# have.
 _OLDER_ARGUMENTS: dict[str, dict[str, str | None]] = {
     f"nn.{name}": {"filter": "filters", "use_cudnn_on_gpu": None} for name in ("conv2d", "conv3d")
 }
 
 
 def _public_op(name: str) -> Callable[..., Any] | None:
-    """The op with a public name, of this version or of version 1."""
+    """Return the op with a public name of version 2 or version 1, or None."""
     current = name.removeprefix("compat.v1.")
-    older = current != name
-    current = _RENAMED.get(current, current) if older else current
+    is_v1 = current != name
+    current = _RENAMED.get(current, current) if is_v1 else current
     space, _, plain = current.rpartition(".")
-    found = ops_of(space).get(plain) if space in SPACES else None
-    return _older(current, found) if older and found is not None else found
+    function = ops_of(space).get(plain) if space in SPACES else None
+    return _older(current, function) if is_v1 and function is not None else function
 
 
-def _older(name: str, current: Callable[..., Any]) -> Any:
-    """Version 1's op of a name of version 2 that is known to be an op's."""
+def _older(name: str, current: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the version 1 counterpart of a version 2 op, or the op itself if there is none."""
     if name in _OLDER_ARGUMENTS:
         return functools.partial(_with_older_arguments, current, _OLDER_ARGUMENTS[name])
-    found: Any = public_face().compat.v1
+    function: Any = public_face().compat.v1
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found or current
+        function = getattr(function, part, None)
+    return function or current
 
 
 def _with_older_arguments(
-    function: Callable[..., Any], older: dict[str, str | None], *args: Any, **kwargs: Any
+    function: Callable[..., Any], renames: dict[str, str | None], *args: Any, **kwargs: Any
 ) -> Any:
-    named = {older.get(key, key): value for key, value in kwargs.items()}
+    named = {renames.get(key, key): value for key, value in kwargs.items()}
     return function(*args, **{k: v for k, v in named.items() if k is not None and v is not None})
 
 
 def public_name(function: Callable[..., Any]) -> str:
-    """The name of a function in configurations.
-
-    Args:
-      function: an op, or any other function.
-    """
-    found = _public_names().get(id(function)) or op_names.name_of(function)
-    return found or f"{function.__module__.removeprefix('meshflow.')}.{function.__name__}"
+    """Return the name of a function in configurations."""
+    name = _public_names().get(id(function)) or op_names.name_of(function)
+    return name or f"{function.__module__.removeprefix('meshflow.')}.{function.__name__}"
 
 
 def is_public(function: Callable[..., Any]) -> bool:
-    """Whether a function has a public name.
-
-    Args:
-      function: the function.
-    """
+    """Check whether a function has a public name."""
     return id(function) in _public_names()
 
 
 def public_like(plain: str) -> dict[str, Callable[..., Any]]:
-    """The ops that files may name whose names end in a name, by these names.
-
-    Args:
-      plain: a name without the namespace.
-    """
+    """Return the ops with a given last name component that files may name, by public name."""
     spaces = {space: ops_of(space) for space in _NAMING_SPACES}
     return {f"{s}.{plain}" if s else plain: ops[plain] for s, ops in spaces.items() if plain in ops}
 
 
 def operator_name(symbol: str) -> str | None:
-    """The name of a Python operator, such as '__operators__.add', or None.
-
-    Args:
-      symbol: the op's name.
-    """
+    """Return the name of a Python operator, for example '__operators__.add', or None."""
     return f"__operators__.{_OPERATORS[symbol]}" if symbol in _OPERATORS else None
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """The op with a public name.
+    """Return the op with a public name.
 
     Args:
-      name: what `public_name` gave, or TensorFlow's name.
+      name: Result of `get_public_name`, or TensorFlow's name.
 
     Raises:
-      ValueError: when there is none; names of functions that are no ops mean nothing here.
+      ValueError: If there is no such op; functions that are not ops cannot be found by name.
     """
     operators = {f"__operators__.{short}": full for full, short in _OPERATORS.items()}
     key = str(name).removeprefix("tf.").removeprefix("meshflow.")
     key = operators.get(key, key)
-    found = _public_op(key) or op_names.find(key)
-    if found is None:
+    function = _public_op(key) or op_names.find(key)
+    if function is None:
         raise ValueError(
             f"There is no op tf.{key} that a configuration may name: only ops that compute a result from their "
             "arguments are found by name. Pass other functions in `custom_objects`."
         )
-    return found
+    return function

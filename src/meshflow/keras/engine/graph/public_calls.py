@@ -1,7 +1,7 @@
-"""Calls of the ops inside public functions, as calls of these functions.
+"""Translation of calls of internal ops to calls of the public functions that contain them.
 
-`tf.cast` looks at its arguments and calls an op, which is what meets a symbolic tensor. Files of models say
-`cast` and its arguments, as every version of Keras 2 reads them.
+`tf.cast` checks its arguments and calls an internal op, and the internal op is dispatched on
+symbolic tensors. Model files store `cast` and its arguments, which every version of Keras 2 reads.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _OPS = "ops."
 def public_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """A public function and arguments that give what an op gives.
+    """Return a public function and arguments that compute the result of an op.
 
     Args:
-      function: the op.
-      args: its arguments.
-      kwargs: its named arguments.
+      function: The op.
+      args: Positional arguments of the op.
+      kwargs: Keyword arguments of the op.
 
     Returns:
-      (function, args, kwargs): those given where the op is public, or no public function computes just that.
+      (function, args, kwargs), unchanged if the op is public or no public function is equivalent.
     """
     name = op_names.name_of(function) or ""
-    inside = name.startswith(_OPS) and not op_table.is_public(function)
-    if not inside and name not in _CALLED_OTHERWISE:
+    is_internal = name.startswith(_OPS) and not op_table.is_public(function)
+    if not is_internal and name not in _CALLED_OTHERWISE:
         return function, args, kwargs
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
-    given.pop("name", None)
+    bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    bound.pop("name", None)
     translate = _CALLED_OTHERWISE.get(name, functools.partial(_namesake, name))
-    found = translate(**given)
-    if found is None:
+    call = translate(**bound)
+    if call is None:
         return function, args, kwargs
-    symbol, arguments = found
+    symbol, arguments = call
     first, *rest = arguments
     return (
         op_table.find_function(symbol),
@@ -54,10 +54,10 @@ def public_call(
 _Call = tuple[str, dict[str, Any]]
 
 
-def _namesake(op: str, **given: Any) -> _Call | None:
-    """The public function of the op's name that takes the same arguments, if there is one."""
-    symbol = _with_parameters(op.rpartition(".")[2].strip("_"), frozenset(given))
-    return None if symbol is None else (symbol, given)
+def _namesake(op: str, **arguments: Any) -> _Call | None:
+    """Return a call of the public function with the op's name and parameters, or None."""
+    symbol = _with_parameters(op.rpartition(".")[2].strip("_"), frozenset(arguments))
+    return None if symbol is None else (symbol, arguments)
 
 
 @functools.cache
@@ -73,21 +73,21 @@ def _with_parameters(plain: str, names: frozenset[str]) -> str | None:
 
 
 def _as(symbol: str, **names: str) -> Callable[..., _Call]:
-    """A public function that takes the arguments by other names."""
+    """Make a translator to a public function that has other names for the same arguments."""
 
-    def translate(**given: Any) -> _Call:
-        return symbol, {names.get(key, key): value for key, value in given.items()}
+    def translate(**arguments: Any) -> _Call:
+        return symbol, {names.get(key, key): value for key, value in arguments.items()}
 
     return translate
 
 
 def _logical_or_bitwise(kind: str) -> Callable[..., _Call]:
-    def translate(**given: Any) -> _Call:
-        logical = given["x"].dtype.is_bool if hasattr(given["x"], "dtype") else None
+    def translate(**arguments: Any) -> _Call:
+        logical = arguments["x"].dtype.is_bool if hasattr(arguments["x"], "dtype") else None
         if logical is None:
-            logical = given["y"].dtype.is_bool
+            logical = arguments["y"].dtype.is_bool
         plain = {"not": "invert"}.get(kind, f"bitwise_{kind}")
-        return f"math.logical_{kind}" if logical else f"bitwise.{plain}", given
+        return f"math.logical_{kind}" if logical else f"bitwise.{plain}", arguments
 
     return translate
 
@@ -109,7 +109,7 @@ def _resized(images: Any, height: int, width: int, method: str, antialias: bool)
 def _convolved(
     input: Any, filters: Any, strides: Any, padding: Any, dilations: Any, channels_first: bool, groups: int
 ) -> _Call | None:  # fmt: skip
-    del groups  # the filters' shape says it
+    del groups  # The shape of the filters determines the number of groups.
     if not isinstance(padding, str):
         return None
     axes = ("W", "HW", "DHW")[len(strides) - 1]

@@ -1,1 +1,1 @@
-"""The base class of layers: weights, calls, losses, what a layer refers to."""
+"""Base class of layers: weights, calls, losses, and tracking of attributes."""

@@ -1,11 +1,11 @@
-"""`Layer`: the base class of everything in Keras that has weights or computes.
+"""`Layer`: the base class of all Keras objects that have weights or compute tensors.
 
-A layer makes its weights in `build`, which runs before the first call, and computes in `call`.
-`__call__` does what surrounds that: symbolic inputs, building, input checks, casting to the compute
+A layer creates its weights in `build`, which runs before the first call, and computes in `call`.
+`__call__` adds the common steps: symbolic inputs, building, input checks, casts to the compute
 dtype, the `training` argument, masks, and losses.
 
-Weights and sublayers are found by looking at the layer's attributes when asked for, so lists and
-dictionaries of layers may change at any time.
+Weights and sublayers are found by a walk over the attributes of the layer whenever they are needed,
+so lists and dictionaries of layers may change at any time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from meshflow.core.runtime.annotations import scope
 from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import keywords, made_with
 from meshflow.keras.engine.layer.calls import LayerGraph
@@ -54,26 +56,27 @@ from meshflow.keras.mixed_precision import policy as policies
 from meshflow.ops import array, math
 
 
-# The variables of a layer are lists, those of a `Module` tuples, as in TensorFlow.
+# As in TensorFlow, the variables of a layer are lists; those of a `Module` are tuples.
 class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # type: ignore[misc]
-    """A computation with weights; subclass it and define `build` and `call`.
+    """Computation with weights; subclasses define `build` and `call`.
 
     Args:
-      trainable: whether the weights are trained.
-      name: the layer's name; default the class name in snake case with a number.
-      dtype: a dtype, a name or a `Policy`; default the global policy.
-      dynamic: whether the layer must run as plain Python, which makes its model run eagerly.
+      trainable: Whether the weights are trained.
+      name: Name of the layer; default the class name in snake case with an index.
+      dtype: Dtype, dtype name or `Policy`; default the global policy.
+      dynamic: Whether the layer must run as plain Python, which makes its model run eagerly.
       **kwargs: `input_shape`, `batch_input_shape`, `input_dim`, `batch_size`, `weights`,
-        `activity_regularizer`, `autocast`; `<weight>_layout` for each of the weights.
+        `activity_regularizer`, `autocast`; `dims` renames the axes of the weights for the rules of
+        a `MeshStrategy`; `<weight>_layout` sets the layout of a weight.
 
     Input shape:
-      What `call` takes.
+      Any structure of tensors that `call` accepts.
 
     Output shape:
-      What `call` gives.
+      The structure of tensors that `call` returns.
 
     Raises:
-      TypeError: for another keyword.
+      TypeError: If another keyword is passed.
 
     Example:
       >>> import meshflow as tf
@@ -86,27 +89,29 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
       array([2.], dtype=float32)
     """
 
-    # The weights that `<weight>_layout` arguments may name; None where a user's `build` decides.
+    # Names of weights for which `<weight>_layout` arguments are accepted; None accepts any name,
+    # for classes of users.
     _weights_with_layouts: tuple[str, ...] | None = None
-    # Whether the layer's name is part of the names of weights that are made while it is called.
+    # Whether the name of the layer becomes part of the names of weights that are created during its
+    # calls.
     _opens_scope = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("build")
-        if inspect.isfunction(own):
-            cls.build = made_with.noting_shape(own)  # type: ignore[method-assign]
+        build = cls.__dict__.get("build")
+        if inspect.isfunction(build):
+            cls.build = made_with.noting_shape(build)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made = super().__new__(cls)
-        made_with.remember(made, args, kwargs)
-        return made
+        layer = super().__new__(cls)
+        made_with.remember(layer, args, kwargs)
+        return layer
 
     def __init__(
         self,
         trainable: bool = True,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | policies.Policy | None = None,
         dynamic: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -131,7 +136,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         self._own_weights: list[Variable] = []
         self._regularized: list[tuple[Variable, Any]] = []
         self._losses: list[Any] = []
-        self._foreseen_losses: list[Any] = []
+        self._inferred_losses: list[Any] = []
         self._own_metrics: list[Any] = []
         self._inbound_nodes: list[Node] = []
         self._initial_weights = kwargs.get("weights")
@@ -147,40 +152,40 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
 
     @property
     def name(self) -> str:
-        """The layer's name."""
+        """Return the name of the layer."""
         return self._name
 
     @property
     def dtype(self) -> str | None:
-        """Dtype name of the weights."""
+        """Return the dtype name of the weights."""
         return self._dtype_policy.variable_dtype
 
     @property
     def variable_dtype(self) -> str | None:
-        """Dtype name of the weights."""
+        """Return the dtype name of the weights."""
         return self._dtype_policy.variable_dtype
 
     @property
     def compute_dtype(self) -> str | None:
-        """Dtype name of the computation, to which floating inputs are cast."""
+        """Return the dtype name of the computation, to which floating-point inputs are cast."""
         return self._dtype_policy.compute_dtype
 
-    # The name before TensorFlow 2.4, which layers of that time read.
+    # Layers written for TensorFlow before 2.4 use this name.
     _compute_dtype = compute_dtype
 
     @property
     def dtype_policy(self) -> policies.Policy:
-        """The dtype policy."""
+        """Return the dtype policy."""
         return self._dtype_policy
 
     @property
     def dynamic(self) -> bool:
-        """Whether the layer, or a layer inside it, was made with `dynamic=True`."""
+        """Check whether the layer or one of its sublayers was created with `dynamic=True`."""
         return any(layer._dynamic for layer in self._flatten_layers())
 
     @property
     def stateful(self) -> bool:
-        """Whether the layer keeps state between batches."""
+        """Check whether the layer keeps state between batches."""
         return getattr(self, "_stateful", False)
 
     @stateful.setter
@@ -189,7 +194,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
 
     @property
     def supports_masking(self) -> bool:
-        """Whether masks pass through the layer."""
+        """Check whether the layer propagates masks."""
         return self._supports_masking
 
     @supports_masking.setter
@@ -197,55 +202,55 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         self._supports_masking = bool(value)
 
     @property
-    def input_spec(self) -> Any:
-        """`InputSpec`s that inputs must meet."""
+    def input_spec(self) -> PyTree:
+        """Return the `InputSpec` or structure of `InputSpec`s that inputs must match."""
         return self._expected_inputs()
 
     @input_spec.setter
-    def input_spec(self, value: Any) -> None:
+    def input_spec(self, value: PyTree) -> None:
         for spec in nest.flatten(value):
             if spec is not None and not isinstance(spec, InputSpec):
                 raise TypeError(f"Layer input_spec must be an instance of InputSpec. Got: {spec!r}")
         self._input_spec = value
 
-    def _expected_inputs(self) -> Any:
+    def _expected_inputs(self) -> PyTree:
         return self._input_spec
 
     @property
     def activity_regularizer(self) -> Any:
-        """Regularizer of the output, or None."""
+        """Return the regularizer of the output, or None."""
         return self._activity_regularizer
 
     @activity_regularizer.setter
     def activity_regularizer(self, regularizer: Any) -> None:
         self._activity_regularizer = None if regularizer is None else regularizers.get(regularizer)
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the weights; called before the first call with the shape of the inputs.
+    def build(self, input_shape: PyTree) -> None:
+        """Create the weights; called before the first call with the shape of the inputs.
 
         Args:
-          input_shape: a `TensorShape`, or a structure of them for several inputs.
+          input_shape: `TensorShape`, or a structure of them for several inputs.
         """
         self._build_input_shape = input_shape
         self.built = True
 
     # ---- calling ---------------------------------------------------------------------------
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The computation; override it.
+    def call(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+        """Compute the outputs; subclasses override this method.
 
         Args:
-          inputs: a tensor or nested structure of tensors.
-          *args: further positional arguments.
-          **kwargs: further keyword arguments; `training` and `mask` are filled in by `__call__`.
+          inputs: Tensor or nested structure of tensors.
+          *args: Further positional arguments.
+          **kwargs: Further keyword arguments; `__call__` fills in `training` and `mask`.
 
         Returns:
           A tensor or nested structure of tensors.
         """
         return inputs
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Builds the layer if needed and runs `call`; on symbolic tensors, adds to the graph."""
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Build the layer if needed and run `call`; on symbolic tensors, add a node to the graph."""
         self._check_initialized()
         signature = call_signature(type(self))
         inputs, args, kwargs = signature.split_inputs(self, args, kwargs)
@@ -270,7 +275,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             if self._autocast:
                 inputs = self._cast_inputs(inputs)
             with self._reading_weights():
-                # In a tf.function, Python control flow of the user's layers may depend on tensors.
+                # In a tf.function, Python control flow in layers of users may depend on tensors.
                 outputs = run_call(self, convert_if_enabled(self.call), inputs, args, kwargs)
             if self._activity_regularizer is not None:
                 self._regularize_activity(outputs)
@@ -283,13 +288,15 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
                 f"You must call `super().__init__()` in the layer constructor of {type(self).__name__}."
             )
 
-    def _resolve_training(self, signature: CallSignature, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The value of `training`: given, or the caller's, or the learning phase, or the default."""
+    def _resolve_training(
+        self, signature: CallSignature, args: tuple, kwargs: dict
+    ) -> Tensor | bool | int | None:
+        """Choose the value of `training`: argument, enclosing call, learning phase, or default."""
         if not signature.takes_training:
-            # A layer need not take `training` for its sublayers to be told of it.
-            given = None if signature.open_ended else kwargs.pop("training", None)
-            if given is not None:
-                return given
+            # Sublayers may use `training` even if this layer does not accept it.
+            explicit = None if signature.open_ended else kwargs.pop("training", None)
+            if explicit is not None:
+                return explicit
             return call_state.training[-1] if call_state.training else None
         if signature.passed("training", args, kwargs):
             value = signature.value_of("training", args, kwargs)
@@ -300,14 +307,14 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             value = settings.chosen_learning_phase()
         if value is None:
             value = signature.default_training
-        wanted = value is not None or signature.requires_training
-        if wanted and not signature.is_positional("training", args):
+        is_required = value is not None or signature.requires_training
+        if is_required and not signature.is_positional("training", args):
             kwargs["training"] = value
         return value
 
     @contextlib.contextmanager
     def _calling(self, training: Any, named: bool = True) -> Iterator[None]:
-        """The layer as the one that runs; `named`: with its name in those of weights that are made meanwhile."""
+        """Enter the call of this layer; with `named`, new weights get names that contain its name."""
         call_state.layers.append(self)
         call_state.training.append(training)
         names = list(context.names)
@@ -326,7 +333,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
 
     @contextlib.contextmanager
     def _reading_weights(self) -> Iterator[None]:
-        """Weights read inside come in the compute dtype."""
+        """Read weights in the compute dtype within the scope."""
         saved = context.autocast
         compute = self._dtype_policy.compute_dtype
         context.autocast = None if compute is None else dtypes.as_dtype(compute)
@@ -335,14 +342,14 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         finally:
             context.autocast = saved
 
-    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if self.built:
             return
         if self._dtype_policy.compute_dtype is None:
             self._dtype_policy = policies.get(nest.flatten(inputs)[0].dtype)
         shape = shape_of(inputs)
         self._build_input_shape = shape
-        # Weights get their initial values now, even when a training step is being traced.
+        # Weights get their initial values immediately, even while a training step is traced.
         with as_stored(), init_scope():
             named = shapes_by_name(self, shape, args, kwargs or {})
             self.build(shape) if named is None else self.build(**named)
@@ -354,36 +361,36 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
                 self.set_weights(self._initial_weights)
             self._initial_weights = None
 
-    def _cast_inputs(self, inputs: Any) -> Any:
+    def _cast_inputs(self, inputs: PyTree) -> PyTree:
         compute = self._dtype_policy.compute_dtype
         if compute is None:
             return inputs
-        wanted = dtypes.as_dtype(compute)
-        if not wanted.is_floating:
+        dtype = dtypes.as_dtype(compute)
+        if not dtype.is_floating:
             return inputs
-        return nest.map_structure(lambda t: cast_floating(t, wanted), inputs)
+        return nest.map_structure(lambda t: cast_floating(t, dtype), inputs)
 
-    def _regularize_activity(self, outputs: Any) -> None:
+    def _regularize_activity(self, outputs: PyTree) -> None:
         regularize: Any = self._activity_regularizer
         for output in nest.flatten(outputs):
             loss = penalty(regularize, output)
-            # The mean over the batch, so that the penalty does not grow with the batch size.
+            # The penalty is averaged over the batch, so that it does not grow with the batch size.
             self.add_loss(loss / math.maximum(math.cast(array.shape(output)[0], loss.dtype), 1))
 
     # ---- masks -----------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The mask of the output; by default the input's, for layers that support masking.
+    def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
+        """Compute the mask of the output; by default the input's, if the layer supports masking.
 
         Args:
-          inputs: the inputs.
-          mask: mask or masks of the inputs.
+          inputs: Tensor or structure of tensors.
+          mask: Mask or structure of masks of the inputs.
 
         Returns:
-          A mask, masks, or None.
+          A mask, a structure of masks, or None.
 
         Raises:
-          TypeError: when a mask is given to a layer that does not support masking.
+          TypeError: If a mask is passed to a layer that does not support masking.
         """
         if not self._supports_masking:
             if any(m is not None for m in nest.flatten(mask)):
@@ -393,17 +400,17 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             return None
         return mask
 
-    def _set_masks(self, inputs: Any, outputs: Any, explicit: Any) -> None:
-        own = overrides(self, "compute_mask", Layer)
-        if not (self._supports_masking or own):
+    def _set_masks(self, inputs: PyTree, outputs: PyTree, explicit: PyTree) -> None:
+        has_own_rule = overrides(self, "compute_mask", Layer)
+        if not (self._supports_masking or has_own_rule):
             return
         flat = [o for o in nest.flatten(outputs) if isinstance(o, Tensor)]
         if not flat or any(getattr(o, "_keras_mask", None) is not None for o in flat):
             return
-        given = explicit if explicit is not None else masks_of(inputs)
-        if given is None and not own:
+        input_masks = explicit if explicit is not None else masks_of(inputs)
+        if input_masks is None and not has_own_rule:
             return
-        masks = nest.flatten(self.compute_mask(inputs, given))
+        masks = nest.flatten(self.compute_mask(inputs, input_masks))
         for output, mask in zip(
             flat, masks if len(masks) == len(flat) else [None] * len(flat), strict=True
         ):
@@ -412,16 +419,17 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     # ---- configuration ---------------------------------------------------------------------
 
     @made_with.default
-    def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to make a layer like this one, without weights.
+    def get_config(self) -> Config:
+        """Return the configuration, from which `from_config` creates an equal layer without weights.
 
-        Of a subclass that does not define it, the arguments that its constructor was given.
+        For a subclass that does not define this method, the configuration contains its constructor
+        arguments.
 
         Raises:
-          NotImplementedError: for such a subclass that was given other arguments than numbers, texts and structures
-            of these.
+          NotImplementedError: If such a subclass got arguments other than numbers, strings and
+            structures of these.
         """
-        config: dict[str, Any] = {"name": self.name, "trainable": self._trainable}
+        config: Config = {"name": self.name, "trainable": self._trainable}
         config["dtype"] = policies.serialize(self._dtype_policy)
         if hasattr(self, "_batch_input_shape"):
             config["batch_input_shape"] = self._batch_input_shape
@@ -431,24 +439,24 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             config["dims"] = dict(self._dims)
         if not made_with.is_default(type(self).get_config):
             return config
-        given = made_with.arguments(self)
-        if given is None:
+        init_arguments = made_with.arguments(self)
+        if init_arguments is None:
             raise NotImplementedError(
-                f"Layer {type(self).__name__} was created by passing arguments that are no plain data to `__init__`, and "
-                "therefore must override `get_config`: it returns what `__init__` takes."
+                f"Layer {type(self).__name__} was created with `__init__` arguments that a configuration cannot hold, "
+                "and therefore must override `get_config`. Return all arguments of `__init__` from it."
             )
-        return made_with.accepted(self, config, given)
+        return made_with.accepted(self, config, init_arguments)
 
-    def get_build_config(self) -> dict[str, Any] | None:
-        """The shape of the inputs that the layer was built for, as `build_from_config` takes it; None before."""
+    def get_build_config(self) -> Config | None:
+        """Return the build configuration (the input shape), or None before the layer is built."""
         shape = self._build_input_shape
         return None if shape is None else {"input_shape": as_tuples(shape)}
 
-    def build_from_config(self, config: dict[str, Any]) -> None:
-        """Builds the layer as another one was.
+    def build_from_config(self, config: Config) -> None:
+        """Build the layer from the build configuration of another layer.
 
         Args:
-          config: what `get_build_config` gave.
+          config: Result of `get_build_config`.
 
         Example:
           >>> import meshflow as tf
@@ -464,13 +472,13 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             self.built = True
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """Makes a layer from `get_config()`."""
+    def from_config(cls, config: Config) -> Any:
+        """Create a layer from the result of `get_config`."""
         return cls(**config)
 
 
-def _check_arguments(trainable: Any, dynamic: Any, name: Any) -> None:
-    """Raises a `TypeError` for arguments that TensorFlow's layers refuse."""
+def _check_arguments(trainable: object, dynamic: object, name: object) -> None:
+    """Raise a `TypeError` for arguments that TensorFlow's layers reject."""
     is_bool = isinstance(trainable, (bool, np.bool_)) or getattr(trainable, "dtype", None) == "bool"
     if not is_bool:
         raise TypeError(

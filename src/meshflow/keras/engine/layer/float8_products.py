@@ -1,13 +1,14 @@
-"""Products of layers under the policy `mixed_float8`.
+"""Products of layers under the policy `mixed_float8`, with delayed scaling.
 
-A layer keeps the largest magnitudes of its product's input, its kernel and the gradient of its
-result, over the last steps of training. Each step takes its scales from them and adds its own.
+A layer keeps a history of the largest magnitudes (amax) of the input, the kernel and the output
+gradient of its product over the last training steps. Each step computes its scales from the history
+and adds its own magnitudes.
 
-Products of two computed tensors, as in attention, keep the second's magnitudes where a kernel's
-would be. Depthwise convolutions stay in bfloat16: no device has float8 units for them.
+Products of two activations, as in attention, use the kernel's history for the second operand.
+Depthwise convolutions are computed in bfloat16, because no device has float8 units for them.
 
-The history is no weight of the layer: counts, `get_weights` and files of weights are the same
-under every policy. Checkpoints save it.
+The history is not a weight of the layer: parameter counts, `get_weights` and weight files are the
+same under every policy. Checkpoints contain it.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import max_over_replicas
+from meshflow.environment.types import Array
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.mixed_precision import float8
 
-# The rows of a history, and the format of each.
+# Rows of the history, and the float8 format of each.
 INPUT, KERNEL, GRADIENT = 0, 1, 2
 _KINDS = (float8.VALUES, float8.VALUES, float8.GRADIENTS)
 
 
 class Float8State:
-    """What a layer's product remembers.
+    """Amax history of a product of a layer.
 
     Args:
-      length: over how many steps.
+      length: Number of training steps in the history.
 
     Attributes:
-      amax_history: float32 variable [3, length]: the largest magnitudes of input, kernel and
-        gradient, the latest first.
+      amax_history: float32 variable [3, length]: largest magnitudes of input, kernel and gradient,
+        the latest first.
     """
 
     def __init__(self, length: int) -> None:
@@ -52,42 +54,48 @@ class Float8State:
             zeros = np.zeros((3, length), np.float32)
             self.amax_history = Variable(zeros, trainable=False, name="amax_history")
 
-    def scales(self, rows: tuple[int, ...], tensors: Sequence[Tensor], keep: Any) -> Tensor:
-        """Scales for tensors, from what was seen before them.
+    def scales(
+        self, rows: tuple[int, ...], tensors: Sequence[Tensor], keep: Tensor | bool
+    ) -> Tensor:
+        """Compute scales for tensors from the history, then add their magnitudes to it.
 
         Args:
-          rows: which they are.
-          tensors: the tensors.
-          keep: whether their magnitudes are remembered, a bool or a bool tensor.
+          rows: History row of each tensor.
+          tensors: The tensors.
+          keep: Whether the magnitudes are added to the history, a bool or a bool tensor.
 
         Returns:
-          A float32 tensor with a scale for each.
+          A float32 tensor with a scale for each tensor.
         """
         with no_tapes():
-            seen = max_over_replicas(apply(_largest, (list(tensors),)))
+            magnitudes = max_over_replicas(apply(_largest, (list(tensors),)))
             history = self.amax_history.value()
-            scales, moved = apply(_advanced, (history, seen), (rows,))
+            scales, new_history = apply(_advanced, (history, magnitudes), (rows,))
             if isinstance(keep, Tensor):
-                moved = apply(_either, (keep, moved, history))
+                new_history = apply(_either, (keep, new_history, history))
             if keep is not False:
-                self.amax_history.assign(moved)
+                self.amax_history.assign(new_history)
         return scales
 
 
 def product(
-    layer: Any, compute: Callable[[Any, Any], Any], inputs: Any, kernel: Any, part: str = "state"
+    layer: Any,
+    compute: Callable[[Any, Any], Any],
+    inputs: Tensor,
+    kernel: Variable | Tensor,
+    part: str = "state",
 ) -> Any:
-    """A layer's product, in float8 when its policy says so.
+    """Compute a product of a layer, in float8 if its dtype policy requests it.
 
     Args:
-      layer: the layer.
-      compute: gives the product of two tensors.
-      inputs: the first.
-      kernel: the second: a kernel, or a tensor like the first.
-      part: tells apart the products of one layer.
+      layer: The layer.
+      compute: Function that computes the product of two tensors.
+      inputs: First operand.
+      kernel: Second operand: a kernel or a tensor.
+      part: Name of the history, which distinguishes several products of one layer.
 
     Returns:
-      What `compute` returns.
+      The result of `compute`.
     """
     policy = layer.dtype_policy
     if not policy.float8:
@@ -105,26 +113,27 @@ def product(
     return _with_rounded_gradient(state, outputs, keep)
 
 
-def _training() -> Any:
-    """Whether magnitudes are remembered: in training, or when nobody said and a tape looks on."""
-    told = call_state.training[-1] if call_state.training else None
-    if told is None:
+def _training() -> Tensor | bool:
+    """Check whether training runs; without an explicit mode, whether a tape records."""
+    training = call_state.training[-1] if call_state.training else None
+    if training is None:
         return bool(context.tapes) or context.outer_tapes
-    return told if isinstance(told, Tensor) else bool(told)
+    return training if isinstance(training, Tensor) else bool(training)
 
 
-def _with_rounded_gradient(state: Float8State, outputs: Tensor, keep: Any) -> Tensor:
+def _with_rounded_gradient(state: Float8State, outputs: Tensor, keep: Tensor | bool) -> Tensor:
     if not context.tapes:
-        # Derivatives are taken of the program this becomes a part of, which cannot keep state.
+        # An enclosing program differentiates these operations; its gradient cannot update the
+        # history.
         return apply(_self_scaled, (outputs,)) if context.trace is not None else outputs
 
     scope = context.trace
 
     @custom_gradient
-    def identity(value: Tensor) -> Any:
+    def identity(value: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         def gradient(arriving: Tensor) -> Tensor:
             if context.trace is not scope:
-                # One of many rows of a Jacobian.
+                # The gradient is one of many rows of a Jacobian, which must not change the history.
                 return apply(_rounded_alone, (arriving,))
             scales = state.scales((GRADIENT,), (arriving,), keep)
             return apply(_rounded, (arriving, scales), (GRADIENT,))
@@ -134,25 +143,27 @@ def _with_rounded_gradient(state: Float8State, outputs: Tensor, keep: Any) -> Te
     return identity(outputs)
 
 
-def _round(operands: Any, static: Any) -> Any:
+def _round(operands: tuple[Array, Array], static: tuple[int]) -> Array:
     array, scales = operands
     (row,) = static
     return float8.rounded(array, scales[0 if row == GRADIENT else row], _KINDS[row])
 
 
-def _advance(operands: Any, static: Any) -> Any:
-    history, seen = operands
+def _advance(
+    operands: tuple[jax.Array, jax.Array], static: tuple[tuple[int, ...]]
+) -> tuple[jax.Array, jax.Array]:
+    history, magnitudes = operands
     (rows,) = static
     scales = []
     for i, row in enumerate(rows):
-        known = jnp.max(history[row])
-        # Before the first step there is only the tensor itself to go by.
-        known = jnp.where(known > 0, known, seen[i])
-        scales.append(float8.scale_for(known, _KINDS[row]))
-        # A step that overflowed says nothing of the next one.
-        latest = jnp.where(jnp.isfinite(seen[i]), seen[i], 0)
-        moved = jnp.roll(history[row], 1).at[0].set(latest)
-        history = history.at[row].set(moved)
+        amax = jnp.max(history[row])
+        # The history is empty before the first step, so the scale follows from the tensor itself.
+        amax = jnp.where(amax > 0, amax, magnitudes[i])
+        scales.append(float8.scale_for(amax, _KINDS[row]))
+        # The magnitude of a step that overflowed does not predict the next one.
+        latest = jnp.where(jnp.isfinite(magnitudes[i]), magnitudes[i], 0)
+        row_history = jnp.roll(history[row], 1).at[0].set(latest)
+        history = history.at[row].set(row_history)
     return jnp.stack(scales), history
 
 

@@ -64,16 +64,7 @@ def shapes_by_name(
 ) -> dict[str, Any] | None:
     """Return the keyword arguments of a `build` method with one shape for each argument of `call`.
 
-    Keras 3 allows `build(self, x_shape, y_shape)` for `call(self, x, y)`.
-
-    Args:
-      layer: The layer.
-      shape: Shape of the first argument.
-      args: Positional arguments after the first.
-      kwargs: Keyword arguments.
-
-    Returns:
-      The shapes by parameter name, or None if `build` takes a single shape.
+    Keras 3 allows `build(self, x_shape, y_shape)` for `call(self, x, y)`. None for a single shape.
     """
     parameters = inspect.signature(layer.build).parameters.values()
     required = [p.name for p in parameters if p.default is p.empty and p.kind is _NAMED]

@@ -1,4 +1,4 @@
-"""Keyword arguments of layers that their constructors do not name: the base class's, and layouts of weights."""
+"""Keyword arguments that layers accept by **kwargs: common ones, and layouts of weights."""
 
 from __future__ import annotations
 
@@ -15,24 +15,20 @@ _ENDING = "_layout"
 
 
 def take_layouts(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Takes the `<weight>_layout` arguments out of a layer's keywords.
+    """Remove the `<weight>_layout` arguments from the keyword arguments of a layer and return them.
 
-    A class says by `_weights_with_layouts` which weights it has. Of a user's class, which need not, all are taken, and
-    building the layer shows whether it has such weights; see `check_layouts`.
-
-    Args:
-      cls: the layer's class.
-      kwargs: its keywords, from which those taken are removed.
+    Built-in classes list their weights in `_weights_with_layouts`. Classes of users need not: all
+    layouts are accepted, and `check_layouts` verifies them after the layer is built.
 
     Raises:
-      TypeError: naming the class, the keyword and the nearest one, when the class has no such weight.
+      TypeError: If the class has no such weight.
     """
-    found = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith(_ENDING)}
+    layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith(_ENDING)}
     names = _layouts_of(cls)
-    wrong = [] if names is None else [key for key in found if key not in names]
-    if wrong:
-        raise not_understood(cls, wrong)
-    return {key: layout for key, layout in found.items() if layout is not None}
+    unknown = [] if names is None else [key for key in layouts if key not in names]
+    if unknown:
+        raise not_understood(cls, unknown)
+    return {key: layout for key, layout in layouts.items() if layout is not None}
 
 
 def _layouts_of(cls: type) -> set[str] | None:
@@ -43,22 +39,18 @@ def _layouts_of(cls: type) -> set[str] | None:
 
 
 def check_known(cls: type, kwargs: Iterable[str]) -> None:
-    """Refuses keywords that no layer has.
-
-    Raises:
-      TypeError: naming the class, the keywords and the nearest ones.
-    """
+    """Raise a `TypeError` for keywords that no layer accepts."""
     unknown = [key for key in kwargs if key not in KNOWN]
     if unknown:
         raise not_understood(cls, unknown)
 
 
-def not_understood(cls: type, wrong: Iterable[str]) -> TypeError:
-    """The error for keywords that a layer does not have."""
-    own = set(inspect.signature(cls).parameters) | set(_layouts_of(cls) or ())
-    names = {*own, *KNOWN, "trainable", "name", "dtype", "dynamic"} - {"kwargs"}
+def not_understood(cls: type, unknown: Iterable[str]) -> TypeError:
+    """Make the error for unknown keywords, with the most similar valid ones."""
+    valid = set(inspect.signature(cls).parameters) | set(_layouts_of(cls) or ())
+    names = {*valid, *KNOWN, "trainable", "name", "dtype", "dynamic"} - {"kwargs"}
     hints = []
-    for key in sorted(wrong):
+    for key in sorted(unknown):
         close = difflib.get_close_matches(key, names, n=1)
         hints.append(f"{key!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
     return TypeError(
@@ -67,23 +59,19 @@ def not_understood(cls: type, wrong: Iterable[str]) -> TypeError:
 
 
 def layout_of(layer: Any, weight: str | None) -> Any:
-    """The layout that a layer was given for a weight; `recurrent_layout` is that of `recurrent_kernel`."""
-    given = layer.__dict__.get("_layouts")
-    if not given or weight is None:
+    """Return the layout argument for a weight; `recurrent_layout` is for `recurrent_kernel`."""
+    layouts = layer.__dict__.get("_layouts")
+    if not layouts or weight is None:
         return None
     for name in (weight, weight.removesuffix("_kernel")):
-        if f"{name}{_ENDING}" in given:
+        if f"{name}{_ENDING}" in layouts:
             layer._layouts_used.add(f"{name}{_ENDING}")
-            return given[f"{name}{_ENDING}"]
+            return layouts[f"{name}{_ENDING}"]
     return None
 
 
 def check_layouts(layer: Any) -> None:
-    """Refuses layouts of weights that a layer has not made when it is built.
-
-    Raises:
-      TypeError: naming the layer, the layouts and its weights.
-    """
+    """Raise a `TypeError` for layouts of weights that a built layer does not have."""
     unused = set(layer.__dict__.get("_layouts", ())) - layer.__dict__.get("_layouts_used", set())
     if unused and _layouts_of(type(layer)) is None:
         weights = [variable.name for variable in layer._own_weights]
@@ -93,22 +81,14 @@ def check_layouts(layer: Any) -> None:
 
 
 def for_cell(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a recurrent layer's cell gets of its keywords: dtype and trainability, which both have, and the layouts.
-
-    Args:
-      cls: the layer's class.
-      kwargs: its keywords, from which the layouts are removed.
-
-    Raises:
-      TypeError: for a layout of a weight that the class does not have.
-    """
+    """Return the arguments that a recurrent layer's cell shares; pop layouts from `kwargs`."""
     shared = {key: value for key, value in kwargs.items() if key in ("dtype", "trainable")}
     return {**shared, **take_layouts(cls, kwargs)}
 
 
 def copy_layouts(source: Any, target: Any) -> None:
-    """Gives a copy of a layer the layouts of the original, which configurations do not hold."""
-    for one, other in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
-        given = one.__dict__.get("_layouts")
-        if given:
-            other.__dict__.update(given, _layouts=dict(given), _layouts_used=set())
+    """Copy the layouts of a layer to a clone, because configurations do not contain them."""
+    for original, clone in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+        layouts = original.__dict__.get("_layouts")
+        if layouts:
+            clone.__dict__.update(layouts, _layouts=dict(layouts), _layouts_used=set())

@@ -1,4 +1,4 @@
-"""`LayoutMap`: layouts of weights, found by regular expressions on their names."""
+"""`LayoutMap`: layouts of weights, which are found by regular expressions that match their names."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _current: list[LayoutMap] = []
 
 
 class LayoutMap(MutableMapping[str, Layout]):
-    """Layouts by names of weights such as "dense.kernel"; keys may be regular expressions.
+    """Mapping from weight names such as "dense.kernel" to layouts; keys may be regular expressions.
 
-    A name that no key matches has the layout None.
+    The layout of a name that no key matches is None.
 
     Args:
-      mesh: the mesh for weights without an entry, which are replicated; None leaves them alone.
+      mesh: Mesh on which weights without an entry are replicated; None does not place them.
 
     Example:
       >>> import meshflow as tf
@@ -47,21 +47,21 @@ class LayoutMap(MutableMapping[str, Layout]):
         self._used: set[str] = set()
 
     def __getitem__(self, key: str) -> Layout | None:  # type: ignore[override]
-        found = self._matching(key)
-        return None if found is None else self._layouts[found]
+        pattern = self._matching(key)
+        return None if pattern is None else self._layouts[pattern]
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self._matching(key) is not None
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Takes out the layout of a key, which is compared as it is.
+        """Remove a key, which is compared literally, and return its layout.
 
         Args:
-          key: the key.
-          *default: what to return without it.
+          key: The key.
+          *default: Value to return if the key is missing.
 
         Raises:
-          KeyError: without the key and a default.
+          KeyError: If the key is missing and there is no default.
         """
         return self._layouts.pop(key, *default)
 
@@ -71,37 +71,28 @@ class LayoutMap(MutableMapping[str, Layout]):
         return next((pattern for pattern in self._layouts if re.match(pattern, key)), None)
 
     def of_weight(self, key: str) -> Layout | None:
-        """The layout for a new weight, or None; the key it was found by counts as used.
-
-        Args:
-          key: the weight's name.
-        """
-        found = self._matching(key)
-        if found is None:
+        """Return the layout for a new weight, or None; mark the matching key as used."""
+        pattern = self._matching(key)
+        if pattern is None:
             return None
-        self._used.add(found)
-        return self._layouts[found]
+        self._used.add(pattern)
+        return self._layouts[pattern]
 
     def warn_of_unused(self) -> None:
-        """Warns once of keys that no weight had: a typing mistake leaves weights whole."""
+        """Warn once about keys that match no weight, for example misspelled ones."""
         unused = [key for key in self._layouts if key not in self._used]
         self._used.update(unused)
         if unused:
             warnings.warn(
                 f"LayoutMap: no weight of a model matches {unused}; keys are matched from the start of names "
-                "such as 'dense.kernel' or 'encoder.dense.kernel'. What is not matched is replicated.",
+                "such as 'dense.kernel' or 'encoder.dense.kernel'. Unmatched weights are replicated.",
                 stacklevel=2,
             )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The layout for a name: of the same key, or of the first expression that matches its start.
-
-        Args:
-          key: the name.
-          default: what to return without one.
-        """
-        found = self[key]
-        return default if found is None else found
+        """Return the layout for a name: of an equal key, or of the first matching expression."""
+        layout = self[key]
+        return default if layout is None else layout
 
     def __setitem__(self, key: str, layout: Layout) -> None:
         if key in self._layouts:
@@ -122,23 +113,23 @@ class LayoutMap(MutableMapping[str, Layout]):
         return iter(self._layouts)
 
     def get_default_mesh(self) -> Mesh | None:
-        """The mesh of weights without an entry."""
+        """Return the mesh on which weights without an entry are replicated."""
         return self._mesh
 
-    def scope(self) -> Any:
-        """`layout_map_scope` of this map."""
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Return `layout_map_scope(self)`."""
         return layout_map_scope(self)
 
 
 @contextmanager
 def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
-    """Gives weights that layers create inside the layouts of a map.
+    """Apply the layouts of a map to weights that layers create in the scope.
 
-    A weight is looked up as "layer_name.weight_name", then by the attributes that lead to it from the
-    model that is being called: "encoder.dense.kernel", "blocks.0.dense.kernel".
+    A weight is looked up as "layer_name.weight_name", then by its attribute path from the model
+    that is being called: "encoder.dense.kernel", "blocks.0.dense.kernel".
 
     Args:
-      layout_map: the map.
+      layout_map: The map.
 
     Example:
       >>> import meshflow as tf
@@ -160,56 +151,56 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
 
 
 def layout_for(
-    layer: Any, name: str | None, shape: Sequence[int], dims: Any = None
+    layer: Any, name: str | None, shape: Sequence[int], dims: Sequence[str] | None = None
 ) -> Layout | None:
-    """The layout of a new weight: the layer's `<name>_layout` argument, or that of the current map, or of rules.
+    """Choose the layout of a new weight: from an argument, the current map, or rules.
 
     Args:
-      layer: the layer.
-      name: the weight's name.
-      shape: its shape.
-      dims: what its axes are called, if not as the layer's class says.
+      layer: The layer.
+      name: Name of the weight.
+      shape: Shape of the weight.
+      dims: Names of the axes, if they differ from those that the class of the layer defines.
 
     Raises:
-      ValueError: when the layout has another rank.
+      ValueError: If the rank of the layout differs.
     """
     rank = len(shape)
     layout = layout_of(layer, name)
     strategy = get_strategy()
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
-    given = getattr(strategy, "layout_map", None)
-    if not maps and given is not None:
-        maps = [given]
+    strategy_map = getattr(strategy, "layout_map", None)
+    if not maps and strategy_map is not None:
+        maps = [strategy_map]
     if layout is None and not maps and hasattr(strategy, "weight_layout"):
-        known = dimensions_of_weight(layer, name, shape, dims)
-        layout = strategy.weight_layout(known, shape, f"the weight {name} of layer {layer.name}")
+        names = dimensions_of_weight(layer, name, shape, dims)
+        layout = strategy.weight_layout(names, shape, f"the weight {name} of layer {layer.name}")
     if layout is None and maps:
         layout = maps[0].of_weight(f"{layer.name}.{name}")
         root = call_state.layers[0] if call_state.layers else None
         if layout is None and len(maps[0]) and isinstance(root, Module):
-            found = (maps[0].of_weight(f"{path}.{name}") for path in _paths(root, layer, 0))
-            layout = next((one for one in found if one is not None), None)
+            layouts = (maps[0].of_weight(f"{path}.{name}") for path in _paths(root, layer, 0))
+            layout = next((found for found in layouts if found is not None), None)
         mesh = maps[0].get_default_mesh()
         if layout is None and mesh is not None:
             layout = Layout.replicated(mesh, rank)
     if layout is not None and layout.rank != rank:
         raise ValueError(
             f"The weight {name} of layer {layer.name} has {rank} axes, its layout "
-            f"{layout.sharding_specs} has {layout.rank}."
+            f"{layout.sharding_specs} has {layout.rank}. Pass a layout of rank {rank}."
         )
     return layout
 
 
 def laid(layout: Layout | None) -> contextlib.AbstractContextManager[None]:
-    """The variable that is made inside lies so from the start, under a strategy that splits variables further."""
+    """Create variables within the scope with this layout, if the strategy shards variables further."""
     strategy = get_strategy()
     if hasattr(strategy, "laying"):
         return strategy.laying(layout)
     return contextlib.nullcontext()
 
 
-def _paths(owner: Any, layer: Any, depth: int) -> Iterator[str]:
-    """The attributes that lead from one object to another."""
+def _paths(owner: Module, layer: Module, depth: int) -> Iterator[str]:
+    """Iterate over the attribute paths from an object to a layer."""
     for name, child in attributes(owner):
         if child is layer:
             yield name
@@ -218,5 +209,5 @@ def _paths(owner: Any, layer: Any, depth: int) -> Iterator[str]:
 
 
 def current_map() -> LayoutMap | None:
-    """The map of the innermost `layout_map_scope`; layers keep it for weights they make later."""
+    """Return the map of the innermost `layout_map_scope`; layers keep it for later weights."""
     return _current[-1] if _current else None

@@ -1,13 +1,15 @@
-"""Losses and metrics that layers add, and the layers inside a layer."""
+"""Losses and metrics that layers add, and iteration over sublayers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replicas.shares import current_shares
+from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.layer.tracking import Tracker
@@ -16,15 +18,15 @@ from meshflow.keras.metrics.means import Mean
 
 
 class LayerLosses:
-    """What a layer collects of its sublayers; a base class of `Layer`."""
+    """Methods of `Layer` that collect the losses and metrics of a layer and its sublayers."""
 
     _losses: list[Any]
-    # Stand for what calls on symbolic tensors would have added, until there is a call on others.
-    _foreseen_losses: list[KerasTensor]
+    # Placeholders of losses that symbolic calls would add; the first call on tensors removes them.
+    _inferred_losses: list[KerasTensor]
     _own_metrics: list[Any]
 
     if TYPE_CHECKING:
-        # What the rest of `Layer` gives it.
+        # Attributes that other base classes of `Layer` define.
         @property
         def name(self) -> str: ...
         @property
@@ -38,14 +40,14 @@ class LayerLosses:
 
     @property
     def losses(self) -> list[Any]:
-        """Losses added by this layer and its sublayers: `add_loss` and regularizers.
+        """Return the losses of this layer and its sublayers: `add_loss` and regularizers.
 
-        Of layers that were called on symbolic tensors only, what their calls would add is a symbolic tensor.
+        Layers that were only called on symbolic tensors contribute symbolic losses.
         """
         collected: list[Any] = []
         for layer in self._unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
-            collected += layer._foreseen_losses
+            collected += layer._inferred_losses
             collected += [loss() for loss in layer._losses if callable(loss)]
             collected += [penalty(regularize, v) for v, regularize in layer._regularized]
         return collected
@@ -53,16 +55,16 @@ class LayerLosses:
     def _unique_layers(self) -> list[Any]:
         return unique(list(self._flatten_layers()))
 
-    def add_loss(self, losses: Any, **kwargs: Any) -> None:
-        """Adds losses to what training minimizes.
+    def add_loss(self, losses: PyTree, **kwargs: Any) -> None:
+        """Add losses to the loss that training minimizes.
 
         Args:
-          losses: a scalar tensor or a list of them (inside `call`, depending on the inputs), or
+          losses: Scalar tensor or list of them (which depend on the inputs if added in `call`), or
             functions without arguments.
           **kwargs: `inputs` is accepted and ignored.
 
         Raises:
-          TypeError: for another keyword.
+          TypeError: If another keyword is passed.
 
         Example:
           >>> import meshflow as tf
@@ -94,12 +96,12 @@ class LayerLosses:
             f"{self.name} received {loss!r}. Call add_loss inside the layer's `call`."
         )
 
-    def add_update(self, updates: Any, inputs: Any = None) -> None:
-        """Runs updates that are functions; other updates have happened when they were made.
+    def add_update(self, updates: PyTree, inputs: object = None) -> None:
+        """Run updates that are functions; other updates took effect when they were created.
 
         Args:
-          updates: a function without arguments, the result of an assignment, or a list of these.
-          inputs: accepted and ignored.
+          updates: Function without arguments, result of an assignment, or a list of these.
+          inputs: Ignored.
         """
         del inputs
         for update in nest.flatten(updates):
@@ -108,36 +110,36 @@ class LayerLosses:
 
     @property
     def updates(self) -> list[Any]:
-        """Updates that wait to be run: none, as assignments happen at once."""
+        """Return an empty list, because assignments take effect immediately."""
         return []
 
     def _clear_losses(self) -> None:
-        """Drops losses that depend on inputs, before the outermost call makes new ones."""
+        """Remove losses that depend on inputs, before the outermost call adds new ones."""
         for layer in self._flatten_layers():
-            if layer._foreseen_losses:
-                layer._foreseen_losses = []
+            if layer._inferred_losses:
+                layer._inferred_losses = []
             if layer._losses:
                 layer._losses = [loss for loss in layer._losses if callable(loss)]
 
     @property
     def metrics(self) -> list[Any]:
-        """Metrics of this layer and its sublayers."""
+        """Return the metrics of this layer and its sublayers."""
         collected: list[Any] = []
         for layer in self._unique_layers():
             collected += layer._own_metrics + layer._tracked.metrics
         return unique(collected)
 
     def add_metric(self, value: Any, name: str | None = None, **kwargs: Any) -> None:
-        """Adds a tensor computed in `call` to the metrics that training reports.
+        """Add a tensor computed in `call` to the metrics that training reports.
 
         Args:
-          value: a tensor, whose mean over batches is reported; or what a metric of this layer returned when it
-            was called, which reports itself.
-          name: the metric's name; not needed for what a metric returned.
+          value: Tensor, of which the mean over batches is reported; or the result of calling a
+            metric of this layer, which is reported already.
+          name: Name of the metric; not needed for the result of a metric.
           **kwargs: `aggregation='mean'` is accepted.
 
         Raises:
-          ValueError: when no name is given and the value has none.
+          ValueError: If a tensor is passed without a name.
         """
         kwargs.pop("aggregation", None)
         if kwargs:
@@ -156,21 +158,16 @@ class LayerLosses:
             metric = Mean(name=name)
             self._own_metrics.append(metric)
         shares = current_shares()
-        # A batch counts once, into however many shares it is divided.
+        # The weights of the shares of a batch sum to 1, so that a batch counts once.
         parts = 1 if shares is None else shares.row_parts * shares.micro_batches
         metric.update_state(value, sample_weight=None if parts == 1 else 1 / parts)
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
         raise ValueError(
-            f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only for models."
+            f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only supported for models."
         )
 
 
-def penalty(regularize: Any, value: Any) -> Any:
-    """What a regularizer says of a value; it may be a function that returns a plain number.
-
-    Args:
-      regularize: the regularizer.
-      value: a weight or an output.
-    """
+def penalty(regularize: Callable[..., Any], value: Any) -> Tensor:
+    """Compute a regularization loss; the regularizer may return a Python number."""
     return convert_to_tensor(regularize(value), dtype_hint=settings.floatx())

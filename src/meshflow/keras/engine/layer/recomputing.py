@@ -1,4 +1,4 @@
-"""Layers that the backward pass computes again, or whose results wait for it in the host's memory or in files."""
+"""Rematerialization of layers in the backward pass, and offload of their results."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replicas.shares import Shares, current_shares
+from meshflow.environment.types import Primitive, PyTree
 
 __all__ = ["run_call"]
 
 
-def run_call(layer: Any, call: Callable[..., Any], inputs: Any, args: Any, kwargs: Any) -> Any:
-    """Runs a layer's `call`, as what is computed again in the backward pass if its strategy says so."""
+def run_call(
+    layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
+) -> PyTree:
+    """Run the `call` method of a layer, rematerialized if the strategy requests it."""
     shares = current_shares()
     if shares is None or shares.inside or not _wanted(layer, shares) or not _is_unit(layer):
         return call(inputs, *args, **kwargs)
-    # Where layers are shared out to stages, none of what is computed as one can be cut.
+    # Pipeline stages cannot be cut within a rematerialized layer.
     labels: Any = context.labels
     shares.inside = True
     try:
@@ -35,7 +38,7 @@ def _wanted(layer: Any, shares: Shares) -> bool:
 
 
 def _is_unit(layer: Any) -> bool:
-    """Whether a layer is computed again as one: not the model, nor a model of several blocks inside of it."""
+    """Check whether a layer is rematerialized as a unit; a model of several blocks is not."""
     if not hasattr(layer, "train_step"):
         return True
     if hasattr(layer, "optimizer") and layer._is_compiled:
@@ -50,28 +53,30 @@ def _is_unit(layer: Any) -> bool:
     return len(set(blocks)) == len(blocks) and not any(hasattr(b, "train_step") for b in blocks)
 
 
-def _recomputed(layer: Any, shares: Shares, call: Any, inputs: Any, args: Any, kwargs: Any) -> Any:
+def _recomputed(
+    layer: Any, shares: Shares, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
+) -> PyTree:
     masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
     parts = list(layer._flatten_layers())
 
-    def run(given: Any) -> Any:
-        for tensor, mask in zip(nest.flatten(given), masks, strict=True):
+    def run(arguments: PyTree) -> PyTree:
+        for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask
         before = [len(part._losses) for part in parts]
-        outputs = call(given, *args, **kwargs)
+        outputs = call(arguments, *args, **kwargs)
         added = [part._losses[n:] for part, n in zip(parts, before, strict=True)]
         for part, n in zip(parts, before, strict=True):
             del part._losses[n:]
-        own = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
-        return (outputs, own, added), [total.value for total in shares.totals[first:]]
+        output_masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
+        return (outputs, output_masks, added), [total.value for total in shares.totals[first:]]
 
     first = len(shares.totals)
-    (outputs, own, added), values = _form(layer, shares)(run)(inputs)
-    # What means over all shares are of is wanted before any layer is computed.
+    (outputs, output_masks, added), values = _form(layer, shares)(run)(inputs)
+    # The means over all shares need these values before they compute any layer.
     for total, value in zip(shares.totals[first:], values, strict=True):
         total.value = value
-    for tensor, mask in zip(nest.flatten(outputs), own, strict=True):
+    for tensor, mask in zip(nest.flatten(outputs), output_masks, strict=True):
         if mask is not None and isinstance(tensor, Tensor):
             tensor._keras_mask = mask
     for part, losses in zip(parts, added, strict=True):
@@ -84,10 +89,10 @@ def _form(layer: Any, shares: Shares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         form = recomputed(waiting)
     else:
-        policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
+        policy: Any = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
         form = recomputed_by(policy, waiting)
-    return lambda run: recomputing(run, form, beside=True)
+    return lambda run: recomputing(run, form, has_extra_results=True)
 
 
-def _all_but_gathers(primitive: Any, *_: Any, **__: Any) -> bool:
+def _all_but_gathers(primitive: Primitive, *_: Any, **__: Any) -> bool:
     return primitive.name not in ("all_gather", "all_gather_invariant")

@@ -1,9 +1,10 @@
-"""What a layer returns, found by tracing its `call` on stand-ins for symbolic tensors.
+"""Inference of the outputs of layers and ops on symbolic tensors, by traces of their calls.
 
-A result's size that depends on values is unknown too: the two traces make up different values.
-Unknown sizes get a concrete stand-in. When there are any, the call is traced twice with different
-stand-ins; output sizes that change are unknown in the result. The stand-ins divide well, so that
-reshapes and strides inside the layer go through.
+Each unknown size is replaced by a concrete placeholder size. If there are unknown sizes, the call
+is traced twice with different placeholders: output sizes that differ are unknown in the result.
+Sizes that depend on values are unknown as well, because the two traces use different made-up
+values. The placeholder sizes have many divisors, so that reshapes and strides inside the layer
+succeed.
 """
 
 from __future__ import annotations
@@ -17,32 +18,34 @@ import numpy as np
 from meshflow.core.dispatch.shape_probing import Probe, probing
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import string
+from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 _STAND_INS = (720, 5040)
-# For calls that fail with large ones, as where positions up to a longest length are cut to the input's.
+# Used if a call fails with large sizes, for example when it slices a table of position embeddings
+# to the input length.
 _SMALL_STAND_INS = (6, 12)
-# How many ways of choosing sizes that occur are tried.
+# Maximum number of combinations of sizes that `infer_op_outputs` tries.
 _MOST_CHOICES = 64
 
 
 def infer(
-    call: Callable[..., Any],
+    call: Callable[..., PyTree],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    declared: Callable[[], Any] | None = None,
-) -> Any:
-    """The result structure of `call`, with a `KerasTensor` for each tensor.
+    declared: Callable[[], PyTree] | None = None,
+) -> PyTree:
+    """Return the result structure of a call, with a `KerasTensor` for each tensor.
 
     Args:
-      call: what is traced.
-      args: its positional arguments, with `KerasTensor`s.
-      kwargs: its named arguments.
-      declared: gives the result when `call` fails with values that were made up.
+      call: Function to trace.
+      args: Positional arguments, which may contain `KerasTensor`s.
+      kwargs: Keyword arguments, which may contain `KerasTensor`s.
+      declared: Function that returns the result if `call` fails with made-up values.
     """
     probes = Probe(0), Probe(1)
     try:
@@ -53,56 +56,58 @@ def infer(
         return declared()
 
 
-def infer_op(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result structure of one op, in which an unknown size may have to be one that is known.
+def infer_op(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
+    """Return the result structure of an op, where an unknown size may have to equal a known one.
 
-    `[None, 3]` and `[2, None]` are added as `[2, 3]`.
+    For example, `[None, 3]` and `[2, None]` are added as `[2, 3]`.
 
     Args:
-      call: the op.
-      args: its positional arguments, with `KerasTensor`s.
-      kwargs: its named arguments.
+      call: The op.
+      args: Positional arguments, which may contain `KerasTensor`s.
+      kwargs: Keyword arguments, which may contain `KerasTensor`s.
     """
     try:
         return infer(call, args, kwargs)
     except Exception as error:
-        for given, named in _with_sizes_that_occur(args, kwargs):
+        for filled_args, filled_kwargs in _with_sizes_that_occur(args, kwargs):
             try:
-                return infer(call, given, named)
+                return infer(call, filled_args, filled_kwargs)
             except Exception:
                 continue
         raise error from None
 
 
-def _with_sizes_that_occur(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """The arguments with sizes that others have in place of unknown ones, of as few as possible first."""
+def _with_sizes_that_occur(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, Any]]:
+    """Iterate over the arguments with known sizes for unknown ones, fewest changes first."""
     leaves = nest.flatten((args, kwargs))
     symbolic = [v for v in leaves if _may_meet(v)]
     unknown = sum(size is None for t in symbolic for size in t.shape)
     sizes = {v for v in leaves if type(v) is int}
     if len(symbolic) > 1:
         sizes |= {size for t in symbolic for size in t.shape if size is not None}
-    occur = sorted(s for s in sizes if s > 1)
-    if not unknown or (1 + len(occur)) ** unknown > _MOST_CHOICES:
+    candidates = sorted(s for s in sizes if s > 1)
+    if not unknown or (1 + len(candidates)) ** unknown > _MOST_CHOICES:
         return
-    choices = itertools.product((None, *occur), repeat=unknown)
+    choices = itertools.product((None, *candidates), repeat=unknown)
     for choice in sorted(choices, key=lambda c: len(c) - c.count(None))[1:]:
-        chosen = iter(choice)
+        sizes_left = iter(choice)
 
-        def filled(value: Any, chosen: Any = chosen) -> Any:
+        def fill(value: Any, chosen: Iterator[int | None] = sizes_left) -> Any:
             if not _may_meet(value):
                 return value
             shape = [next(chosen) if size is None else size for size in value.shape]
             return KerasTensor(TensorSpec(shape, value.dtype))
 
-        yield nest.map_structure(filled, (args, kwargs))
+        yield nest.map_structure(fill, (args, kwargs))
 
 
-def _may_meet(value: Any) -> bool:
+def _may_meet(value: object) -> bool:
     return isinstance(value, KerasTensor) and value.shape.rank is not None and not value._known
 
 
-def _infer(call: Callable[..., Any], args: Any, kwargs: Any, probes: tuple[Probe, Probe]) -> Any:
+def _infer(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[Probe, Probe]
+) -> PyTree:
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
     if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
         first, _, masks = _specs(call, args, kwargs, _STAND_INS[0], probes[0])
@@ -113,7 +118,7 @@ def _infer(call: Callable[..., Any], args: Any, kwargs: Any, probes: tuple[Probe
         return _with_unknown(call, args, kwargs, _STAND_INS, probes)
     except Exception as error:
         if any(t._known for t in symbolic):
-            # Their values are known for the large stand-ins only.
+            # The known values were computed for the large placeholder sizes only.
             raise
         try:
             return _with_unknown(call, args, kwargs, _SMALL_STAND_INS, probes)
@@ -122,13 +127,13 @@ def _infer(call: Callable[..., Any], args: Any, kwargs: Any, probes: tuple[Probe
 
 
 def _with_unknown(
-    call: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
+    call: Callable[..., PyTree],
+    args: PyTree,
+    kwargs: PyTree,
     sizes: tuple[int, int],
     probes: tuple[Probe, Probe],
-) -> Any:
-    """The result structure of `call`, with the sizes unknown that differ between two stand-ins."""
+) -> PyTree:
+    """Return the result structure of a call; sizes that differ between two traces are unknown."""
     first, known, masks = _specs(call, args, kwargs, sizes[0], probes[0])
     second, also_known, also_masks = _specs(call, args, kwargs, sizes[1], probes[1])
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
@@ -140,47 +145,47 @@ def _with_unknown(
 
 
 def _specs(
-    call: Callable[..., Any], args: Any, kwargs: Any, size: int, probe: Probe
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, size: int, probe: Probe
 ) -> tuple[Any, dict[int, np.ndarray], dict[int, TensorSpec]]:
-    """Specs of the results for one stand-in, the values of those that are known, and specs of masks.
+    """Trace a call for one placeholder size; return result specs, known values, mask specs.
 
-    Known values are how `tf.shape(x)[0]` can be part of a shape although the batch size is not known.
+    Known values allow `tf.shape(x)[0]` in a shape although the batch size is unknown.
     """
     known: dict[int, np.ndarray] = {}
     masks: dict[int, TensorSpec] = {}
-    given = {
+    input_masks = {
         str(i): _filled(v._keras_mask, size)
         for i, v in enumerate(nest.flatten((args, kwargs)))
         if isinstance(v, KerasTensor) and v._keras_mask is not None
     }
 
-    def run(given: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    def run(input_masks: dict[str, Any], args: PyTree, kwargs: PyTree) -> PyTree:
         leaves = nest.flatten((args, kwargs))
-        for place, mask in given.items():
-            leaves[int(place)]._keras_mask = mask
+        for index, mask in input_masks.items():
+            leaves[int(index)]._keras_mask = mask
         args, kwargs = nest.map_structure(
             lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs)
         )
         outputs = call(*args, **kwargs)
-        for index, leaf in enumerate(nest.flatten(outputs)):
+        for i, leaf in enumerate(nest.flatten(outputs)):
             mask = getattr(leaf, "_keras_mask", None)
             if mask is not None:
-                masks[index] = TensorSpec(mask.shape, mask.dtype)
+                masks[i] = TensorSpec(mask.shape, mask.dtype)
             if (
                 isinstance(leaf, Tensor)
                 and type(leaf._value) is np.ndarray
                 and leaf.dtype.is_integer
             ):
-                known[index] = leaf._value
+                known[i] = leaf._value
         return outputs
 
     filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
     with probing(probe):
-        return trace_shapes(run, (given, filled_args, filled_kwargs), {}), known, masks
+        return trace_shapes(run, (input_masks, filled_args, filled_kwargs), {}), known, masks
 
 
-def _masked(result: Any, masks: dict[int, TensorSpec]) -> Any:
-    """The symbolic results with their masks, of which later layers are told."""
+def _masked(result: PyTree, masks: dict[int, TensorSpec]) -> PyTree:
+    """Attach symbolic masks to the symbolic results, for the layers that follow."""
     leaves = nest.flatten(result)
     for index, spec in masks.items():
         if isinstance(leaves[index], KerasTensor):
@@ -189,7 +194,7 @@ def _masked(result: Any, masks: dict[int, TensorSpec]) -> Any:
 
 
 class _Known:
-    """A value that is known for a stand-in size."""
+    """Value that is known for a placeholder size."""
 
     def __init__(self, value: np.ndarray) -> None:
         self.value = value
@@ -201,7 +206,7 @@ def _filled(value: Any, size: int) -> Any:
     if size in value._known:
         return _Known(value._known[size])
     if value.dtype is string:
-        # Programs have no strings: these are known while tracing.
+        # XLA programs have no strings, so string tensors are constants while tracing.
         blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
         blank.fill(b"")
         return Tensor(blank)
@@ -222,15 +227,15 @@ def _as_keras_tensor(value: Any) -> Any:
     return KerasTensor(value) if isinstance(value, TensorSpec) else value
 
 
-def output_shape(call: Callable[..., Any], input_shape: Any, dtype: Any) -> Any:
-    """Shape that `call` gives for an input of a (nested) shape."""
+def output_shape(call: Callable[..., PyTree], input_shape: PyTree, dtype: DTypeLike) -> PyTree:
+    """Infer the shapes of the results of a call for an input shape or structure of shapes."""
     inputs = map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), input_shape)
     outputs = infer(call, (inputs,), {})
     return nest.map_structure(lambda t: t.shape, outputs)
 
 
-def map_shapes(function: Callable[[TensorShape], Any], shapes: Any) -> Any:
-    """Applies a function to each shape of a structure in which tuples of sizes are shapes."""
+def map_shapes(function: Callable[[TensorShape], Any], shapes: PyTree) -> PyTree:
+    """Apply a function to each shape in a structure in which tuples of sizes are shapes."""
     if isinstance(shapes, TensorShape):
         return function(shapes)
     if isinstance(shapes, dict):

@@ -1,4 +1,4 @@
-"""Layers as pure functions of their variables: Keras 3's `stateless_call`."""
+"""Layers as pure functions of their variables: `stateless_call` of Keras 3."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.functions.stateless import call_stateless
+from meshflow.environment.types import PyTree
 
 __all__ = ["StatelessCalls"]
 
 
 class StatelessCalls:
-    """The methods of layers that read and write no variables but those they are given."""
+    """Method of `Layer` that neither reads nor writes the values of its variables."""
 
     def stateless_call(
         self: Any,
-        trainable_variables: Sequence[Any],
-        non_trainable_variables: Sequence[Any],
+        trainable_variables: Sequence[PyTree],
+        non_trainable_variables: Sequence[PyTree],
         *args: Any,
         return_losses: bool = False,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Calls the layer as if its variables held these values.
+        """Call the layer as if its variables had the given values.
 
-        With arrays of JAX it is a function that `jax.jit`, `jax.grad` and `jax.vmap` transform.
+        With JAX arrays, `jax.jit`, `jax.grad` and `jax.vmap` can transform this function.
 
         Args:
-          trainable_variables: a value for each of `trainable_variables`.
-          non_trainable_variables: a value for each of `non_trainable_variables`.
-          *args: arguments of the call.
-          return_losses: whether the layer's losses are returned too.
-          **kwargs: named arguments of the call.
+          trainable_variables: A value for each of `trainable_variables`.
+          non_trainable_variables: A value for each of `non_trainable_variables`.
+          *args: Positional arguments of the call.
+          return_losses: Whether to return the losses of the layer as well.
+          **kwargs: Keyword arguments of the call.
 
         Returns:
-          (outputs, new values of the non-trainable variables), and with `return_losses` the losses.
+          (outputs, new values of the non-trainable variables), followed by the losses if
+          `return_losses` is True.
 
         Raises:
-          ValueError: when the layer has no variables yet, or there are more or fewer values.
+          ValueError: If the layer is not built, or if the number of values differs from the number
+            of variables.
 
         Example:
           >>> import jax, jax.numpy as jnp, meshflow as tf
@@ -54,10 +57,10 @@ class StatelessCalls:
                 f"To call stateless_call, {type(self).__name__} must be built (i.e. its variables must have been "
                 "already created). You can build it by calling it on some data."
             )
-        trained, others = self.trainable_variables, self.non_trainable_variables
+        trainable, non_trainable = self.trainable_variables, self.non_trainable_variables
         for name, variables, values in (
-            ("trainable_variables", trained, trainable_variables),
-            ("non_trainable_variables", others, non_trainable_variables),
+            ("trainable_variables", trainable, trainable_variables),
+            ("non_trainable_variables", non_trainable, non_trainable_variables),
         ):
             if len(variables) != len(values):
                 raise ValueError(
@@ -65,16 +68,16 @@ class StatelessCalls:
                     f"Received list with length {len(values)}, but expected {len(variables)} variables."
                 )
 
-        def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        def call(*args: Any, **kwargs: Any) -> tuple[PyTree, list[Any]]:
             outputs = self(*args, **kwargs)
             return outputs, list(self.losses) if return_losses else []
 
-        (outputs, losses), new = call_stateless(
+        (outputs, losses), new_values = call_stateless(
             call,
-            [*trained, *others],
+            [*trainable, *non_trainable],
             [*trainable_variables, *non_trainable_variables],
             args,
             kwargs,
         )
-        after = new[len(trained) :]
-        return (outputs, after, losses) if return_losses else (outputs, after)
+        updated = new_values[len(trainable) :]
+        return (outputs, updated, losses) if return_losses else (outputs, updated)

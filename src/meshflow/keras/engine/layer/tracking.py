@@ -1,7 +1,8 @@
-"""Finds the variables, layers and metrics among an object's attributes, and remembers them.
+"""Tracking of the variables, layers and metrics among an object's attributes.
 
-What was found stays with the object until one of its attributes is set or deleted, or a list or dictionary that
-was looked into holds something else: plain containers tell nobody that they change, so they are compared.
+The result of a walk is cached in the object until one of its attributes is set or deleted, or until
+the contents of a visited list or dictionary differ: plain containers do not report changes, so
+their items are compared.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 
-# Attributes that refer to things the layer does not own.
+# Attributes that refer to objects that the layer does not own, or that it tracks otherwise.
 _SKIPPED = frozenset(
     (
         *(
             "_own_weights",
             "_regularized",
             "_losses",
-            "_foreseen_losses",
+            "_inferred_losses",
             "_own_metrics",
             "_inbound_nodes",
             "_dtype_policy",
@@ -31,26 +32,26 @@ _SKIPPED = frozenset(
 )
 
 
-# Data that a list which begins with it holds all along: looking at its first item is enough.
+# A list with a first item of these types is data, so its other items are not inspected.
 _DATA = (int, float, str, bytes)
-# Values of attributes of which none leads to another variable, layer or metric than the one before.
+# Changes between values of these types cannot add or remove a variable, layer or metric.
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
 
 
 class Tracks:
-    """A layer, as far as a walk over attributes knows one."""
+    """Base class by which the tracker recognizes layers."""
 
     _own_weights: list[Variable]
 
 
 class Tracker:
-    """What one layer refers to, in the order the attributes were made.
+    """Variables, layers and metrics of one layer, in the order in which its attributes were set.
 
     Attributes:
-      variables: the layer's own variables: from `add_weight`, then from attributes.
-      layers: sublayers.
-      metrics: metric objects.
-      groups: the layers and metrics, those of one list, tuple or dictionary together.
+      variables: Variables of the layer itself: from `add_weight`, then from attributes.
+      layers: Sublayers.
+      metrics: Metric objects.
+      groups: Layers and metrics, grouped by the attribute that holds them.
     """
 
     def __init__(self, owner: Tracks) -> None:
@@ -82,8 +83,8 @@ class Tracker:
             if group:
                 self.groups.append(group)
 
-    def _values(self, owner: Any) -> Iterator[Iterator[Any]]:
-        """What each attribute holds."""
+    def _values(self, owner: Tracks) -> Iterator[Iterator[Any]]:
+        """Iterate over the tracked objects of each attribute."""
         for name, value in owner.__dict__.items():
             if name not in _SKIPPED:
                 yield self._leaves(value, 0)
@@ -101,13 +102,9 @@ class Tracker:
                 yield from self._leaves(item, depth + 1)
 
     def is_current(self, owner: Tracks) -> bool:
-        """Whether a walk now would find the same, provided that no attribute was set since.
-
-        Args:
-          owner: the object; a copy of the one that was walked is another.
-        """
+        """Check whether a new walk would find the same objects, if no attribute was set."""
         if self._modules or self._owner != id(owner):
-            # The variables of a module that is no layer are looked for each time.
+            # Variables of modules that are not layers can change without notice.
             return False
         for container, before in self._containers:
             now = _items(container)
@@ -120,25 +117,25 @@ class Tracker:
 
 
 def _items(container: Any) -> list[Any] | None:
-    """What a container holds; None for plain data, which is common and can be long."""
+    """Return the items of a container, or None for data, which can be long."""
     if isinstance(container, Mapping):
         return list(container.values())
     return None if container and isinstance(container[0], _DATA) else list(container)
 
 
-def leads_nowhere(before: Any, after: Any) -> bool:
-    """Whether an attribute may change from one value to the other without a walk finding anything else."""
+def leads_nowhere(before: object, after: object) -> bool:
+    """Check whether an attribute can change between two values without effect on tracking."""
     return type(before) in _PLAIN and type(after) in _PLAIN
 
 
-def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Modules among an object's attributes, with the path that leads to each."""
+def attributes(owner: object) -> Iterator[tuple[str, Module]]:
+    """Iterate over the modules among an object's attributes, with their attribute paths."""
     for name, value in owner.__dict__.items():
         if name not in _SKIPPED and name[:1] != "_":
             yield from _named(name, value, 0)
 
 
-def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def _named(name: str, value: object, depth: int) -> Iterator[tuple[str, Module]]:
     if isinstance(value, Module):
         yield name, value
     elif isinstance(value, (list, tuple, Mapping)) and depth < 8:

@@ -1,4 +1,4 @@
-"""The weights of a layer: how they are made, found, counted and set."""
+"""Weights of a layer: creation, lookup, counting and assignment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.environment.types import PyTree
 from meshflow.keras import constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.dimensions import dimensions_of_weight
 from meshflow.keras.engine.layer.helpers import unique
@@ -23,13 +25,13 @@ from meshflow.keras.engine.layer.layout_map import laid, layout_for
 from meshflow.keras.engine.layer.tracking import Tracker, Tracks, leads_nowhere
 from meshflow.keras.weight_values import WeightValues
 
-# Weights that are not trained, of up to so many numbers, have values also where a model is only planned: what
-# prepares data, and metrics, compute with them.
+# Size in elements up to which untrained weights get values while a model is only planned:
+# preprocessing layers and metrics compute with them.
 _SMALL = 1 << 16
 
 
 class LayerWeights(WeightValues, Tracks):
-    """What a layer does with its weights; a base class of `Layer`."""
+    """Methods of `Layer` for weights."""
 
     _TF_MODULE_IGNORED_PROPERTIES = frozenset(("_tracker",))
 
@@ -38,7 +40,7 @@ class LayerWeights(WeightValues, Tracks):
     _regularized: list[tuple[Variable, Any]]
 
     if TYPE_CHECKING:
-        # What the rest of `Layer` gives it.
+        # Attributes that other base classes of `Layer` define.
         @property
         def variable_dtype(self) -> str | None: ...
         def _flatten_layers(
@@ -48,8 +50,8 @@ class LayerWeights(WeightValues, Tracks):
     def add_weight(
         self,
         name: str | None = None,
-        shape: Any = None,
-        dtype: Any = None,
+        shape: ShapeLike = None,
+        dtype: DTypeLike | None = None,
         initializer: Any = None,
         regularizer: Any = None,
         trainable: bool | None = None,
@@ -59,29 +61,30 @@ class LayerWeights(WeightValues, Tracks):
         aggregation: VariableAggregation = VariableAggregation.NONE,
         **kwargs: Any,
     ) -> Variable:
-        """Adds a weight to the layer.
+        """Add a weight to the layer.
 
         Args:
-          name: name of the weight.
-          shape: its shape; default a scalar.
-          dtype: its dtype; default the policy's variable dtype.
-          initializer: an initializer or its name; default Glorot uniform for floats, zeros otherwise.
-          regularizer: a function of the weight whose result is added to the losses.
-          trainable: whether it is trained; default True unless synchronization is ON_READ.
-          constraint: a function applied to the weight after each update.
-          use_resource: ignored.
-          synchronization: see `tf.VariableSynchronization`.
-          aggregation: see `tf.VariableAggregation`.
-          **kwargs: `experimental_autocast=False` keeps the weight out of mixed-precision casting; `getter`
-            is what makes the variable instead of `tf.Variable`; `dims` names the axes for the rules of a
-            `MeshStrategy`, such as "embed, hidden".
+          name: Name of the weight.
+          shape: Shape; default a scalar.
+          dtype: Dtype; default the variable dtype of the policy.
+          initializer: Initializer or its name; default Glorot uniform for floating-point dtypes,
+            zeros otherwise.
+          regularizer: Function of the weight that returns a loss.
+          trainable: Whether the weight is trained; default True unless `synchronization` is
+            ON_READ.
+          constraint: Function that is applied to the weight after each update.
+          use_resource: Ignored.
+          synchronization: See `tf.VariableSynchronization`.
+          aggregation: See `tf.VariableAggregation`.
+          **kwargs: `experimental_autocast=False` excludes the weight from mixed-precision casts;
+            `getter` creates the variable instead of `tf.Variable`; `layout` is its layout; `dims`
+            names the axes for the rules of a `MeshStrategy`, for example "embed, hidden".
 
         Returns:
           The variable.
 
         Raises:
-          ValueError: when there is no default initializer for the dtype, or an ON_READ weight is to
-            be trainable.
+          ValueError: If the dtype has no default initializer, or if an ON_READ weight is trainable.
 
         Example:
           >>> import meshflow as tf
@@ -96,9 +99,9 @@ class LayerWeights(WeightValues, Tracks):
           [TensorShape([3])]
         """
         if isinstance(name, (tuple, list, TensorShape)):
-            # Keras 3 puts the shape first.
+            # The shape is the first argument in Keras 3.
             name, shape = None, name
-        kind = dtypes.as_dtype(dtype or self.variable_dtype or settings.floatx())
+        weight_dtype = dtypes.as_dtype(dtype or self.variable_dtype or settings.floatx())
         if synchronization is VariableSynchronization.ON_READ:
             if trainable:
                 raise ValueError(
@@ -109,16 +112,21 @@ class LayerWeights(WeightValues, Tracks):
             trainable = False
         trainable = True if trainable is None else trainable
         if initializer is None:
-            if not (kind.is_floating or kind.is_integer or kind.is_bool or "getter" in kwargs):
+            if not (
+                weight_dtype.is_floating
+                or weight_dtype.is_integer
+                or weight_dtype.is_bool
+                or "getter" in kwargs
+            ):
                 raise ValueError(
-                    f"An initializer for variable {name} of type {kind.name} is required for layer {self.name}. "
+                    f"An initializer for variable {name} of type {weight_dtype.name} is required for layer {self.name}. "
                     f"Received: {initializer}."
                 )
-            initializer = "glorot_uniform" if kind.is_floating else "zeros"
+            initializer = "glorot_uniform" if weight_dtype.is_floating else "zeros"
         initialize = initializers.get(initializer)
         sizes = _weight_shape(self.name, name, shape, initialize)
-        # With sizes that change, the initializer says how large the weight is at first.
-        changing: dict[str, Any] = {"shape": sizes} if None in sizes else {}
+        # The initializer determines the first value if the shape may change later.
+        shape_argument: dict[str, Any] = {"shape": sizes} if None in sizes else {}
         dims = kwargs.pop("dims", None)
         layout = kwargs.pop("layout", None) or layout_for(self, name, sizes, dims)
         autocast = kwargs.pop("experimental_autocast", True)
@@ -130,11 +138,11 @@ class LayerWeights(WeightValues, Tracks):
             )
 
         def initial_value() -> Any:
-            return _call_initializer(initialize, sizes, kind)
+            return _call_initializer(initialize, sizes, weight_dtype)
 
         initial: Any = initial_value
-        if context.shapes_only and not changing and (trainable or math.prod(sizes) > _SMALL):
-            initial = jax.ShapeDtypeStruct(sizes, kind.dtype)
+        if context.shapes_only and not shape_argument and (trainable or math.prod(sizes) > _SMALL):
+            initial = jax.ShapeDtypeStruct(sizes, weight_dtype.dtype)
         with init_scope(), laid(layout):
             variable = getter(
                 initial,
@@ -143,16 +151,16 @@ class LayerWeights(WeightValues, Tracks):
                 constraint=constraints.get(constraint),
                 synchronization=synchronization,
                 aggregation=aggregation,
-                dtype=kind,
-                **changing,
+                dtype=weight_dtype,
+                **shape_argument,
             )
         if layout is not None and not hasattr(variable, "_slot_layout"):
             variable._layout = layout
-        # Of a table in shards, the layer's weights are the shards.
+        # The weights of the layer are the shards of a sharded table.
         if dims is not None:
-            variable._axes_named = dims  # type: ignore[union-attr]
+            variable._dimension_names = dims  # type: ignore[union-attr]
         for part in getattr(variable, "variables", [variable]):
-            part._autocast = autocast and kind.is_floating
+            part._autocast = autocast and weight_dtype.is_floating
             self._own_weights.append(part)
         regularize = regularizers.get(regularizer)
         if regularize is not None:
@@ -162,15 +170,15 @@ class LayerWeights(WeightValues, Tracks):
     add_variable = add_weight
 
     def _named_axes(self) -> list[tuple[Variable, list[tuple[str, ...]]]]:
-        """The layer's own weights whose axes have names that rules may use, and these names."""
-        found = []
+        """Return the weights with named axes, and the names that rules may use for each axis."""
+        named_axes = []
         for weight in self._own_weights:
-            given = getattr(weight, "_axes_named", None)
+            dimension_names = getattr(weight, "_dimension_names", None)
             name = weight._shared_name.rsplit("/", 1)[-1]
-            dims = dimensions_of_weight(self, name, weight._shape, given)
+            dims = dimensions_of_weight(self, name, weight._shape, dimension_names)
             if dims is not None:
-                found.append((weight, dims))
-        return found
+                named_axes.append((weight, dims))
+        return named_axes
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)
@@ -194,19 +202,19 @@ class LayerWeights(WeightValues, Tracks):
         return {name: value for name, value in state.items() if name != "_tracker"}
 
     def _put_in_place(self, before: Variable, after: Variable) -> None:
-        """A weight that replaces another one as an attribute has that one's place among the weights."""
+        """Put a weight that replaces another one as an attribute at its index among the weights."""
         if all(v is not after for v in self._own_weights):
             self._own_weights = [after if v is before else v for v in self._own_weights]
 
     def _forget(self, variable: Variable) -> None:
-        """A weight that is no attribute any more, deleted or replaced, is no weight any more."""
+        """Remove a weight that is no longer an attribute."""
         if all(v is not variable for v in self.__dict__.values()):
             self._own_weights = [v for v in self._own_weights if v is not variable]
             self._regularized = [(v, r) for v, r in self._regularized if v is not variable]
 
     @property
     def trainable(self) -> bool:
-        """Whether the layer's weights are trained; setting it also sets all sublayers."""
+        """Return whether the weights are trained; setting it also sets it for all sublayers."""
         return self._trainable
 
     @trainable.setter
@@ -216,58 +224,60 @@ class LayerWeights(WeightValues, Tracks):
 
     @property
     def _tracked(self) -> Tracker:
-        found: Tracker | None = self.__dict__.get("_tracker")
-        if found is None or not found.is_current(self):
-            found = self.__dict__["_tracker"] = Tracker(self)
-        return found
+        tracker: Tracker | None = self.__dict__.get("_tracker")
+        if tracker is None or not tracker.is_current(self):
+            tracker = self.__dict__["_tracker"] = Tracker(self)
+        return tracker
 
     def _own_variables(self, trainable: bool) -> list[Variable]:
         return [v for v in self._tracked.variables if v.trainable == trainable]
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """Weights that training updates."""
+        """Return the weights that training updates."""
         if not self._trainable:
             return []
-        own = self._own_variables(True)
+        variables = self._own_variables(True)
         return unique(
-            [*own, *(v for layer in self._tracked.layers for v in layer.trainable_weights)]
+            [*variables, *(v for layer in self._tracked.layers for v in layer.trainable_weights)]
         )
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """Weights that training leaves alone, such as moving averages and frozen weights."""
-        own, children = self._own_variables(False), self._tracked.layers
+        """Return the weights that training does not update, such as moving averages."""
+        non_trainable, children = self._own_variables(False), self._tracked.layers
         if self._trainable:
-            return unique([*own, *(v for layer in children for v in layer.non_trainable_weights)])
-        frozen = [*self._own_variables(True), *own]
+            return unique(
+                [*non_trainable, *(v for layer in children for v in layer.non_trainable_weights)]
+            )
+        frozen = [*self._own_variables(True), *non_trainable]
         return unique([*frozen, *(v for layer in children for v in layer.weights)])
 
     @property
     def weights(self) -> list[Variable]:
-        """All weights: trainable ones, then the others."""
+        """Return all weights: trainable ones first."""
         return unique([*self.trainable_weights, *self.non_trainable_weights])
 
     @property
     def variables(self) -> list[Variable]:
-        """All weights."""
+        """Return all weights."""
         return self.weights
 
     @property
     def trainable_variables(self) -> list[Variable]:
-        """Weights that training updates."""
+        """Return the weights that training updates."""
         return self.trainable_weights
 
     @property
     def non_trainable_variables(self) -> list[Variable]:
-        """Weights that training leaves alone."""
+        """Return the weights that training does not update."""
         return self.non_trainable_weights
 
     def count_params(self) -> int:
-        """Number of scalars in the weights.
+        """Count the scalars in the weights.
 
         Raises:
-          ValueError: when the layer has not been built.
+          ValueError: If the layer has not been built.
         """
         if not self.built:
             raise ValueError(
@@ -277,7 +287,9 @@ class LayerWeights(WeightValues, Tracks):
         return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in self.weights)
 
 
-def _weight_shape(layer: str, name: str | None, shape: Any, initialize: Any) -> tuple[Any, ...]:
+def _weight_shape(
+    layer: str, name: str | None, shape: ShapeLike, initialize: object
+) -> tuple[Any, ...]:
     sizes = TensorShape(() if shape is None else shape).as_list()
     if None in sizes and isinstance(initialize, initializers.Initializer):
         raise ValueError(
@@ -288,8 +300,8 @@ def _weight_shape(layer: str, name: str | None, shape: Any, initialize: Any) -> 
 
 
 def _call_initializer(
-    initialize: Callable[..., Any], shape: tuple[int, ...], dtype: dtypes.DType
-) -> Any:
+    initialize: Callable[..., Any], shape: tuple[int | None, ...], dtype: dtypes.DType
+) -> PyTree:
     if isinstance(initialize, type):
         initialize = initialize()
     if not callable(initialize):

@@ -1,1 +1,1 @@
-"""Models: `Model`, functional and sequential ones, summaries."""
+"""Models: `Model`, `Functional`, `Sequential`, and summaries."""

@@ -1,4 +1,4 @@
-"""Functional models: a graph of layer calls with a name."""
+"""`Functional`: a named model that is defined by a graph of layer calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import is_tensor
+from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph
@@ -21,14 +22,14 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 
 
 class Functional(Model):
-    """A model made of a graph: `tf.keras.Model(inputs, outputs)` gives one.
+    """Model that is defined by a graph; `tf.keras.Model(inputs, outputs)` creates one.
 
     Args:
-      inputs: symbolic inputs, in any nested structure.
-      outputs: symbolic outputs, in any nested structure.
-      name: the model's name.
-      trainable: whether its weights are trained.
-      **kwargs: arguments of `Layer`.
+      inputs: Symbolic inputs, in any nested structure.
+      outputs: Symbolic outputs, in any nested structure.
+      name: Name of the model.
+      trainable: Whether the weights are trained.
+      **kwargs: Arguments of `Layer`.
 
     Example:
       >>> import meshflow as tf
@@ -42,8 +43,8 @@ class Functional(Model):
 
     def __init__(
         self,
-        inputs: Any = None,
-        outputs: Any = None,
+        inputs: PyTree = None,
+        outputs: PyTree = None,
         name: str | None = None,
         trainable: bool = True,
         **kwargs: Any,
@@ -51,18 +52,18 @@ class Functional(Model):
         if type(self) is Functional and kwargs:
             raise TypeError(
                 f"Keyword argument not understood: {sorted(kwargs)}. A model of symbolic tensors takes `inputs`, `outputs`, "
-                "`name` and `trainable`: its layers have the rest."
+                "`name` and `trainable`; pass other arguments to its layers."
             )
         name = name or settings.unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
-    def get_config(self) -> dict[str, Any]:
-        """The graph as plain data: layers, their calls, inputs and outputs."""
+    def get_config(self) -> Config:
+        """Return the configuration: layers, their calls, inputs and outputs."""
         return to_keras(graph_config(self._graph, self.name, self.trainable))
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Rebuilds a model from `get_config()`, with new weights."""
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create a model from the result of `get_config`, with new weights."""
         inputs, outputs = graph_from_config(from_keras(config), custom_objects)
         model = cls(inputs=inputs, outputs=outputs, name=config.get("name"))
         if not config.get("trainable", True):
@@ -73,38 +74,38 @@ class Functional(Model):
 registry.LAYERS.add(**{OPERATION: Operation})
 
 
-def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
-    """A graph as plain data, in Keras 2's form."""
+def graph_config(graph: Graph, name: str, trainable: bool) -> Config:
+    """Describe a graph in the format of Keras 2."""
     included = {id(n) for n in graph.nodes}
-    numbers = graph.call_numbers()
+    indices = graph.call_numbers()
     layers = []
     for layer in graph.layers:
         calls = [n for n in layer._inbound_nodes if id(n) in included and not n.is_input]
-        described = serialization.serialize(layer)
-        own = {"name": layer.name, "inbound_nodes": [_call_config(n, numbers) for n in calls]}
-        layers.append(described | own)
+        entry = serialization.serialize(layer)
+        call_configs = [_call_config(n, indices) for n in calls]
+        layers.append(entry | {"name": layer.name, "inbound_nodes": call_configs})
     return {
         "name": name,
         "trainable": trainable,
         "layers": layers,
-        "input_layers": _places(graph.inputs, numbers),
-        "output_layers": _places(graph.outputs, numbers),
+        "input_layers": _places(graph.inputs, indices),
+        "output_layers": _places(graph.outputs, indices),
     }
 
 
-def _places(structure: Any, numbers: dict[int, int]) -> Any:
-    places = _plain(nest.map_structure(lambda t: _Reference(_place(t, numbers)), structure))
-    return [places] if isinstance(structure, KerasTensor) else places
+def _places(structure: PyTree, indices: dict[int, int]) -> Json:
+    references = _plain(nest.map_structure(lambda t: _Reference(_place(t, indices)), structure))
+    return [references] if isinstance(structure, KerasTensor) else references
 
 
 class _Reference:
-    """A place in the graph, kept whole while a structure of them is mapped."""
+    """Leaf with a reference, [layer name, node index, tensor index], for `nest`."""
 
     def __init__(self, place: list[Any]) -> None:
         self.place = place
 
 
-def _plain(structure: Any) -> Any:
+def _plain(structure: PyTree) -> Json:
     if isinstance(structure, _Reference):
         return structure.place
     if isinstance(structure, dict):
@@ -112,15 +113,15 @@ def _plain(structure: Any) -> Any:
     return [_plain(value) for value in structure]
 
 
-def _place(tensor: KerasTensor, numbers: dict[int, int]) -> list[Any]:
+def _place(tensor: KerasTensor, indices: dict[int, int]) -> list[Any]:
     layer, _, index = tensor._keras_history
-    return [layer.name, numbers[id(tensor.node)], index]
+    return [layer.name, indices[id(tensor.node)], index]
 
 
-def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
-    def encode(value: Any) -> Any:
+def _call_config(node: Node, indices: dict[int, int]) -> Config:
+    def encode(value: Any) -> Json:
         if isinstance(value, KerasTensor):
-            return {"keras_tensor": _place(value, numbers)}
+            return {"keras_tensor": _place(value, indices)}
         if isinstance(value, dict):
             return {"mapping": {k: encode(v) for k, v in value.items()}}
         if isinstance(value, (list, tuple)):
@@ -130,17 +131,18 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
     args, kwargs = _named(node)
     _check_plain(node)
     if args and type(args[0]) is int and node.keras_inputs[0].dtype.is_floating:
-        # TensorFlow would make an integer tensor of it before it sees the other argument.
+        # TensorFlow would convert an integer to an integer tensor before it inspects the other
+        # argument.
         args = (float(args[0]), *args[1:])
     return {
         "args": [encode(a) for a in args],
         "kwargs": {k: encode(v) for k, v in kwargs.items()},
-        **({"said": {"name": said[0]}} if (said := getattr(node.layer, "_said", ())) else {}),
+        **({"said": {"name": name[0]}} if (name := getattr(node.layer, "_call_name", ())) else {}),
     }
 
 
 def _check_plain(node: Node) -> None:
-    """Raises for arguments of a call that no file can hold."""
+    """Raise a `TypeError` for arguments of a call that a file cannot hold."""
     for value in nest.flatten((node.args, node.kwargs)):
         if not isinstance(value, (KerasTensor, DType)) and value is not Ellipsis:
             try:
@@ -152,8 +154,8 @@ def _check_plain(node: Node) -> None:
                 ) from error
 
 
-def _named(node: Node) -> tuple[Any, dict[str, Any]]:
-    """A call's arguments, those after the first by their names, as Keras 2's files have them."""
+def _named(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, all but the first by name, as Keras 2 files store them."""
     args, kwargs, layer = node.args, node.kwargs, node.layer
     if len(args) < 2:
         return args, kwargs
@@ -167,7 +169,7 @@ def _named(node: Node) -> tuple[Any, dict[str, Any]]:
     return args[:1], {**dict(zip(names[1:], args[1:], strict=False)), **kwargs}
 
 
-def _plain_constant(value: Any) -> Any:
+def _plain_constant(value: Any) -> Json:
     if value is Ellipsis:
         return {"ellipsis": True}
     if isinstance(value, DType):
@@ -179,29 +181,27 @@ def _plain_constant(value: Any) -> Any:
     return value
 
 
-def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tuple[Any, Any]:
-    """Symbolic inputs and outputs of the graph that `graph_config` described.
-
-    Raises:
-      ValueError: when the configuration refers to calls that do not exist.
-    """
+def graph_from_config(
+    config: Config, custom_objects: dict[str, Any] | None = None
+) -> tuple[PyTree, PyTree]:
+    """Create the graph of a configuration and return its symbolic inputs and outputs."""
     layers: dict[str, Any] = {}
     results: dict[tuple[str, int], list[KerasTensor]] = {}
-    waiting: list[tuple[str, int, dict[str, Any]]] = []
+    pending: list[tuple[str, int, dict[str, Any]]] = []
     for entry in config["layers"]:
         with within(f"Layer {entry['name']!r} of model {config.get('name')!r}"):
             layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
-        # Of a layer that another model has, too, earlier calls are not this one's.
+        # Earlier calls of a layer that another model shares do not belong to this graph.
         nodes = [] if registry.LAYERS.is_shared(layer, entry) else layer._inbound_nodes
         if nodes:
             results[entry["name"], 0] = nodes[0].flat_outputs
         offset = 1 if nodes and not hasattr(layer, "layers") else 0
         keeps_lists = entry["class_name"] in KEEP_LISTS
-        for number, call in enumerate(entry["inbound_nodes"]):
-            waiting.append((entry["name"], number + offset, _modern_call(call, keeps_lists)))
+        for i, call in enumerate(entry["inbound_nodes"]):
+            pending.append((entry["name"], i + offset, _modern_call(call, keeps_lists)))
 
-    def decode(value: Any) -> Any:
+    def decode(value: Json) -> Any:
         if isinstance(value, dict):
             if "keras_tensor" in value:
                 return _referred(results, value["keras_tensor"])
@@ -221,69 +221,72 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
                 return Ellipsis
         return value
 
-    while waiting:
+    while pending:
         left = []
-        for name, number, call in waiting:
+        for name, index, call in pending:
             try:
                 args = [decode(a) for a in call["args"]]
                 kwargs = {k: decode(v) for k, v in call["kwargs"].items()}
             except KeyError:
-                left.append((name, number, call))
+                left.append((name, index, call))
                 continue
             with within(f"Layer {name!r} of model {config.get('name')!r}"):
                 outputs = layers[name](*args, **kwargs)
-            results[name, number] = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
-        if len(left) == len(waiting):
+            results[name, index] = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
+        if len(left) == len(pending):
             raise ValueError(
                 f"The configuration of model {config.get('name')!r} has calls whose inputs never appear: "
                 f"{sorted({name for name, _, _ in left})}."
             )
-        waiting = left
+        pending = left
 
-    def tensors(structure: Any) -> Any:
+    def resolve(structure: Json) -> PyTree:
         if isinstance(structure, dict):
-            return {key: tensors(value) for key, value in structure.items()}
+            return {key: resolve(value) for key, value in structure.items()}
         if len(structure) == 3 and isinstance(structure[0], str) and isinstance(structure[1], int):
             return _referred(results, structure)
         if not isinstance(structure, (list, tuple)):
             raise ValueError(
-                f"The configuration of model {config.get('name')!r} names no tensor by {structure!r}."
+                f"The configuration of model {config.get('name')!r} contains {structure!r}, which is not a reference to "
+                "a tensor: [layer name, node index, tensor index]."
             )
-        return [tensors(value) for value in structure]
+        return [resolve(value) for value in structure]
 
-    return _single(tensors(config["input_layers"])), _single(tensors(config["output_layers"]))
+    return _single(resolve(config["input_layers"])), _single(resolve(config["output_layers"]))
 
 
-def _referred(results: dict[tuple[str, int], list[KerasTensor]], place: Any) -> KerasTensor:
-    """The tensor at [layer, call, output]; a KeyError where it is not made yet."""
+def _referred(results: dict[tuple[str, int], list[KerasTensor]], reference: Json) -> KerasTensor:
+    """Return the tensor at [layer, node, tensor]; raise a `KeyError` if it is not created yet."""
     try:
-        name, node, index = place
+        name, node, index = reference
         return results[name, node][index]
     except (TypeError, ValueError, IndexError):
-        raise ValueError(f"A model's configuration names no tensor by {place!r}.") from None
+        raise ValueError(
+            f"{reference!r} in a model's configuration does not refer to a tensor."
+        ) from None
 
 
-def _single(structure: Any) -> Any:
+def _single(structure: PyTree) -> PyTree:
     return structure[0] if isinstance(structure, list) and len(structure) == 1 else structure
 
 
-def _modern_call(call: Any, keeps_lists: bool) -> dict[str, Any]:
-    """A call in our form; Keras 2 files have lists of [layer, node, tensor, kwargs], or one of these."""
+def _modern_call(call: Json, keeps_lists: bool) -> Config:
+    """Convert a call of a Keras 2 file: a list of [layer, node, tensor, kwargs], or one of these."""
     if isinstance(call, dict):
         return call
-    one = bool(call) and isinstance(call[0], str)
-    call = [call] if one else call
+    is_single = bool(call) and isinstance(call[0], str)
+    call = [call] if is_single else call
     tensors = [
         _modern_argument(c[2]) if c[0] == CONSTANT else {"keras_tensor": list(c[:3])} for c in call
     ]
-    given = dict(call[0][3] or {}) if call and len(call[0]) > 3 else {}
-    kwargs = {key: _modern_argument(value) for key, value in given.items()}
-    alone = one or (len(tensors) == 1 and not keeps_lists)
-    return {"args": [tensors[0] if alone else {"list": tensors}], "kwargs": kwargs}
+    keywords = dict(call[0][3] or {}) if call and len(call[0]) > 3 else {}
+    kwargs = {key: _modern_argument(value) for key, value in keywords.items()}
+    is_tensor_argument = is_single or (len(tensors) == 1 and not keeps_lists)
+    return {"args": [tensors[0] if is_tensor_argument else {"list": tensors}], "kwargs": kwargs}
 
 
-def _modern_argument(value: Any) -> Any:
-    """An argument of a call; tensors are [layer, node, tensor]."""
+def _modern_argument(value: Json) -> Json:
+    """Convert an argument of a call; tensors are [layer, node, tensor]."""
     if isinstance(value, list):
         if len(value) == 3 and isinstance(value[0], str) and all(type(v) is int for v in value[1:]):
             return {"keras_tensor": value}

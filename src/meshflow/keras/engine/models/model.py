@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from meshflow.core.runtime.names import name_scope
@@ -11,6 +11,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.graph.input_layer import Input
@@ -27,11 +28,11 @@ from meshflow.keras.metrics.means import Mean
 _log = logging.getLogger("meshflow")
 
 
-class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
-    """Layers grouped into something that trains and predicts.
+class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
+    """Layers that are grouped into an object that trains and predicts.
 
-    Made in one of three ways: from symbolic inputs and outputs (Functional API), by subclassing and
-    defining `call`, or as a `Sequential`.
+    A model is created in one of three ways: from symbolic inputs and outputs (Functional API), as a
+    subclass that defines `call`, or as a `Sequential`.
 
     Args:
       *args: `inputs` and `outputs`, structures of symbolic tensors.
@@ -49,7 +50,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def distribute_strategy(self) -> Any:
-        """The `tf.distribute.Strategy` in whose scope the model was made, or the default one."""
+        """Return the `tf.distribute.Strategy` in which the model was created, or the default."""
         return self._strategy_at_start or get_strategy()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -59,14 +60,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = ("inputs", "outputs", "name")
-        given = dict(zip(names, args, strict=False))
-        inputs = kwargs.pop("inputs", given.get("inputs"))
-        outputs = kwargs.pop("outputs", given.get("outputs"))
+        positional = dict(zip(names, args, strict=False))
+        inputs = kwargs.pop("inputs", positional.get("inputs"))
+        outputs = kwargs.pop("outputs", positional.get("outputs"))
         if isinstance(inputs, str) and outputs is None:
             kwargs.setdefault("name", inputs)
             inputs = None
-        if "name" in given:
-            kwargs.setdefault("name", given["name"])
+        if "name" in positional:
+            kwargs.setdefault("name", positional["name"])
         super().__init__(**kwargs)
         self._strategy_at_start = get_strategy() if has_strategy() else None
         self._init_training()
@@ -85,36 +86,35 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def layers(self) -> list[Layer]:
-        """The model's direct layers."""
+        """Return the direct sublayers."""
         if self._graph is not None:
-            own = self._graph.layers
-            return unique([*own, *(layer for layer in self._tracked.layers if layer is not self)])
+            graph_layers = self._graph.layers
+            return unique(
+                [*graph_layers, *(layer for layer in self._tracked.layers if layer is not self)]
+            )
         return list(self._tracked.layers)
 
     def _weighted_groups(self) -> list[list[Any]]:
-        """The direct layers and metrics, those of one list or dictionary among the attributes together."""
+        """Return the direct layers and metrics, grouped by the attribute that holds them."""
         if self._graph is None:
             return self._tracked.groups
         return [[part] for part in (*self.layers, *self._tracked.metrics)]
 
-    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Any:
+    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
         if include_self:
             yield self
         for layer in self.layers:
             yield from layer._flatten_layers() if recursive else (layer,)
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
-        """A layer by name or position.
+        """Return a layer by name or index.
 
         Args:
-          name: a layer's name.
-          index: position in `layers`.
-
-        Returns:
-          The layer.
+          name: Name of the layer.
+          index: Index in `layers`.
 
         Raises:
-          ValueError: when there is no such layer, listing those there are.
+          ValueError: If there is no such layer.
         """
         if name is None and index is None:
             raise ValueError("Provide either a layer name or layer index.")
@@ -138,21 +138,21 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def submodules(self) -> tuple[Any, ...]:
-        """All layers below this model."""
+        """Return all layers below this model."""
         return tuple(unique(list(self._flatten_layers(include_self=False))))
 
     @property
     def weights(self) -> list[Any]:
-        """All weights, layer by layer, with the variables of metrics among the attributes.
+        """Return all weights, layer by layer, with the variables of metrics among the attributes.
 
-        Of layers in a list or dictionary the trainable ones come first.
+        For layers in one list or dictionary, the trainable weights precede the others.
         """
         if not self.built and type(self).build is not Model.build and not self.dynamic:
             raise ValueError(
-                f"Weights for model {self.name!r} have not yet been created. They are when the model is first called on "
-                "inputs, or by `build()` with an `input_shape`."
+                f"Weights for model {self.name!r} have not yet been created. Call the model on inputs, or call "
+                "`build()` with an `input_shape`."
             )
-        own = self._tracked.variables
+        variables = self._tracked.variables
         nested: list[Any] = []
         for group in self._weighted_groups():
             if len(group) == 1:
@@ -160,11 +160,11 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
             else:
                 nested += [w for layer in group for w in layer.trainable_weights]
                 nested += [w for layer in group for w in layer.non_trainable_weights]
-        return unique([*nested, *own])
+        return unique([*nested, *variables])
 
     @property
     def trainable_weights(self) -> list[Any]:
-        """Weights that training updates."""
+        """Return the weights that training updates."""
         if not self._trainable:
             return []
         nested = [w for layer in self.layers for w in layer.trainable_weights]
@@ -172,65 +172,65 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def non_trainable_weights(self) -> list[Any]:
-        """Weights that training leaves alone."""
-        trained = {id(w) for w in self.trainable_weights}
+        """Return the weights that training does not update."""
+        trainable_ids = {id(w) for w in self.trainable_weights}
         if self._trainable:
             parts = [part for group in self._weighted_groups() for part in group]
-            found = [w for part in parts for w in part.non_trainable_weights]
-            found += self._own_variables(False)
-            return unique([w for w in found if id(w) not in trained])
+            weights = [w for part in parts for w in part.non_trainable_weights]
+            weights += self._own_variables(False)
+            return unique([w for w in weights if id(w) not in trainable_ids])
         return unique(
             [*(w for layer in self.layers for w in layer.trainable_weights), *self.weights]
         )
 
     @property
     def _saved_weights(self) -> list[Any]:
-        """The weights without those of metrics, which files do not hold."""
-        of_metrics = {id(w) for metric in self.metrics for w in metric.weights}
-        return [w for w in self.weights if id(w) not in of_metrics]
+        """Return the weights without those of metrics, which files do not contain."""
+        metric_weight_ids = {id(w) for metric in self.metrics for w in metric.weights}
+        return [w for w in self.weights if id(w) not in metric_weight_ids]
 
-    def _graph_or_error(self, what: str) -> Graph:
+    def _graph_or_error(self, attribute: str) -> Graph:
         graph = self._current_graph()
         if graph is None:
             raise AttributeError(
-                f"Model {self.name} has no symbolic {what}: it was not made with the Functional API and has not "
-                "been built."
+                f"Model {self.name} has no symbolic {attribute}: it was not created with the Functional API and has "
+                "not been built."
             )
         return graph
 
     @property
-    def inputs(self) -> Any:
-        """The symbolic inputs as a list; None for a subclassed model."""
+    def inputs(self) -> list[KerasTensor] | None:
+        """Return the symbolic inputs as a list, or None for a subclassed model."""
         graph = self._current_graph()
         return None if graph is None else list(graph.flat_inputs)
 
     @property
-    def outputs(self) -> Any:
-        """The symbolic outputs as a list; None for a subclassed model."""
+    def outputs(self) -> list[KerasTensor] | None:
+        """Return the symbolic outputs as a list, or None for a subclassed model."""
         graph = self._current_graph()
         return None if graph is None else list(graph.flat_outputs)
 
     @property
-    def input(self) -> Any:
-        """The symbolic input or inputs."""
+    def input(self) -> PyTree:
+        """Return the symbolic input or structure of inputs."""
         return self._graph_or_error("inputs").inputs
 
     @property
-    def output(self) -> Any:
-        """The symbolic output or outputs."""
+    def output(self) -> PyTree:
+        """Return the symbolic output or structure of outputs."""
         return self._graph_or_error("outputs").outputs
 
     @property
-    def input_shape(self) -> Any:
-        """Shape of the input as a tuple (or structure of tuples)."""
+    def input_shape(self) -> PyTree:
+        """Return the shape of the input as a tuple or structure of tuples."""
         graph = self._current_graph()
         if graph is None:
             return super().input_shape
         return _tuples(graph.inputs)
 
     @property
-    def output_shape(self) -> Any:
-        """Shape of the output as a tuple (or structure of tuples)."""
+    def output_shape(self) -> PyTree:
+        """Return the shape of the output as a tuple or structure of tuples."""
         graph = self._current_graph()
         if graph is None:
             return super().output_shape
@@ -238,11 +238,11 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def input_names(self) -> list[str]:
-        """Names of the inputs."""
+        """Return the names of the inputs."""
         return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]
 
-    def _expected_inputs(self) -> Any:
-        """What inputs must be like: of a graph those of its inputs, unless they are nested or others were set."""
+    def _expected_inputs(self) -> PyTree:
+        """Return the explicit specs, or those of the inputs of a graph unless they are nested."""
         graph = self._current_graph()
         if self._input_spec is not None or graph is None:
             return self._input_spec
@@ -261,7 +261,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def output_names(self) -> list[str] | None:
-        """Names of the outputs: those of the layers that make them; None for a subclassed model."""
+        """Return the names of the layers that create the outputs, or None for a subclassed model."""
         graph = self._current_graph()
         if graph is None:
             return self.__dict__.get("_output_names")
@@ -274,14 +274,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     # ---- running ---------------------------------------------------------------------------
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the weights for inputs of a shape, batch dimension first.
+    def build(self, input_shape: PyTree) -> None:
+        """Create the weights for an input shape, batch dimension first.
 
         Args:
-          input_shape: a shape, or a structure of shapes; None for sizes that vary.
+          input_shape: Shape or structure of shapes; None for sizes that vary.
 
         Raises:
-          ValueError: when `call` fails for this shape or needs more than the inputs.
+          ValueError: If `call` fails for this shape or requires further arguments.
         """
         if self._graph is not None:
             self.built = True
@@ -291,7 +291,8 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         self.built = True
         if type(self).call is Model.call:
             return
-        # Unlike a call, TensorFlow's `build` leaves the model's name out of the names of weights.
+        # In TensorFlow, `build` does not add the name of the model to the names of weights, unlike
+        # a call.
         self._opens_scope = False
         try:
             with name_scope(""):
@@ -307,14 +308,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def _builds_by_shape(self) -> bool:
-        """Whether `build` makes all weights; one of the user's makes layers, which want to be called."""
+        """Return whether `build` creates all weights; a user's `build` may defer some to calls."""
         return type(self).build is Model.build
 
-    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
             self._save_spec = _specs_of(inputs)
             self._more_specs = _specs_of_others(args, kwargs or {})
-        # Sublayers build themselves when they are called; only a user's own `build` runs here.
+        # Sublayers are built by their own calls, so only an overridden `build` runs here.
         if not self.built:
             if type(self).build is not Model.build:
                 super()._maybe_build(inputs, args, kwargs)
@@ -322,19 +323,19 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
                 self._build_input_shape = shape_of(inputs)
                 self.built = True
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Runs the model; subclasses override it.
+    def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
+        """Compute the outputs; subclasses override this method.
 
         Args:
-          inputs: a tensor or structure of tensors.
-          training: whether layers behave as in training.
-          mask: a mask or masks of the inputs.
+          inputs: Tensor or structure of tensors.
+          training: Whether layers use training mode.
+          mask: Mask or structure of masks of the inputs.
 
         Returns:
           A tensor or structure of tensors.
 
         Raises:
-          NotImplementedError: for a subclass that does not define it.
+          NotImplementedError: If a subclass does not define it.
         """
         graph = self._current_graph()
         if graph is None:
@@ -349,16 +350,16 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         self._run_symbolic_extras(inputs, graph)
         return outputs
 
-    def _cast_inputs(self, inputs: Any) -> Any:
-        # The layers cast; a graph's inputs have dtypes of their own.
+    def _cast_inputs(self, inputs: PyTree) -> PyTree:
+        # The layers of a graph cast their inputs; the inputs of the graph have fixed dtypes.
         return inputs if self._graph is not None else super()._cast_inputs(inputs)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The masks of the results; of a subclassed model as of a layer.
+    def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
+        """Compute the masks of the outputs; a subclassed model uses the rule of `Layer`.
 
         Args:
-          inputs: the inputs, symbolic or not.
-          mask: mask or masks of the inputs.
+          inputs: Tensors or symbolic tensors.
+          mask: Mask or structure of masks of the inputs.
         """
         graph = self._current_graph()
         if graph is None:
@@ -366,18 +367,18 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         masks = nest.flatten(mask) if mask is not None else []
         if any(isinstance(x, KerasTensor) for x in nest.flatten(inputs)):
             inputs = nest.map_structure(lambda t: KerasTensor(t.type_spec), inputs)
-            for tensor, given in zip(nest.flatten(inputs), masks, strict=False):
-                tensor._keras_mask = given
+            for tensor, input_mask in zip(nest.flatten(inputs), masks, strict=False):
+                tensor._keras_mask = input_mask
             outputs = self._infer_outputs(inputs, (), {})
         else:
             outputs = self.call(inputs, mask=mask)
-        found = [getattr(o, "_keras_mask", None) for o in nest.flatten(outputs)]
-        return found if isinstance(graph.outputs, (list, tuple, dict)) else found[0]
+        output_masks = [getattr(o, "_keras_mask", None) for o in nest.flatten(outputs)]
+        return output_masks if isinstance(graph.outputs, (list, tuple, dict)) else output_masks[0]
 
-    def _set_masks(self, inputs: Any, outputs: Any, explicit: Any) -> None:
-        # The layers of a graph give masks to its results.
-        own = type(self).compute_mask is not Model.compute_mask
-        if self._graph is None and (self._supports_masking or own):
+    def _set_masks(self, inputs: PyTree, outputs: PyTree, explicit: PyTree) -> None:
+        # The layers of a graph attach the masks of its outputs.
+        has_own_rule = type(self).compute_mask is not Model.compute_mask
+        if self._graph is None and (self._supports_masking or has_own_rule):
             super()._set_masks(inputs, outputs, explicit)
 
     def _check_initialized(self) -> None:
@@ -399,7 +400,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def losses(self) -> list[Any]:
-        """Losses of the last call; those added as symbolic tensors are listed also before there was one."""
+        """Return the losses of the last call; before it, also those added as symbolic tensors."""
         computed = super().losses
         if all(callable(loss) for loss in self._losses):
             return [*self._symbolic_losses, *computed]
@@ -413,12 +414,12 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         self._extras = None
 
     def _run_symbolic_extras(self, inputs: Any, graph: Graph) -> None:
-        """Losses and metrics added to the model as symbolic tensors."""
-        wanted = [*self._symbolic_losses, *(value for _, value, _ in self._symbolic_metrics)]
-        if not wanted:
+        """Compute losses and metrics that were added to the model as symbolic tensors."""
+        tensors = [*self._symbolic_losses, *(value for _, value, _ in self._symbolic_metrics)]
+        if not tensors:
             return
         if self.__dict__.get("_extras") is None:
-            self._extras = Graph(self.name, graph.inputs, wanted)
+            self._extras = Graph(self.name, graph.inputs, tensors)
         values = self._extras.run(inputs)
         count = len(self._symbolic_losses)
         for value in values[:count]:
@@ -427,12 +428,12 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
             metric.update_state(value)
 
     def reset_states(self) -> None:
-        """Sets the states that stateful layers keep between batches to zeros."""
+        """Reset the states that stateful layers keep between batches to zeros."""
         for layer in self.layers:
             if getattr(layer, "stateful", False) and hasattr(layer, "reset_states"):
                 layer.reset_states()
 
-    # ---- looking and keeping ---------------------------------------------------------------
+    # ---- summary and configuration -----------------------------------------------------------
 
     def summary(
         self,
@@ -441,20 +442,20 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         print_fn: Callable[[str], Any] | None = None,
         expand_nested: bool = False,
         show_trainable: bool = False,
-        layer_range: Any = None,
+        layer_range: Sequence[str] | None = None,
     ) -> None:
-        """Prints a table of the layers, their output shapes and parameter counts.
+        """Print a table of the layers, their output shapes and parameter counts.
 
         Args:
-          line_length: width of the table.
-          positions: relative positions of the columns.
-          print_fn: called with each line; default `print`.
-          expand_nested: whether layers of nested models are listed.
-          show_trainable: whether to say which layers are trained.
-          layer_range: names (patterns) of the first and last layer to list.
+          line_length: Width of the table in characters.
+          positions: Relative positions of the ends of the columns.
+          print_fn: Function that is called with each line; default `print`.
+          expand_nested: Whether to list the layers of nested models.
+          show_trainable: Whether to show a column with the trainable flag.
+          layer_range: Names or patterns of the first and last layer to list.
 
         Raises:
-          ValueError: before the model is built.
+          ValueError: If the model is not built.
         """
         self._current_graph()
         if not self.built:
@@ -467,16 +468,17 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         )
 
     def count_params(self) -> int:
-        """Number of scalars in the weights."""
+        """Count the scalars in the weights."""
         if not self.built:
             super().count_params()
         return count(self.weights)
 
     @made_with.default
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; of a subclass, the constructor's arguments as they were given.
+    def get_config(self) -> Config:
+        """Return the configuration; for a subclass, the constructor arguments.
 
-        Nothing for one with arguments that are no plain data, which a warning says.
+        If these contain other values than numbers, strings and structures of these, the
+        configuration is empty and a warning is logged.
         """
         if not made_with.is_default(type(self).get_config):
             return {}
@@ -484,15 +486,15 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
             return dict(registry.LAYERS.table["Functional"].get_config(self))
         if not self._has_config:
             _log.warning(
-                "%s was made with arguments that are no plain data: its configuration is empty until it defines "
-                "get_config.",
+                "%s was created with arguments that a configuration cannot hold. Its configuration is empty; define "
+                "get_config to change this.",
                 type(self).__name__,
             )
             return {}
         return Layer.get_config(self)
 
-    def get_build_config(self) -> dict[str, Any] | None:
-        """The shapes of the inputs that the model was built for, as `build_from_config` takes them; None before."""
+    def get_build_config(self) -> Config | None:
+        """Return the build configuration, which contains the input shapes, or None before building."""
         graph = self._current_graph()
         if graph is None:
             return super().get_build_config()
@@ -500,15 +502,15 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def _has_config(self) -> bool:
-        """Whether `get_config` says how the model can be made again."""
+        """Return whether `get_config` describes how to create the model again."""
         method = type(self).get_config
         if type(self).__init__ is Model.__init__ and self._current_graph() is not None:
             return True
         return not made_with.is_default(method) or made_with.arguments(self) is not None
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes a model from `get_config()`, with new weights."""
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create a model from the result of `get_config`, with new weights."""
         if cls.__init__ is Model.__init__ and "layers" in config:
             graph: Any = registry.LAYERS.table["Functional"]
             make = graph.from_config.__func__
@@ -516,56 +518,56 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         return cls(**config)
 
 
-def _has_layer(value: Any) -> bool:
-    """Whether a value is a layer, or a list or dictionary with one."""
+def _has_layer(value: object) -> bool:
+    """Check whether a value is a layer, or a list or dictionary that contains one."""
     if isinstance(value, (list, tuple, dict)):
         return any(map(_has_layer, value.values() if isinstance(value, dict) else value))
     return isinstance(value, Layer)
 
 
-def _specs_of(inputs: Any) -> Any:
-    """Specs of a call's inputs, or None when not all are tensors."""
+def _specs_of(inputs: PyTree) -> PyTree:
+    """Return the specs of the first argument of a call, or None if not all are tensors."""
     leaves = nest.flatten(inputs)
     if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
         return None
     return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
 
 
-def _specs_of_others(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Specs of a call's other arguments: None for what is no tensor, which names leave out."""
+def _specs_of_others(args: tuple, kwargs: dict) -> tuple[PyTree, PyTree]:
+    """Return the specs of the further arguments of a call; keywords without tensors are omitted."""
 
-    def spec(x: Any) -> Any:
+    def spec(x: Any) -> TensorSpec | None:
         return TensorSpec(x.shape, x.dtype) if hasattr(x, "shape") and hasattr(x, "dtype") else None
 
     named = {key: nest.map_structure(spec, value) for key, value in kwargs.items()}
-    known = {key: value for key, value in named.items() if None not in nest.flatten(value)}
-    return nest.map_structure(spec, args), known
+    tensor_specs = {key: value for key, value in named.items() if None not in nest.flatten(value)}
+    return nest.map_structure(spec, args), tensor_specs
 
 
-def _spec(shape: TensorShape) -> Any:
+def _spec(shape: TensorShape) -> TensorSpec:
     return TensorSpec(shape, settings.floatx())
 
 
-def _begun_with_inputs(name: str, inputs: Any, outputs: Any) -> tuple[Any, Any]:
-    """Inputs and outputs of a graph; where it begins amid another one, its layers are called again on own inputs."""
+def _begun_with_inputs(name: str, inputs: PyTree, outputs: PyTree) -> tuple[PyTree, PyTree]:
+    """Call the layers of a graph on new inputs, if its inputs are intermediate tensors."""
     flat = nest.flatten(inputs)
     if not all(isinstance(t, KerasTensor) for t in flat) or all(t.node.is_input for t in flat):
         return inputs, outputs
     graph = Graph(name, inputs, outputs)
-    begin = lambda t: t if t.node.is_input else Input(batch_shape=t.shape, dtype=t.dtype)
-    values = {id(t): begin(t) for t in flat}
+    to_input = lambda t: t if t.node.is_input else Input(batch_shape=t.shape, dtype=t.dtype)
+    values = {id(t): to_input(t) for t in flat}
     graph.call_nodes(graph.nodes, values)
     look_up = lambda t: values[id(t)]
     return nest.map_structure(look_up, inputs), nest.map_structure(look_up, outputs)
 
 
-def _without_list(structure: Any) -> Any:
-    """Keras 2 takes a list of one tensor for the tensor: the model then returns a tensor as well."""
-    one = isinstance(structure, list) and len(nest.flatten(structure)) == 1
-    return structure[0] if one else structure
+def _without_list(structure: PyTree) -> PyTree:
+    """Replace a list of one tensor by the tensor, as Keras 2 does: the model returns a tensor as well."""
+    is_single = isinstance(structure, list) and len(nest.flatten(structure)) == 1
+    return structure[0] if is_single else structure
 
 
-def _tuples(structure: Any) -> Any:
+def _tuples(structure: PyTree) -> PyTree:
     if isinstance(structure, KerasTensor):
         return tuple(structure.shape.as_list())
     if isinstance(structure, dict):

@@ -1,25 +1,26 @@
-"""Calls of `keras.ops` in models that Keras 3 saved, where a function in a graph is an object with settings."""
+"""Calls of `keras.ops` in files of Keras 3, which describe them as objects with settings."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
 
+from meshflow.environment.types import Config
 from meshflow.keras.engine.saving.keras3_operations import function_of
 
 __all__ = ["Operation"]
 
 
 class Operation:
-    """A function of `keras.ops` with some of its arguments; it stands for a layer while a graph is made.
+    """Function of `keras.ops` with fixed arguments; a graph is built from it as from a layer.
 
     Args:
-      name: what the graph calls it.
-      operation: Keras 3's name of the class, such as 'NotEqual'.
-      arguments: arguments besides the tensors.
+      name: Name of the operation in the graph.
+      operation: Name of the class in Keras 3, for example 'NotEqual'.
+      arguments: Arguments other than tensors.
 
     Raises:
-      ValueError: for a function that `keras.ops` does not have.
+      ValueError: If `keras.ops` has no such function.
     """
 
     _inbound_nodes = ()
@@ -29,21 +30,21 @@ class Operation:
         function = _item if operation == "GetItem" else function_of(operation)
         if not callable(function) or isinstance(function, type):
             raise ValueError(
-                f"The model calls {operation} of keras.src.ops as {name!r}, and keras.ops has no such function here."
+                f"The model calls {operation} of keras.src.ops as {name!r}, which keras.ops of Meshflow does not have."
             )
         self._function = function
-        known = inspect.signature(function).parameters
-        self._arguments = {k: v for k, v in arguments.items() if k != "dtype" or k in known}
-        # What stands before the operands, of any number.
+        parameters = inspect.signature(function).parameters
+        self._arguments = {k: v for k, v in arguments.items() if k != "dtype" or k in parameters}
+        # The equation of `einsum` precedes its operands.
         self._first = [self._arguments.pop("subscripts")] if operation == "Einsum" else []
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Operation:
-        """The call with a configuration."""
+    def from_config(cls, config: Config) -> Operation:
+        """Create the operation from its configuration."""
         return cls(config["name"], config["operation"], config["arguments"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         return self._function(*self._first, *args, **{**kwargs, **self._arguments})
 
 

@@ -1,4 +1,4 @@
-"""`Sequential`: a stack of layers, each fed by the one before."""
+"""`Sequential`: a linear stack of layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.runtime.eager import executing_eagerly
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph, fit_input
@@ -18,15 +20,16 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 
 class Sequential(Model):
-    """A stack of layers with one input and one output each.
+    """Linear stack of layers with one input and one output each.
 
     Args:
-      layers: layers to add, or None.
-      name: the model's name.
+      layers: Layers to add, or None.
+      name: Name of the model.
+      **kwargs: Other arguments of `Model`.
 
     Raises:
-      TypeError: when something that is not a layer is added.
-      ValueError: when two layers have the same name; one layer may come several times.
+      TypeError: If an added object is not a layer.
+      ValueError: If two layers have the same name; the same layer may be added repeatedly.
 
     Example:
       >>> import meshflow as tf
@@ -46,7 +49,7 @@ class Sequential(Model):
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers, without an `InputLayer`; one that comes several times is named once."""
+        """Return the layers without an `InputLayer`; a repeated layer is listed once."""
         return unique(self._stack)
 
     @property
@@ -57,14 +60,14 @@ class Sequential(Model):
         return [[layer] for layer in self.layers]
 
     def add(self, layer: Any) -> None:
-        """Puts a layer on top of the stack.
+        """Add a layer at the end of the stack.
 
         Args:
-          layer: a layer, or `tf.keras.Input(...)` as the first.
+          layer: Layer; or, as the first one, `tf.keras.Input(...)`.
 
         Raises:
-          TypeError: when it is not a layer.
-          ValueError: when another layer of that name is in the model already.
+          TypeError: If the object is not a layer.
+          ValueError: If the model contains another layer with this name.
         """
         if isinstance(layer, KerasTensor):
             layer = layer._keras_history.layer
@@ -75,7 +78,7 @@ class Sequential(Model):
                 raise TypeError(
                     f"The added layer must be an instance of class Layer. Received: layer={layer} of type {type(layer)}."
                 )
-        if any(other.name == layer.name and other is not layer for other in self._stack):
+        if any(existing.name == layer.name and existing is not layer for existing in self._stack):
             raise ValueError(
                 "All layers added to a Sequential model should have unique names. Name "
                 f'"{layer.name}" is already the name of a layer in this model. Update the `name` argument to pass a '
@@ -85,7 +88,9 @@ class Sequential(Model):
         self._reset_compiled()
         if isinstance(layer, InputLayer):
             if self._stack or self._input is not None:
-                raise ValueError(f"{self.name} has layers already; an Input can only come first.")
+                raise ValueError(
+                    f"Model {self.name} has layers already; add an Input as the first layer only."
+                )
             self._start(layer._inbound_nodes[0].outputs)
             self._declared_input = True
             return
@@ -115,10 +120,10 @@ class Sequential(Model):
         return self._graph
 
     def pop(self) -> Layer:
-        """Removes and returns the last layer.
+        """Remove and return the last layer.
 
         Raises:
-          TypeError: when there is none.
+          TypeError: If there are no layers.
         """
         if not self._stack:
             raise TypeError("There are no layers in the model.")
@@ -133,8 +138,8 @@ class Sequential(Model):
             self._refresh_graph()
         return layer
 
-    def build(self, input_shape: Any = None) -> None:
-        """Creates the weights for inputs of a shape, batch dimension first."""
+    def build(self, input_shape: ShapeLike = None) -> None:
+        """Create the weights for an input shape, batch dimension first."""
         if self._input is None:
             if input_shape is None:
                 raise ValueError(
@@ -148,31 +153,35 @@ class Sequential(Model):
         )
         self.built = True
 
-    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if self.built:
             return
         if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
             shape = inputs.shape.as_list()
-            # In a training step batches may have another size; a plain call keeps its own, as in TensorFlow.
-            known = shape if executing_eagerly() else [None, *shape[1:]]
-            self._connect(known, inputs.dtype, f"{self._stack[0].name}_input")
+            # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
+            batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
+            self._connect(batch_shape, inputs.dtype, f"{self._stack[0].name}_input")
         self.built = True
 
-    def _connect(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> None:
-        """Runs the stack on a symbolic input of a shape."""
+    def _connect(
+        self, shape: Sequence[int | None], dtype: DTypeLike | None, name: str | None
+    ) -> None:
+        """Call the layers on a symbolic input of a shape."""
         self._start(Input(batch_shape=list(shape), dtype=dtype, name=name))
         for layer in self._stack:
             self._output = layer(self._output)
         self._refresh_graph()
 
     def _relax(self, inputs: Any) -> None:
-        """Leaves open the sizes in which inputs differ from the first ones, where these were not declared."""
+        """Make input sizes unknown that differ from the first inputs, unless declared."""
         if self._declared_input or self._input is None or not self._stack:
             return
-        known, met = self._input.shape.as_list(), inputs.shape.as_list()
-        if len(known) != len(met) or all(a in (None, b) for a, b in zip(known, met, strict=True)):
+        current, new = self._input.shape.as_list(), inputs.shape.as_list()
+        if len(current) != len(new) or all(
+            a in (None, b) for a, b in zip(current, new, strict=True)
+        ):
             return
-        shape = [a if a == b else None for a, b in zip(known, met, strict=True)]
+        shape = [a if a == b else None for a, b in zip(current, new, strict=True)]
         before = self._input, self._output
         calls = [(layer, list(layer._inbound_nodes)) for layer in self.layers]
         for layer in self._stack:
@@ -180,22 +189,19 @@ class Sequential(Model):
         try:
             self._connect(shape, before[0].dtype, before[0]._keras_history.layer.name)
         except Exception:
-            # The layers do not take such inputs; the model stays what it was.
+            # The layers reject such inputs; the previous graph remains in use.
             self._input, self._output = before
             for layer, nodes in calls:
                 layer._inbound_nodes[:] = nodes
             raise
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Feeds the inputs through all layers.
+    def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
+        """Compute the output of the last layer.
 
         Args:
-          inputs: a tensor.
-          training: whether layers behave as in training.
-          mask: a mask of the inputs.
-
-        Returns:
-          The last layer's output.
+          inputs: Input tensor.
+          training: Whether layers use training mode.
+          mask: Mask of the inputs.
         """
         if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
             inputs = inputs[0]
@@ -210,8 +216,8 @@ class Sequential(Model):
             inputs = layer(inputs)
         return inputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output for an input shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> PyTree:
+        """Compute the shape of the output for an input shape."""
         shape: Any = TensorShape(input_shape)
         for layer in self._stack:
             shape = layer.compute_output_shape(shape)
@@ -219,10 +225,10 @@ class Sequential(Model):
 
     @property
     def weights(self) -> list[Any]:
-        """All weights, layer by layer.
+        """Return all weights, layer by layer.
 
         Raises:
-          ValueError: before the input shape is known.
+          ValueError: If the input shape is not known yet.
         """
         if not self.built and self._stack and not any(layer.built for layer in self._stack):
             raise ValueError(
@@ -231,8 +237,8 @@ class Sequential(Model):
             )
         return super().weights
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: name and layers."""
+    def get_config(self) -> Config:
+        """Return the configuration, which contains the name and the layers."""
         configs = []
         if self._input is not None:
             input_layer = self._input._keras_history.layer
@@ -241,27 +247,29 @@ class Sequential(Model):
         return {"name": self.name, "layers": configs}
 
     @classmethod
-    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
-        """Rebuilds a model from `get_config()`, with new weights."""
+    def from_config(
+        cls, config: Config | list[Config], custom_objects: dict[str, Any] | None = None
+    ) -> Any:
+        """Create a model from the result of `get_config`, with new weights."""
         name = config.get("name") if isinstance(config, dict) else None
         entries = config["layers"] if isinstance(config, dict) else config
         model = cls(name=name)
-        known: dict[str, Layer] = {}
-        for number, entry in enumerate(entries):
-            with within(f"Layer {number} of model {name!r}"):
+        layers: dict[str, Layer] = {}
+        for i, entry in enumerate(entries):
+            with within(f"Layer {i} of model {name!r}"):
                 layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
-            # Names are unique, so that a second entry of a name is the same layer once more.
-            model.add(known.setdefault(layer.name, layer))
+            # Names are unique, so a second entry with the same name is the same layer.
+            model.add(layers.setdefault(layer.name, layer))
         if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
             model.build(config["build_input_shape"])
         return model
 
 
-def _first_shape(layer: Layer) -> Any:
-    """The batch input shape that the first layer (or the first layer of a nested model) declares."""
+def _first_shape(layer: Layer) -> tuple[int | None, ...] | None:
+    """Return the batch input shape that a layer, or the first layer of a nested model, declares."""
     shape = getattr(layer, "_batch_input_shape", None)
     if shape is not None:
-        # A layer that has seen single elements says nothing of batches.
+        # A layer that was called on single elements does not determine the batch size.
         return shape or None
     graph = layer._current_graph() if isinstance(layer, Model) else None
     if graph is not None and len(graph.flat_inputs) == 1:
@@ -269,7 +277,7 @@ def _first_shape(layer: Layer) -> Any:
     return None
 
 
-def _input_dtype(layer: Layer) -> Any:
+def _input_dtype(layer: Layer) -> DTypeLike | None:
     graph = layer._current_graph() if isinstance(layer, Model) else None
     if graph is not None:
         return graph.flat_inputs[0].dtype

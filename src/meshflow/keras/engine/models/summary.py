@@ -1,30 +1,33 @@
-"""`model.summary()`: the table of layers, output shapes and parameter counts."""
+"""Table of layers, output shapes and parameter counts for `model.summary()`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from meshflow.core.variables.variable import Variable
+from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import Node
 
-# A row is continued on the next line after one of these.
+# A field continues on the next line after one of these.
 _BREAKS = ("),", "},", "],", "',")
 
 
 class LayerStack(Protocol):
-    """What a summary reads of a model."""
+    """Interface of models that a summary uses."""
 
     @property
     def name(self) -> str: ...
     @property
     def layers(self) -> list[Layer]: ...
     @property
-    def trainable_weights(self) -> list[Any]: ...
+    def trainable_weights(self) -> list[Variable]: ...
     @property
-    def non_trainable_weights(self) -> list[Any]: ...
+    def non_trainable_weights(self) -> list[Variable]: ...
 
 
 def print_summary(
@@ -34,17 +37,17 @@ def print_summary(
     print_fn: Callable[[str], Any] | None = None,
     expand_nested: bool = False,
     show_trainable: bool = False,
-    layer_range: Any = None,
+    layer_range: Sequence[str] | None = None,
 ) -> None:
-    """Prints a model's summary; arguments as in `Model.summary`."""
+    """Print the summary of a model; see `Model.summary` for the arguments."""
     out = print_fn or print
 
     def write(rows: str) -> None:
         for row in rows.split("\n"):
             out(row)
 
-    nodes = getattr(model, "_graph", None)
-    linear = nodes is None or _is_chain(nodes.nodes)
+    graph = getattr(model, "_graph", None)
+    linear = graph is None or _is_chain(graph.nodes)
     headings = ["Layer (type)", "Output Shape", "Param #"]
     if linear:
         length = line_length or 65
@@ -63,28 +66,28 @@ def print_summary(
     write(_row(headings, columns))
     write("=" * length)
     for layer in chosen_layers(model, layer_range):
-        _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0, False)
+        _write_layer(write, layer, columns, linear, show_trainable, graph, expand_nested, 0, False)
     write("=" * length)
-    trainable, fixed = model.trainable_weights, model.non_trainable_weights
-    for what, weights in (
-        ("Total", [*trainable, *fixed]),
+    trainable, non_trainable = model.trainable_weights, model.non_trainable_weights
+    for label, weights in (
+        ("Total", [*trainable, *non_trainable]),
         ("Trainable", trainable),
-        ("Non-trainable", fixed),
+        ("Non-trainable", non_trainable),
     ):
-        write(f"{what} params: {count(weights)} ({_memory(weights)})")
+        write(f"{label} params: {count(weights)} ({_memory(weights)})")
     write("_" * length)
 
 
-def _is_chain(nodes: list[Any]) -> bool:
-    """Whether each call of a graph feeds the next one and nothing else, and no layer is called twice."""
+def _is_chain(nodes: list[Node]) -> bool:
+    """Check whether each call feeds only the next one and no layer is called twice."""
     sources = [id(tensor.node) for node in nodes for tensor in node.keras_inputs]
     starts = sum(not node.keras_inputs for node in nodes)
     layers = {id(node.layer) for node in nodes}
     return starts <= 1 and len(set(sources)) == len(sources) and len(layers) == len(nodes)
 
 
-def _memory(weights: list[Any]) -> str:
-    """How much memory weights take, in the unit that makes it a number below 1024."""
+def _memory(weights: list[Variable]) -> str:
+    """Format the memory size of weights in the largest unit in which it is below 1024."""
     size = float(sum(count([w]) * w.dtype.size for w in weights))
     for unit in ("Byte", "KB", "MB", "GB", "TB"):
         if size < 1024:
@@ -93,12 +96,8 @@ def _memory(weights: list[Any]) -> str:
     return f"{size:.2f} PB"
 
 
-def chosen_layers(model: LayerStack, layer_range: Any) -> list[Layer]:
-    """The layers between two that are named, all for None.
-
-    Raises:
-      ValueError: when there are no such layers.
-    """
+def chosen_layers(model: LayerStack, layer_range: Sequence[str] | None) -> list[Layer]:
+    """Return the layers between two named ones, or all for None."""
     layers = model.layers
     if layer_range is None:
         return layers
@@ -122,15 +121,14 @@ def _write_layer(
     columns: list[int],
     linear: bool,
     show_trainable: bool,
-    graph: Any,
+    graph: Graph | None,
     expand: bool,
     depth: int,
-    last: bool,
+    is_last: bool,
 ) -> None:
-    """One layer's row; with `expand`, a frame with the layers inside below it.
+    """Write the row of a layer; with `expand`, followed by a frame with its sublayers.
 
-    Args:
-      last: whether it is the last in its frame, whose end follows instead of an empty line.
+    After the last layer in a frame (`is_last`), the end of the frame replaces the empty line.
     """
     try:
         shape = layer.output_shape
@@ -144,21 +142,28 @@ def _write_layer(
     if show_trainable:
         fields.append("Y" if layer.trainable else "N")
     write(_row(fields, columns, depth))
-    inside = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []
+    sublayers = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []
     bars, width = "|" * depth, columns[-1] - 2 * depth
-    if inside:
+    if sublayers:
         write(f"{bars}|{'¯' * (width - 2)}|{bars}")
-        for sublayer in inside:
-            ends = sublayer is inside[-1]
+        for sublayer in sublayers:
             _write_layer(
-                write, sublayer, columns, linear, show_trainable, graph, expand, depth + 1, ends
+                write,
+                sublayer,
+                columns,
+                linear,
+                show_trainable,
+                graph,
+                expand,
+                depth + 1,
+                sublayer is sublayers[-1],
             )
         write(f"{bars}{'¯' * width}{bars}")
-    elif not last:
+    elif not is_last:
         write(f"{bars}{' ' * width}{bars}")
 
 
-def _connections(layer: Layer, graph: Any) -> str:
+def _connections(layer: Layer, graph: Graph | None) -> str:
     relevant = {id(n) for n in graph.nodes} if graph is not None else set()
     texts = []
     for node in layer._inbound_nodes:
@@ -170,23 +175,23 @@ def _connections(layer: Layer, graph: Any) -> str:
 
 
 def _row(fields: list[str], columns: list[int], depth: int = 0) -> str:
-    """One line, or several when a field is wider than its column or lists several things."""
-    starts, rest, lines = [0, *columns[:-1]], list(fields), []
+    """Format a row: several lines if a field is wider than its column or contains several items."""
+    starts, remaining, lines = [0, *columns[:-1]], list(fields), []
     bars = "|" * depth
-    while any(rest):
+    while any(remaining):
         line = f"{bars} "
         for i, (start, end) in enumerate(zip(starts, columns, strict=True)):
             final = i == len(columns) - 1
             room = end - start - (0 if final else 3) - (depth if i == 0 else 0)
-            text = rest[i][:room]
+            text = remaining[i][:room]
             breaks = [text.index(mark) + 2 for mark in _BREAKS if mark in text]
             text = text[: min(breaks, default=room)]
-            rest[i] = rest[i][len(text) :]
+            remaining[i] = remaining[i][len(text) :]
             line += text.ljust(end - len(line) - (depth if final else 0))
         lines.append(line + bars)
     return "\n".join(lines)
 
 
-def count(weights: list[Any]) -> int:
-    """Number of scalars in a list of variables."""
+def count(weights: Sequence[Variable]) -> int:
+    """Count the scalars in variables."""
     return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in weights)

@@ -1,1 +1,1 @@
-"""What stands for values while a model is built: symbolic tensors, input specs, call signatures."""
+"""Symbolic tensors, input specs and call signatures, with which models are built."""

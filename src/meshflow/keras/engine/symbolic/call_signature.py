@@ -1,4 +1,4 @@
-"""How a layer's `call` takes its arguments, and the calls in progress."""
+"""Signatures of the `call` methods of layers, and the stack of calls in progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CallState(threading.local):
-    """The layer calls in progress in this thread, outermost first, and their `training` values."""
+    """Layer calls in progress in this thread, outermost first, and their `training` values."""
 
     def __init__(self) -> None:
         self.layers: list[Any] = []
@@ -20,7 +20,7 @@ call_state = CallState()
 
 
 class CallSignature:
-    """Which of the special arguments a layer's `call` takes, and where."""
+    """Parameters of the `call` method of a layer class."""
 
     def __init__(self, cls: type) -> None:
         parameters = list(inspect.signature(cls.call).parameters.values())[1:]  # type: ignore[attr-defined]
@@ -33,12 +33,14 @@ class CallSignature:
         self.open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.takes_mask = "mask" in keywords
         default = keywords.get("training")
-        # A `call(self, inputs, training)` is told None when nobody says which it is.
+        # A required `training` argument gets None if no mode is set.
         self.requires_training = default is inspect.Parameter.empty
         self.default_training = None if self.requires_training else default
 
-    def split_inputs(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The first argument, and the others."""
+    def split_inputs(
+        self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Split the arguments of a call into the first one and the others."""
         kwargs = dict(kwargs)
         if args:
             return args[0], args[1:], kwargs
@@ -52,24 +54,25 @@ class CallSignature:
         return kwargs.pop("inputs"), (), kwargs
 
     def is_positional(self, name: str, args: tuple[Any, ...]) -> bool:
-        """Whether the argument was given by position (the first argument is not in `args`)."""
+        """Check whether an argument was passed by position; `args` lacks the first argument."""
         return name in self.names and self.names.index(name) - 1 < len(args)
 
     def passed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the argument was given."""
+        """Check whether an argument was passed."""
         return name in kwargs or self.is_positional(name, args)
 
     def value_of(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value given."""
+        """Return the value of an argument that was passed."""
         return kwargs[name] if name in kwargs else args[self.names.index(name) - 1]
 
 
-# Classes may come and go with the models that define them.
+# Weak keys: classes may be garbage-collected with the models that define them.
 _signatures: weakref.WeakKeyDictionary[type, CallSignature] = weakref.WeakKeyDictionary()
 
 
 def call_signature(cls: type) -> CallSignature:
-    found = _signatures.get(cls)
-    if found is None:
-        found = _signatures[cls] = CallSignature(cls)
-    return found
+    """Return the cached signature of the `call` method of a class."""
+    signature = _signatures.get(cls)
+    if signature is None:
+        signature = _signatures[cls] = CallSignature(cls)
+    return signature

@@ -1,25 +1,27 @@
-"""`InputSpec`: what a layer expects of its inputs, checked before every call."""
+"""`InputSpec`: requirements of a layer on its inputs, which are checked before every call."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshflow.core.values import nest
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.environment.types import Config, PyTree
 
 
 class InputSpec:
     """Rank, dtype, shape and axis sizes that a layer requires of one input.
 
     Args:
-      dtype: expected dtype or None.
-      shape: expected shape, None for any size, or None.
-      ndim: expected rank.
-      max_ndim: largest rank.
-      min_ndim: smallest rank.
-      axes: dictionary from axis to required size (None for any).
-      allow_last_axis_squeeze: whether an input of rank ndim - 1 is taken when the last size is 1.
-      name: expected key when inputs come as a dictionary.
+      dtype: Required dtype, or None.
+      shape: Required shape, with None for any size, or None.
+      ndim: Required rank.
+      max_ndim: Maximum rank.
+      min_ndim: Minimum rank.
+      axes: Required sizes by axis; None for any size.
+      allow_last_axis_squeeze: Whether to accept an input of rank ndim - 1 if the last size is 1.
+      name: Required key if inputs are passed as a dictionary.
 
     Example:
       >>> import meshflow as tf
@@ -29,8 +31,8 @@ class InputSpec:
 
     def __init__(
         self,
-        dtype: Any = None,
-        shape: Any = None,
+        dtype: DTypeLike | None = None,
+        shape: ShapeLike = None,
         ndim: int | None = None,
         max_ndim: int | None = None,
         min_ndim: int | None = None,
@@ -60,27 +62,27 @@ class InputSpec:
         ]
         return f"InputSpec({', '.join(parts)})"
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         keys = ("dtype", "shape", "ndim", "max_ndim", "min_ndim", "axes")
         return {key: getattr(self, key) for key in keys}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> InputSpec:
-        """The spec with a configuration."""
+    def from_config(cls, config: Config) -> InputSpec:
+        """Create the spec from its configuration."""
         return cls(**config)
 
 
-def assert_input_compatibility(input_spec: Any, inputs: Any, layer_name: str) -> None:
-    """Checks inputs against a layer's specs.
+def assert_input_compatibility(input_spec: PyTree, inputs: PyTree, layer_name: str) -> None:
+    """Check inputs against the specs of a layer.
 
     Args:
-      input_spec: an `InputSpec`, or a structure of them.
-      inputs: tensors in a matching structure.
-      layer_name: named in the error.
+      input_spec: `InputSpec` or structure of `InputSpec`s.
+      inputs: Tensors in a matching structure.
+      layer_name: Name for the error message.
 
     Raises:
-      ValueError: naming the layer, the input, what was expected and what was found.
+      ValueError: If an input does not match its spec.
     """
     if not input_spec:
         return
@@ -144,19 +146,14 @@ def _check(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
             raise ValueError(f"{start}expected shape={spec.shape}, found shape={tuple(shape)}")
 
 
-def sizes_agree(expected: list[int | None], found: list[int | None]) -> bool:
-    """Whether no known size differs, a last one of 1 left out: as Keras, for any number of dimensions.
-
-    Args:
-      expected: sizes; None fits any.
-      found: sizes.
-    """
-    kept = [sizes[:-1] if sizes and sizes[-1] == 1 else sizes for sizes in (expected, found)]
-    return all(e is None or f is None or e == f for e, f in zip(*kept, strict=False))
+def sizes_agree(expected: list[int | None], sizes: list[int | None]) -> bool:
+    """Check whether no known sizes differ, as in Keras: for any ranks, without last sizes of 1."""
+    trimmed = [s[:-1] if s and s[-1] == 1 else s for s in (expected, sizes)]
+    return all(e is None or s is None or e == s for e, s in zip(*trimmed, strict=False))
 
 
-def to_input_spec(shape: Any) -> Any:
-    """Specs with any batch size from a (nested) input shape."""
+def to_input_spec(shape: PyTree) -> PyTree:
+    """Return the specs for an input shape or structure of shapes, with any batch size."""
     if isinstance(shape, dict):
         return {key: to_input_spec(value) for key, value in shape.items()}
     if isinstance(shape, list) and shape and isinstance(shape[0], (tuple, list, TensorShape)):

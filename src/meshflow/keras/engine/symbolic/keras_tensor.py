@@ -1,8 +1,8 @@
 """Symbolic tensors of the Functional API.
 
-A `KerasTensor` is a shape, a dtype and where it came from: the layer call (`Node`) that makes it.
-It holds no array and refers to no trace, so building a large model costs only these small
-objects. Any op called on one becomes a layer; see `meshflow.keras.engine.graph.op_layers`.
+A `KerasTensor` is a shape, a dtype and a history: the layer call (`Node`) that creates it. It holds
+no array and refers to no trace, so even large models are cheap to build. Any op that is called on
+one becomes a layer; see `meshflow.keras.engine.graph.op_layers`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Reference
+from meshflow.environment.types import PyTree
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -26,7 +27,7 @@ else:
 
 
 class History(NamedTuple):
-    """Where a symbolic tensor comes from: output `tensor_index` of call `node_index` of `layer`."""
+    """Origin of a symbolic tensor: output `tensor_index` of call `node_index` of `layer`."""
 
     layer: Any
     node_index: int
@@ -34,12 +35,12 @@ class History(NamedTuple):
 
 
 class KerasTensor(_Operators):
-    """A symbolic tensor: the description of a value that a model will compute.
+    """Symbolic tensor: the description of a value that a model will compute.
 
     Attributes:
-      shape: static shape, None for unknown sizes.
-      dtype: element type.
-      name: its name.
+      shape: Static shape, with None for unknown sizes.
+      dtype: Element type.
+      name: Name.
     """
 
     _is_tensor_like = True
@@ -49,12 +50,12 @@ class KerasTensor(_Operators):
     def __init__(self, type_spec: TensorSpec, name: str | None = None) -> None:
         self._type_spec = type_spec
         self._name = name
-        # None until a node sets it; what a graph refers to has one.
+        # The history is None until a node sets it; each tensor in a graph has one.
         self._keras_history: History | Any = None
         self._keras_mask = None
-        # Values for the stand-ins of unknown sizes, for tensors made of shapes only.
+        # Values of shape tensors for each placeholder size that replaces the unknown sizes.
         self._known: dict[int, Any] = {}
-        # Their layers hold the calls; a tensor that outlives a model does not.
+        # Weak references: the layers own the nodes, and a tensor may outlive a model.
         self._users: list[weakref.ref[Node]] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,49 +63,49 @@ class KerasTensor(_Operators):
 
     @property
     def type_spec(self) -> TensorSpec:
-        """Shape and dtype as a `TensorSpec`."""
+        """Return shape and dtype as a `TensorSpec`."""
         return self._type_spec
 
     @property
     def shape(self) -> TensorShape:
-        """Static shape, None for unknown sizes."""
+        """Return the static shape, with None for unknown sizes."""
         return self._type_spec.shape
 
     @property
     def dtype(self) -> DType:
-        """Element type."""
+        """Return the element type."""
         return self._type_spec.dtype
 
     @property
     def name(self) -> str:
-        """The name, after the layer that makes it unless given."""
+        """Return the name; by default that of the layer that creates the tensor."""
         return self._name or (
             self._keras_history.layer.name if self._keras_history else "keras_tensor"
         )
 
     @property
     def node(self) -> Node:
-        """The layer call that makes it."""
+        """Return the layer call that creates the tensor."""
         layer, index, _ = self._keras_history
         return layer._inbound_nodes[index]
 
     def get_shape(self) -> TensorShape:
-        """Static shape."""
+        """Return the static shape."""
         return self.shape
 
     @property
     def ndim(self) -> int | None:
-        """Number of dimensions."""
+        """Return the rank."""
         return self.shape.rank
 
     rank = ndim
 
-    def set_shape(self, shape: Any) -> None:
-        """Adds what `shape` knows to the static shape."""
+    def set_shape(self, shape: ShapeLike) -> None:
+        """Merge `shape` into the static shape."""
         self._type_spec = TensorSpec(self.shape.merge_with(shape), self.dtype, self._type_spec.name)
 
     def ref(self) -> Reference:
-        """A hashable stand-in for sets and dictionary keys."""
+        """Return a hashable reference for sets and dictionary keys."""
         return Reference(self)
 
     def __hash__(self) -> int:
@@ -150,16 +151,16 @@ class Node:
     """One call of a layer on symbolic tensors.
 
     Attributes:
-      layer: the layer.
-      args: positional arguments, with `KerasTensor`s where tensors go.
-      kwargs: keyword arguments likewise.
-      outputs: the result structure of `KerasTensor`s.
-      keras_inputs: the symbolic tensors among the arguments.
-      flat_outputs: the symbolic tensors of the result.
+      layer: The layer.
+      args: Positional arguments, with `KerasTensor`s in place of tensors.
+      kwargs: Keyword arguments, with `KerasTensor`s in place of tensors.
+      outputs: Result structure of `KerasTensor`s.
+      keras_inputs: Symbolic tensors among the arguments.
+      flat_outputs: Symbolic tensors in the result.
     """
 
     def __init__(
-        self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+        self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: PyTree
     ) -> None:
         self.layer = layer
         self.args = args
@@ -177,56 +178,56 @@ class Node:
 
     @property
     def users(self) -> list[Node]:
-        """The calls that take results of this one, each as often as it does."""
-        found = [user() for output in self.flat_outputs for user in output._users]
-        return [node for node in found if node is not None and node in node.layer._inbound_nodes]
+        """Return the calls that use results of this one, with repetitions."""
+        nodes = [user() for output in self.flat_outputs for user in output._users]
+        return [node for node in nodes if node is not None and node in node.layer._inbound_nodes]
 
     @property
     def is_input(self) -> bool:
-        """Whether this is the node of an `Input`."""
+        """Return whether this is the node of an `Input`."""
         return not self.keras_inputs
 
     @property
-    def input_tensors(self) -> Any:
-        """The symbolic inputs: one, or a list; of an `Input` what it gives."""
+    def input_tensors(self) -> PyTree:
+        """Return the symbolic inputs, one or a list; for an `Input`, its output."""
         if self.is_input:
             return self.flat_outputs
         return self.keras_inputs[0] if len(self.keras_inputs) == 1 else self.keras_inputs
 
     @property
-    def output_tensors(self) -> Any:
-        """The result; of an `Input` as a list."""
+    def output_tensors(self) -> PyTree:
+        """Return the result; for an `Input`, as a list."""
         return self.flat_outputs if self.is_input else self.outputs
 
     @property
-    def input_shapes(self) -> Any:
-        """Shapes of `input_tensors` as tuples."""
+    def input_shapes(self) -> PyTree:
+        """Return the shapes of `input_tensors` as tuples."""
         return _sizes(self.input_tensors)
 
     @property
-    def output_shapes(self) -> Any:
-        """Shapes of `output_tensors` as tuples."""
+    def output_shapes(self) -> PyTree:
+        """Return the shapes of `output_tensors` as tuples."""
         return _sizes(self.output_tensors)
 
     @property
     def outbound_layer(self) -> Any:
-        """The layer, as TensorFlow calls it."""
+        """Return the layer, by TensorFlow's name of this attribute."""
         return self.layer
 
     @property
     def inbound_layers(self) -> Any:
-        """The layers that make the inputs: one, or a list."""
-        found = [tensor._keras_history.layer for tensor in self.keras_inputs]
-        return found[0] if len(found) == 1 else found
+        """Return the layers that create the inputs: one, or a list."""
+        layers = [tensor._keras_history.layer for tensor in self.keras_inputs]
+        return layers[0] if len(layers) == 1 else layers
 
     def arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with values (by id of the symbolic tensor) filled in."""
+        """Return the arguments with symbolic tensors replaced by values, keyed by tensor id."""
         return nest.map_structure(
             lambda v: values[id(v)] if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
         )
 
 
-def _sizes(structure: Any) -> Any:
+def _sizes(structure: PyTree) -> PyTree:
     shape = lambda tensor: tuple(tensor.shape.as_list())
     if isinstance(structure, (list, tuple)):
         return [_sizes(part) for part in structure]
@@ -235,8 +236,8 @@ def _sizes(structure: Any) -> Any:
     return shape(structure)
 
 
-def shape_of(structure: Any) -> Any:
-    """Shapes of a structure of tensors: one `TensorShape`, or the structure of them."""
+def shape_of(structure: PyTree) -> PyTree:
+    """Return the shapes of a structure of tensors: one `TensorShape`, or the structure of them."""
     if hasattr(structure, "shape"):
         return TensorShape(structure.shape)
     return nest.map_structure(

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.environment.jax_internals import (
+    make_exported,
     mlir,
     mlir_func,
     mlir_hlo,
@@ -157,13 +158,12 @@ def _exported(
     outs = tuple(jax.core.ShapedArray(s, k) for s, k in zip(shapes, dtypes, strict=True))
     no_inputs, no_outputs = (None,) * len(arguments), (None,) * len(outs)
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in node.name)
-    return jax.export.Exported(
+    return make_exported(
         fun_name=name,
         in_tree=jax.tree.structure((tuple(arguments), {})),
         in_avals=tuple(arguments),
         out_tree=jax.tree.structure(outs),
         out_avals=outs,
-        _has_named_shardings=False,
         _in_named_shardings=no_inputs,
         _out_named_shardings=no_outputs,
         in_shardings_hlo=no_inputs,
