@@ -65,8 +65,8 @@ class MixtureOfExperts(Layer):
         choose tokens (Zhou et al. 2022, arXiv:2202.09368). Do not use "expert_choice" in models
         that predict the next token, because later tokens of a group influence whether an earlier
         one is processed.
-      capacity: Slots of an expert as a multiple of its even share: `ceil(k * tokens * capacity /
-        experts)` in each group. None drops no token and computes one row for each choice.
+      capacity: Multiple of the even share for which an expert has slots; a group has
+        `ceil(k * tokens * capacity / experts)`. None drops no token, and computes all choices.
       second: "all" if "top2" always uses the second expert, or "random" to use it in training with
         probability `min(1, 2 * weight)`.
       shared: Number of experts that process every token with weight 1 (Dai et al. 2024,

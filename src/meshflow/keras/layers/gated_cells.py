@@ -27,6 +27,9 @@ from meshflow.ops import array, math, nn
 
 __all__ = ["GRUCell", "LSTMCell", "SimpleRNNCell"]
 
+_Mask = Tensor | None
+_States = list[Tensor]
+
 
 class GatedCell(AbstractRNNCell):
     """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate."""
@@ -131,15 +134,13 @@ class GatedCell(AbstractRNNCell):
         output, after = self.advance(self.project(inputs, masks[0]), before, masks[1])
         return output, (after[0] if is_single else after)
 
-    def masks(
-        self, inputs: Tensor, training: bool | Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def masks(self, inputs: Tensor, training: bool | Tensor | None) -> tuple[_Mask, _Mask]:
         """Draw dropout masks of the inputs and of the first state; None without dropout."""
         if not training:
             return None, None
         batch, size = inputs.shape[0], inputs.shape[-1]
 
-        def draw_mask(rate: float, width: int) -> Tensor | None:
+        def draw_mask(rate: float, width: int) -> _Mask:
             return nn.dropout(array.ones([batch, width], inputs.dtype), rate) if rate else None
 
         return draw_mask(self.dropout, size), draw_mask(self.recurrent_dropout, self.units)
@@ -153,17 +154,15 @@ class GatedCell(AbstractRNNCell):
         """Draw new dropout masks in each step again."""
         self._held = None
 
-    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+    def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute the part of the gates that depends on the inputs [..., features]."""
         raise NotImplementedError
 
-    def advance(
-        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output and the next states from the result of `project` and the states."""
         raise NotImplementedError
 
-    def _product(self, inputs: TensorLike, keep: Tensor | None, bias: Tensor | None) -> Tensor:
+    def _product(self, inputs: TensorLike, keep: _Mask, bias: Tensor | None) -> Tensor:
         if keep is not None:
             inputs = inputs * (keep if inputs.ndim == 2 else array.expand_dims(keep, 1))
         product = products.dot(inputs, self.kernel)  # type: ignore[attr-defined]
@@ -255,13 +254,11 @@ class SimpleRNNCell(GatedCell):
             units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
         )
 
-    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+    def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute `inputs @ kernel + bias`."""
         return self._product(inputs, keep, self.bias)
 
-    def advance(
-        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, which is also the next state."""
         state = states[0] if keep is None else states[0] * keep
         output = self.activation(projected + math.matmul(state, self.recurrent_kernel))  # type: ignore[attr-defined]
@@ -350,16 +347,14 @@ class GRUCell(GatedCell):
     def _bias_shape(self) -> tuple[int, ...]:
         return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
 
-    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+    def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute `inputs @ kernel + bias`."""
         bias = self.bias
         if bias is not None and self.reset_after:
             bias = bias[0]
         return self._product(inputs, keep, bias)
 
-    def advance(
-        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, which is also the next state."""
         before = states[0]
         state = before if keep is None else before * keep
@@ -489,13 +484,11 @@ class LSTMCell(GatedCell):
 
         return initialize
 
-    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+    def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute `inputs @ kernel + bias`."""
         return self._product(inputs, keep, self.bias)
 
-    def advance(
-        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, and the output and the memory as the next states."""
         before, memory = states
         state = before if keep is None else before * keep

@@ -90,12 +90,12 @@ class JaxLayer(Layer):
             self._init_takes = _parameters(init_fn, "init_fn", ("rng", "inputs", "training"))
         elif needs_weights and params is None and (state is None or not self.has_state):
             raise ValueError(
-                "`init_fn`, `params` and `state` cannot all be `None`. A layer that is loaded from a file needs "
+                "`init_fn`, `params` and `state` cannot all be `None`. A layer that is read from a file needs "
                 "`init_fn`, because its configuration does not contain the arrays of `params`."
             )
         if state is not None and not self.has_state:
             raise ValueError(
-                "`state` was passed, but `call_fn` has no parameter `state`. Add it, or leave out `state`."
+                "`state` was passed, but `call_fn` has no argument `state`. Add it, or leave out `state`."
             )
         self._seed = seed
         self.seed_generator = SeedGenerator(seed) if "rng" in self._call_takes else None
@@ -311,7 +311,7 @@ def _parameters(function: object, argument: str, allowed: tuple[str, ...]) -> li
         raise ValueError(f"`{argument}` must take the argument `inputs`, and takes {names}.")
     if unknown:
         raise ValueError(
-            f"`{argument}` has the required parameter `{unknown[0]}`, but may only have {list(allowed)}."
+            f"`{argument}` takes the argument `{unknown[0]}`, but may only take {list(allowed)}."
         )
     return [n for n in names if n in allowed]
 

@@ -46,7 +46,7 @@ class _Stretch(RandomImageLayer):
             factor = float(scale)
         except TypeError:
             raise NotImplementedError(
-                f"{type(self).__name__} returns images of a different size each time, but XLA compiles for one size. Use "
+                f"{type(self).__name__} returns images of another size every time, but XLA compiles for one size. Use "
                 "it in Dataset.map, which does not compile it, or compile the model with run_eagerly=True."
             ) from None
         if self.along == "height":
