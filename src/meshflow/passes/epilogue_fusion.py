@@ -32,14 +32,7 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
 
 
 class _Chain(NamedTuple):
-    """Steps that follow an equation.
-
-    Attributes:
-      parts: Indices of their equations.
-      epilogue: Names of the steps.
-      operands: Values that the steps read.
-      result: Result of the last step.
-    """
+    """Steps that follow an equation: their indices, names and operands, and the last result."""
 
     parts: list[int]
     epilogue: list[str]
