@@ -72,7 +72,7 @@ def test_litert(model, tmp_path, monkeypatch):
     with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):
         tf.profiler.profile_model(path, {"x": np.zeros((1, 8, 8, 1))})
     path.write_bytes(b"\0" * 64)
-    with pytest.raises(tf.errors.DataLossError, match=r"is no \.tflite file"):
+    with pytest.raises(tf.errors.DataLossError, match=r"is not a \.tflite file"):
         tf.profiler.profile_model(path)
 
 

@@ -1,4 +1,4 @@
-"""An operator of a deployed model, with what it costs."""
+"""Operators of a deployed model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Operator:
     """An operator and its costs.
 
     Attributes:
-      name: its own.
-      kind: what it computes.
-      calls: for each run of the model.
-      seconds: for each run of the model.
-      first_seconds: in the first run, or None where it is not known.
-      bytes: of its results, for XLA of its operands, too; None where it is not known.
+      name: Name of the operator.
+      kind: Its operation.
+      calls: Calls per run of the model.
+      seconds: Seconds per run of the model.
+      first_seconds: Seconds in the first run, None if unknown.
+      bytes: Bytes of its results, with XLA also of its operands; None if unknown.
     """
 
     name: str
