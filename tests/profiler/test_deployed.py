@@ -66,7 +66,7 @@ def test_litert(model, tmp_path, monkeypatch):
         "call",
         lambda *given, call=litert._Library.call: (spied.append(given[1]), call(*given)),
     )
-    monkeypatch.setattr(litert, "_timed", lambda run, count: (spied.append("timed"), 0.5)[1])
+    monkeypatch.setattr(litert, "measure_seconds", lambda run, count: (spied.append("timed"), 0.5)[1])
     assert tf.profiler.profile_model(path, runs=2).seconds == 0.5
     assert spied[:2] == ["timed"] * 2 and "timed" not in spied[2:] and "StartProfiler" in spied
     with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):

@@ -27,7 +27,7 @@ from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.profiler import deployed_page
 from meshflow.profiler.description import describe
 from meshflow.profiler.litert import profiled as by_litert
-from meshflow.profiler.operators import Operator
+from meshflow.profiler.operators import Operator, measure_seconds
 from meshflow.profiler.report import instruction_of
 from meshflow.saved_model.loading import (
     TENSORRT_FILE,
@@ -177,13 +177,6 @@ def _feed(specs: Mapping[str, tuple[Any, Any]], inputs: Mapping[str, Any] | None
     return {n: np.zeros(sizes[n], dtype) for n, (_, dtype) in specs.items()}
 
 
-def _timed(run: Callable[[], object], count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        run()
-    return (time.perf_counter() - start) / count
-
-
 _PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
 _NUMPY = {"float": "float32", "double": "float64"}
 
@@ -211,8 +204,8 @@ def _by_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) -> DeployedP
     feed = _feed(specs, inputs, batch)
     # Recording small nodes takes longer than running them, so total times are measured without
     # recording.
-    first = _timed(lambda: session.run(None, feed), 1)
-    seconds = _timed(lambda: session.run(None, feed), runs)
+    first = measure_seconds(lambda: session.run(None, feed), 1)
+    seconds = measure_seconds(lambda: session.run(None, feed), runs)
     with tempfile.TemporaryDirectory() as folder:
         recorded = _session(runtime, path, str(Path(folder) / "nodes"))
         for _ in range(runs + 1):
@@ -256,7 +249,7 @@ def _by_xla(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
         jax.block_until_ready([t._value for t in function(**feed).values()])
 
     first, first_times = _traced(run, 1)
-    seconds = _timed(run, runs)
+    seconds = measure_seconds(run, runs)
     _, later_times = _traced(run, runs)
     operators = _of_xla(later_times, first_times, runs)
     device = jax.devices()[0].device_kind
@@ -271,7 +264,7 @@ def _traced(run: Callable[[], object], runs: int) -> tuple[float, _Times]:
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
         with _alone(), jax.profiler.trace(folder, profiler_options=options):
-            seconds = _timed(run, runs)
+            seconds = measure_seconds(run, runs)
         return seconds, _of_trace(folder)
 
 

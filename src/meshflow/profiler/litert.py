@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.environment import extras
 from meshflow.environment.types import ArrayLike
-from meshflow.profiler.operators import Operator
+from meshflow.profiler.operators import Operator, measure_seconds
 
 __all__ = ["profiled"]
 
@@ -194,14 +194,11 @@ def _whole(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, fl
     load_seconds = time.perf_counter() - start
     for details, array in zip(interpreter.get_input_details(), feed, strict=True):
         interpreter.set_tensor(details["index"], array)
-    return load_seconds, _timed(interpreter.invoke, 1), _timed(interpreter.invoke, runs)
-
-
-def _timed(run: Callable[[], Any], count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        run()
-    return (time.perf_counter() - start) / count
+    return (
+        load_seconds,
+        measure_seconds(interpreter.invoke, 1),
+        measure_seconds(interpreter.invoke, runs),
+    )
 
 
 # ---- the C library -------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""Operators of a deployed model."""
+"""Operators of a deployed model, and the measurement of its calls."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "measure_seconds"]
 
 
 @dataclasses.dataclass
@@ -26,3 +28,11 @@ class Operator:
     seconds: float
     first_seconds: float | None = None
     bytes: int | None = None
+
+
+def measure_seconds(run: Callable[[], object], count: int) -> float:
+    """Return the mean seconds of `count` calls."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count
