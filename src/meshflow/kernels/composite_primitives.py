@@ -65,9 +65,7 @@ def register(
 def in_front(arrays: Sequence[Array], axes: Sequence[int | None]) -> list[Array]:
     """Move the batch axis of a vmapped primitive's operands to the front.
 
-    Args:
-      arrays: The operands.
-      axes: Index of the batch axis of each; None for operands without, which are broadcast.
+    Operands without a batch axis (None) are broadcast.
     """
     count = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
     return [

@@ -126,10 +126,6 @@ def register() -> None:
 def losses(logits: Array, index: Array) -> list[Array]:
     """Compute `-log(softmax(logits)[index])` and the residuals of its gradient.
 
-    Args:
-      logits: Floating-point array [..., classes].
-      index: Integers in [0, classes), [...].
-
     Returns:
       The losses, the maximum logits, and the logarithms of the sums of exponentials relative to
       these.
@@ -140,11 +136,6 @@ def losses(logits: Array, index: Array) -> list[Array]:
 def tangents(logits: Array, index: Array, high: Array, total: Array, tangent: Array) -> Array:
     """Compute the tangents of the losses, linear in a tangent of the logits.
 
-    Args:
-      logits: Argument of `compute_losses`.
-      index: Argument of `compute_losses`.
-      high: Second result of `compute_losses`.
-      total: Third result of `compute_losses`.
-      tangent: Tangent of the logits.
+    The arguments are those of `compute_losses`, its last two results, and a tangent of the logits.
     """
     return tangent_p.bind(logits, index, high, total, tangent, dtype=logits.dtype)

@@ -109,10 +109,7 @@ class Code(NamedTuple):
 def fast(operands: Avals, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that computes a fused convolution by one handler, or None.
 
-    Args:
-      operands: Types of image, kernel, operands of the epilogue and packed kernel.
-      out: Type of the result.
-      parameters: Parameters of the primitive.
+    `operands` are the types of image, kernel, operands of the epilogue and packed kernel.
     """
     plan = code(operands, out, parameters)
     if plan is None:
@@ -136,13 +133,7 @@ def fast(operands: Avals, out: Aval, parameters: dict[str, Any]) -> HandlerCall 
 
 
 def code(operands: Avals, out: Aval, parameters: dict[str, Any]) -> Code | None:
-    """Plan a fused convolution by one handler; return None to use XLA's code.
-
-    Args:
-      operands: Types of the operands, as in `choose_convolution`.
-      out: Type of the result.
-      parameters: Parameters of the primitive.
-    """
+    """Plan a fused convolution by one handler; return None to use XLA's code."""
     if parameters["packed"]:
         operands = operands[:-1]
     image, kernel = operands[:2]

@@ -35,13 +35,7 @@ def composite(image: jax.Array, gradient: jax.Array, **parameters: Any) -> list[
 
 
 def fast(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
-    """Return a function that computes both gradients by one handler, or None.
-
-    Args:
-      operands: Types of image and gradient of the result.
-      results: Types of the gradients of kernel and bias.
-      parameters: Parameters of the primitive.
-    """
+    """Return a function that computes both gradients by one handler, or None."""
     (image, gradient), kernel = operands, results[0]
     loaded = library.load()
     types = [np.dtype(a.dtype).name for a in (*operands, *results)]

@@ -257,12 +257,7 @@ class Library:
         return self._implementation(tuple(descriptor), "".join(TYPES[t] for t in types))
 
     def packed_bytes(self, descriptor: Sequence[int], types: Sequence[str]) -> int:
-        """Return the bytes of a computation's packed weights, or 0 if they are not packed.
-
-        Args:
-          descriptor: The descriptor.
-          types: NumPy names of the element types of the operands, then of the results.
-        """
+        """Return the bytes of a computation's packed weights, or 0 if they are not packed."""
         if self._packed_bytes is None:
             return 0
         integers, codes = np.array(descriptor, np.int64), "".join(TYPES[t] for t in types)

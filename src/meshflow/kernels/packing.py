@@ -23,13 +23,7 @@ packed_p = jex_core.Primitive("packed_kernel")
 
 
 def packing(operands: Avals, out: Aval, parameters: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the packing parameters of a fused convolution, or None if its kernel is not packed.
-
-    Args:
-      operands: Types of image, kernel and operands of the epilogue.
-      out: Type of the result.
-      parameters: Parameters of the convolution.
-    """
+    """Return the packing parameters of a fused convolution, or None if its kernel is not packed."""
     loaded = library.load() if jax.default_backend() == "cpu" else None
     code = None if loaded is None else epilogues.code(operands, out, parameters)
     if loaded is None or code is None:

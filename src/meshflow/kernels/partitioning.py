@@ -333,15 +333,7 @@ def local(
 
 
 def convolution(parameters: dict[str, Any], code: Code = Code()) -> Callable[[Array, Array], Array]:
-    """Return `conv_general_dilated` with fixed parameters, partitioned by the rules of this module.
-
-    Args:
-      parameters: Parameters of the primitive.
-      code: The code for one device.
-
-    Returns:
-      A function of image and kernel.
-    """
+    """Return `conv_general_dilated` with fixed parameters, partitioned by the rules of this module."""
 
     @custom_partitioning
     def conv(x: Array, k: Array, mark: Array) -> Array:

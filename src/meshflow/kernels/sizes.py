@@ -62,24 +62,12 @@ def convolution_worth_a_call(work: float) -> bool:
 
 
 def is_vectors(result: Sequence[int], work: float, dtype: np.dtype) -> bool:
-    """Check whether a product is one of a vector with a large matrix, for which XLA is faster.
-
-    Args:
-      result: Shape of the result, batch dimensions first.
-      work: Number of multiply-adds.
-      dtype: Dtype of the operands.
-    """
+    """Check whether a product is one of a vector with a large matrix, for which XLA is faster."""
     is_row = len(result) == 2 and result[0] == 1
     return is_row and work >= VECTOR_WORK and dtype == np.float32
 
 
 def placed(descriptor: Sequence[int], work: float, elements: int) -> list[int]:
-    """Return a descriptor that runs on the calling thread only, if the computation is small.
-
-    Args:
-      descriptor: Descriptor of the complete computation.
-      work: Its multiply-adds.
-      elements: Elements of its operands and result.
-    """
+    """Return a descriptor that runs on the calling thread only, if the computation is small."""
     is_inline = _thread.is_alone or work + ELEMENT_WORK * elements <= MOST_INLINE
     return descriptors.inline(descriptor) if is_inline else list(descriptor)

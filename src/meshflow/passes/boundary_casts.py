@@ -30,11 +30,7 @@ class BoundaryCasts:
     ) -> list[bool]:
         """Return for each operand whether it enters in low precision.
 
-        Args:
-          eqn: The equation.
-          regions: The programs inside it.
-          path: Path of the equation.
-          available: For each operand, whether it exists in low precision already.
+        `available` has, for each operand, whether it exists in low precision already.
         """
         requested: list[set[bool]] = [set() for _ in eqn.invars]
         for region in regions:
@@ -49,7 +45,10 @@ class BoundaryCasts:
     def results(
         self, eqn: JaxprEqn, regions: list[Region], path: Path, operands: list[bool]
     ) -> list[bool]:
-        """Return for each result whether it leaves in low precision: if all programs compute it so."""
+        """Return for each result whether it leaves in low precision: if all programs compute it so.
+
+        `operands` has, for each operand, whether it enters in low precision.
+        """
         flags = [is_float32(v) for v in eqn.outvars]
         for region in regions:
             low_inputs = [not pinned and operands[i] for i, pinned in region.feeds]

@@ -47,9 +47,7 @@ class Hoisted(NamedTuple):
 def hoist_constants(closed: ClosedJaxpr, constant_operands: Iterable[int]) -> Hoisted | None:
     """Split a program in two; return None if there is nothing to hoist.
 
-    Args:
-      closed: The program.
-      constant_operands: Indices of the operands that are the same in every call.
+    `constant_operands` are indices of the operands that are the same in every call.
     """
     jaxpr = closed.jaxpr
     indices = {jaxpr.invars[i]: i for i in constant_operands}

@@ -128,12 +128,7 @@ class _Fusion:
         )
 
     def _chain(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> _Chain:
-        """Find the longest chain of steps after an equation that no other equation follows.
-
-        Args:
-          eqn: A convolution or product.
-          axes: Feature axes of its result.
-        """
+        """Find the longest chain of steps after an equation with the feature axes `axes`."""
         value = eqn.outvars[0]
         dtype = get_aval(value).dtype
         indices: list[int] = []

@@ -49,9 +49,7 @@ def makers(eqns: Sequence[JaxprEqn]) -> dict[Atom, JaxprEqn]:
 def users(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn]) -> dict[Atom, list[int]]:
     """Map each variable to the indices of the equations that read it.
 
-    Args:
-      jaxpr: Its outputs count as reads of an additional equation with the index `len(eqns)`.
-      eqns: The equations.
+    Reads by outputs of the jaxpr have the index `len(eqns)`.
     """
     consumers: dict[Atom, list[int]] = {}
     for i, atoms in enumerate([*[eqn.invars for eqn in eqns], jaxpr.outvars]):
@@ -110,14 +108,7 @@ def bound(equation: JaxprEqn, operands: Sequence[Array]) -> list[Any]:
 def part(
     closed: ClosedJaxpr, inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[JaxprEqn]
 ) -> ClosedJaxpr:
-    """Extract some equations of a program, and the constants they read, as a program.
-
-    Args:
-      closed: The original program.
-      inputs: Variables that become its arguments.
-      outputs: Variables and literals that become its results.
-      eqns: The equations, in order.
-    """
+    """Extract some equations of a program, and the constants they read, as a program."""
     read = set(variables(itertools.chain(*(e.invars for e in eqns), outputs)))
     pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
     constants = [(v, c) for v, c in pairs if v in read]

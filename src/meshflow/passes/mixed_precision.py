@@ -92,10 +92,7 @@ def traced(
 ) -> tuple[ClosedJaxpr, list[Array], jax.tree_util.PyTreeDef]:
     """Trace a function; the arrays among its arguments are the inputs of the program.
 
-    Args:
-      fn: The function.
-      args: Positional arguments: pytrees of arrays, `jax.ShapeDtypeStruct`s and other objects.
-      kwargs: Keyword arguments.
+    Arguments are pytrees of arrays, `jax.ShapeDtypeStruct`s and other objects.
 
     Returns:
       The program, the arrays that it reads, and the structure of its results.

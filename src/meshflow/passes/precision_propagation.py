@@ -100,12 +100,7 @@ class Precisions:
 
 
 def propagate_precision(jaxpr: Jaxpr, lists: PrecisionLists) -> Precisions:
-    """Decide the precision of every equation.
-
-    Args:
-      jaxpr: An open jaxpr.
-      lists: Precision of each primitive.
-    """
+    """Decide the precision of every equation."""
     graph = _Graph(lists)
     outer: dict[Atom, _Producers] = {v: (None,) for v in [*jaxpr.constvars, *jaxpr.invars]}
     graph.pin(graph.walk(jaxpr, outer, ()))

@@ -42,12 +42,7 @@ class Run(NamedTuple):
 def stacked(closed: ClosedJaxpr, min_layers: int = 4) -> Callable[..., list[Any]]:
     """Convert runs of equal layers to loops; return the program as a function of arrays.
 
-    Args:
-      closed: The program.
-      min_layers: Minimum number of layers of a loop.
-
-    Returns:
-      A function with the program's operands and results.
+    Only runs of at least `min_layers` layers are converted.
     """
     jaxpr = closed.jaxpr
     runs = equal_runs(jaxpr, min_layers)
@@ -77,12 +72,7 @@ def stacked(closed: ClosedJaxpr, min_layers: int = 4) -> Callable[..., list[Any]
 
 
 def equal_runs(jaxpr: Jaxpr, min_length: int = 4) -> list[Run]:
-    """Find the runs of equal equations in a program.
-
-    Args:
-      jaxpr: The program.
-      min_length: Minimum number of equations of a run.
-    """
+    """Find the runs of equal equations in a program."""
     keys = {i: _key(eqn) for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name in _UNITS}
     runs: list[Run] = []
     covered: set[int] = set()

@@ -62,10 +62,6 @@ def _read_before(product: JaxprEqn, producers: dict[Atom, JaxprEqn]) -> JaxprEqn
 def _swapped(product: JaxprEqn, transpose: JaxprEqn) -> tuple[JaxprEqn, JaxprEqn | None]:
     """Exchange the operands of a product, and shorten the transposition of its result.
 
-    Args:
-      product: The product.
-      transpose: The transposition, the only equation that reads the product.
-
     Returns:
       Two equations, the second None if it is unnecessary. Both are unchanged if rows of the product
       are rows of the transposed result.

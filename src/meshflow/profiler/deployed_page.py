@@ -52,15 +52,7 @@ def _micro(seconds: float) -> float:
 
 
 def write_page(profile: Any, path: StrPath) -> str:
-    """Write the page of a `DeployedProfile`.
-
-    Args:
-      profile: The profile.
-      path: Path of the file, local or in an object store.
-
-    Returns:
-      The path.
-    """
+    """Write the page of a `DeployedProfile`, locally or to an object store; return the path."""
     path = os.fspath(path)
     with replacing(path, "w") as file:
         file.write(page(profile))

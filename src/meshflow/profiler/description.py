@@ -76,11 +76,7 @@ def worker_name() -> str:
 
 
 def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
-    """Return the description of this process for the file next to its trace.
-
-    Args:
-      memory: Samples taken while the trace was recorded.
-    """
+    """Return the description of this process for the file next to its trace."""
     programs: dict[str, dict[str, Any]] = {}
     mesh: dict[str, int] = {}
     devices: list[dict[str, Any]] = []

@@ -169,15 +169,7 @@ def _description(folder: str, stem: str) -> dict[str, Any]:
 
 
 def write_page(folder: str, report: Report | None = None) -> str:
-    """Write the page of a profile to a folder.
-
-    Args:
-      folder: The folder.
-      report: The profile; default: the one in the folder.
-
-    Returns:
-      Path of the page.
-    """
+    """Write the page of a profile to a folder, by default of the profile in it; return its path."""
     report = report or load(folder)
     path = gfile.join(folder, PAGE)
     with replacing(path, "w") as file:

@@ -37,11 +37,7 @@ Found = tuple[float, float, float, list[Operator], str]
 def profiled(path: str, inputs: Mapping[str, ArrayLike] | None, runs: int, batch: int) -> Found:
     """Run a model and measure its operators.
 
-    Args:
-      path: Path of the file.
-      inputs: Arrays by name, or None for zeros.
-      runs: Number of calls after the first one.
-      batch: Size of unknown dimensions.
+    `batch` is the size of unknown dimensions; without `inputs`, the model reads zeros.
 
     Returns:
       Seconds to load, seconds of the first and of a later call, operators, and a note on missing

@@ -35,9 +35,7 @@ _ORDER = ("compute", "comm", "waiting", "input", "compile", *HOST_PARTS, "idle")
 def page(report: Report, folder: str = "") -> str:
     """Return the page as HTML.
 
-    Args:
-      report: The profile.
-      folder: Folder of the page; '' for the folder of the traces.
+    `folder` is the folder of the page; '' is the folder of the traces.
     """
     return filled("page", _title(report.name), _data(report, folder))
 

@@ -108,10 +108,7 @@ def _instruction(
 
 
 def layer_of(source: str) -> tuple[str, bool]:
-    """Return the layer of an operation, and whether it belongs to the backward pass.
-
-    Args:
-      source: Name of the operation in a compiled program, with scopes and JAX's transformations.
+    """Return the layer of an operation's full name, and whether it is in the backward pass.
 
     Example:
       >>> layer_of("jit(train_step)/model/dense/jvp()/dot_general")

@@ -52,10 +52,6 @@ def one_line(report: Report) -> str:
 def difference(before: Report, after: Report) -> tuple[str, Table]:
     """Compare two profiles.
 
-    Args:
-      before: The first profile.
-      after: The second profile.
-
     Returns:
       A sentence with the largest change, and a table of the mean step by part.
     """
