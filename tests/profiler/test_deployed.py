@@ -66,13 +66,13 @@ def test_litert(model, tmp_path, monkeypatch):
         "call",
         lambda *given, call=litert._Library.call: (spied.append(given[1]), call(*given)),
     )
-    monkeypatch.setattr(litert, "_timed", lambda run, count: (spied.append("timed"), 0.5)[1])
+    monkeypatch.setattr(litert, "measure_seconds", lambda run, count: (spied.append("timed"), 0.5)[1])
     assert tf.profiler.profile_model(path, runs=2).seconds == 0.5
     assert spied[:2] == ["timed"] * 2 and "timed" not in spied[2:] and "StartProfiler" in spied
     with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):
         tf.profiler.profile_model(path, {"x": np.zeros((1, 8, 8, 1))})
     path.write_bytes(b"\0" * 64)
-    with pytest.raises(tf.errors.DataLossError, match=r"is no \.tflite file"):
+    with pytest.raises(tf.errors.DataLossError, match=r"is not a \.tflite file"):
         tf.profiler.profile_model(path)
 
 

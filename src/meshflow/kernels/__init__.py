@@ -1,7 +1,8 @@
-"""CPU kernels: oneDNN behind JAX's own primitives, by XLA's foreign function interface.
+"""CPU kernels: oneDNN and C++ code, called by XLA's foreign function interface.
 
-`library` finds and loads the compiled handlers, `descriptors` describes a computation to them,
-`lowerings` decides what they run. Without them everything is compiled by XLA alone.
+`library` finds and loads the compiled handlers, `descriptors` describes a computation to them, and
+`lowerings` decides which of JAX's primitives they compute. Without the handlers, XLA compiles all
+computations.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// The XLA FFI handler for Adam's update of a variable and of its two averages, in place: one pass over memory,
-// and nothing to compile for each shape. Products are fused into sums where XLA's code fuses them.
+// XLA FFI handler for Adam's update of a variable and its two averages, in place: one pass over memory, and
+// no compilation for each shape. Products are fused into sums where XLA's code fuses them.
 
 #include <immintrin.h>
 
@@ -17,8 +17,8 @@ using meshflow::has;
 using meshflow::Level;
 using meshflow::Worker;
 
-constexpr int64_t kLeast = 1 << 20;  // elements that are worth a team of threads
-constexpr int64_t kBlock = 1 << 14;  // that a thread of it takes
+constexpr int64_t kLeast = 1 << 20;  // elements from which a team of threads is worthwhile
+constexpr int64_t kBlock = 1 << 14;  // elements per block of a thread
 
 struct Settings {
   float first, second, rate, epsilon;
@@ -85,7 +85,7 @@ using Array = ffi::Buffer<ffi::F32>;
 using Number = ffi::BufferR0<ffi::F32>;
 using Result = ffi::Result<Array>;
 
-// XLA gives operands and results the same memory, or copies of it.
+// XLA passes operands and results in the same memory, or copies of it.
 ffi::Error execute(Array variable, Array gradient, Array mean, Array square, Number first, Number second, Number rate,
                    Result new_variable, Result new_mean, Result new_square, float epsilon) {
   return handled("meshflow_adam", [&]() -> ffi::Error {

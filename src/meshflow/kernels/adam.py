@@ -1,7 +1,7 @@
-"""Adam's update of a variable as a primitive with a handler on CPUs.
+"""Adam's update of a variable, as a primitive with a CPU handler.
 
-XLA compiles three loops for every shape of a variable, a third of what a network's first step takes to
-compile; the handler compiles nothing, and takes one pass over memory where XLA's loops take three.
+XLA compiles three loops for every shape of a variable, which is a third of the time to compile a
+network's first step. The handler needs no compilation and one pass over memory instead of three.
 """
 
 from __future__ import annotations
@@ -12,31 +12,35 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ArrayLike
 from meshflow.kernels import library
 from meshflow.kernels.composite_primitives import register as register_composite
+from meshflow.kernels.library import Avals, HandlerCall
 
-# Operands: the variable, its gradient, the means of gradients and of their squares, all of one shape, and scalars:
-# one less each decay, and the rate. Parameter `epsilon`. Results: the variable and the means, moved.
+# Operands: the variable, its gradient, the means of gradients and of their squares, all of one
+# shape; scalars: 1 - decay of each mean, and the learning rate. Parameter: `epsilon`. Results: the
+# updated variable and means.
 update_p = jex_core.Primitive("adam_update")
 update_p.multiple_results = True
 
 
-def _update(
-    var: Any, grad: Any, mean: Any, square: Any, first: Any, second: Any, rate: Any, *, epsilon: Any
-) -> list[Any]:
-    mean = mean + (grad - mean) * first
-    square = square + (grad * grad - square) * second
+def _update(*operands: Array, epsilon: float) -> list[Array]:
+    var, grad, mean, square, mean_rate, square_rate, rate = operands
+    mean = mean + (grad - mean) * mean_rate
+    square = square + (grad * grad - square) * square_rate
     return [var - rate * mean / (jnp.sqrt(square) + epsilon), mean, square]
 
 
-def _abstract(var: Any, grad: Any, mean: Any, square: Any, *_: Any, **__: Any) -> list[Any]:
-    return [var.strip_weak_type(), mean.strip_weak_type(), square.strip_weak_type()]
+def _abstract(*avals: jax.core.ShapedArray, epsilon: float) -> list[jax.core.AbstractValue]:
+    var, _, mean, square, *_ = avals
+    return [a.strip_weak_type() for a in (var, mean, square)]
 
 
-def _choose(operands: Any, results: Any, parameters: Any) -> Any:
-    """A function that calls the handler in place, or None where XLA's code is taken."""
+def _choose(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
+    """Return a function that calls the handler in place, or None to use XLA's code."""
     if any(np.dtype(a.dtype) != np.float32 for a in operands):
         return None
     loaded = library.load()
@@ -48,27 +52,35 @@ def _choose(operands: Any, results: Any, parameters: Any) -> Any:
 
 
 def register() -> None:
-    """Makes the primitive known to JAX."""
+    """Register the primitive with JAX."""
     register_composite(update_p, _update, _abstract, _choose)
 
 
 def updated(
-    var: Any, grad: Any, mean: Any, square: Any, first: Any, second: Any, rate: Any, epsilon: float
-) -> list[Any]:
-    """`mean + (grad - mean) * first`, `square + (grad^2 - square) * second`, and the variable that these move.
+    var: Array,
+    grad: Array,
+    mean: Array,
+    square: Array,
+    mean_rate: ArrayLike,
+    square_rate: ArrayLike,
+    rate: ArrayLike,
+    epsilon: float,
+) -> list[Array]:
+    """Update a variable and the means of its gradients and of their squares.
 
     Args:
-      var: an array.
-      grad: its gradient, of the same shape and dtype, as `mean` and `square`.
-      mean: the mean of gradients so far.
-      square: the mean of their squares.
-      first: 1 less the decay of `mean`, a scalar of that dtype, as `second` and `rate`.
-      second: the same of `square`.
-      rate: what the step is multiplied by.
-      epsilon: what is added to the root of `square`.
+      var: The variable.
+      grad: Its gradient, of the same shape and dtype, like `mean` and `square`.
+      mean: Mean of the previous gradients.
+      square: Mean of their squares.
+      mean_rate: 1 - decay of `mean`, a scalar.
+      square_rate: 1 - decay of `square`, a scalar.
+      rate: Learning rate, a scalar.
+      epsilon: Added to the root of the mean square.
 
     Returns:
-      `var - rate * mean / (sqrt(square) + epsilon)`, and the new `mean` and `square`.
+      `var - rate * mean / (sqrt(square) + epsilon)`, `mean + (grad - mean) * mean_rate` and `square
+      + (grad^2 - square) * square_rate`; the first is computed with the new means.
     """
-    scalars = [jnp.asarray(x, var.dtype) for x in (first, second, rate)]
+    scalars = [jnp.asarray(x, var.dtype) for x in (mean_rate, square_rate, rate)]
     return update_p.bind(var, grad, mean, square, *scalars, epsilon=float(epsilon))

@@ -1,12 +1,12 @@
-// A tile product adds 16 x 16 sums of 32 products each. Here a tile of the result is 16 neighbouring
-// places x 16 features, and the 32 terms are channels: in a packed copy of the image whose rows are
-// widened by the padding, a tap of the kernel only shifts the tile that is read.
+// A tile product adds 16 x 16 sums of 32 products each. Here a tile of the result has 16 neighboring
+// positions x 16 features, and the 32 terms are channels: in a packed copy of the image with padded rows, a
+// tap of the kernel only shifts the tile that is read.
 //
-// Rows need not be a multiple of 16 wide: several images are packed side by side, place by place, until
-// 16 neighbours are images times places. Each task owns rows of such a group. Its packed rows
-// and packed kernels of some panels of 32 features stay in the second-level cache, 32 channels of a kernel
-// in the first, and 2 x 2 tiles of sums in registers. Sums are written when all panels have theirs: lines of
-// memory that are neighbours are fetched ahead, others are waited for.
+// The width of a row need not be a multiple of 16: several images are packed interleaved by position, until
+// 16 neighbors are images times positions. Each task computes rows of such a group. Its packed rows and the
+// packed kernels of some panels of 32 features remain in the second-level cache, 32 channels of a kernel in
+// the first, and 2 x 2 tiles of sums in registers. Sums are written when all panels are complete, because the
+// hardware prefetches neighboring cache lines.
 
 #include "amx.h"
 
@@ -23,33 +23,33 @@
 namespace meshflow {
 namespace {
 
-constexpr int64_t kPlace = 64;                                  // bytes of 32 channels of a place
-// Bytes of packed rows, and where the second-level cache does not hold the kernel, so that it is read from
-// memory for every task.
+constexpr int64_t kPlace = 64;                                  // bytes of 32 channels of a position
+// Maximum bytes of packed rows; more if the kernel exceeds kHeld bytes: then it does not fit in the
+// second-level cache and every task reads it from memory.
 constexpr int64_t kPacked = 400 << 10, kMorePacked = 1 << 20, kHeld = 2 << 20;
 constexpr int64_t kLongSum = 2304;  // terms of a sum
-constexpr int64_t kPairs = 2;  // pairs of tiles that share what the first-level cache has of the kernel
-constexpr int64_t kSums = kPairs * 4 * kTile + 128;  // bytes of their sums with 32 features, out of step
-// Panels of the kernel that are taken for the same tiles before these are written: what the second-level
-// cache holds of them beside the rows, and no more than this many.
+constexpr int64_t kPairs = 2;  // pairs of tiles that share the part of the kernel in the first-level cache
+constexpr int64_t kSums = kPairs * 4 * kTile + 128;  // bytes of their sums with 32 features, skewed
+// Bytes and maximum number of kernel panels computed for the same tiles before these are written; the panels
+// share the second-level cache with the rows.
 constexpr int64_t kHeldPanels = 1200 << 10, kMostPanels = 16;
 
 int64_t up(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
-// How the work is divided.
+// The division of the work into tasks.
 struct Division {
-  int64_t images;            // of a group, packed side by side
-  int64_t tiles;             // of 16 places in a row of the result
-  int64_t places;            // in a packed row
-  int64_t rows, packed;      // rows of the result per task, and of the image that they read
+  int64_t images;            // images per group, interleaved
+  int64_t tiles;             // tiles of 16 positions in a row of the result
+  int64_t places;            // positions in a packed row
+  int64_t rows, packed;      // rows of the result per task, and rows of the image that they read
   int64_t channels, panels;  // blocks of 32
-  int64_t together;          // panels that are taken for the same tiles
+  int64_t together;          // panels computed for the same tiles before writing
   int64_t groups, bands;     // tasks: groups of images x bands of rows
 
   Division(const Convolution& s, int threads) : channels(up(s.channels, 32)), panels(up(s.features, 32)) {
     double least = 0;
     for (int64_t n : {1, 2, 4, 8, 16}) {
-      // Places of a strided row are neighbours of one image, or of 16.
+      // Positions of a strided row must be neighbors within one image, or across 16.
       if (n > s.batch || (s.strides[1] > 1 && n > 1 && n < 16)) continue;
       int64_t across = up(s.columns * n, 16);
       double cost = double(across * up(s.batch, n)) / (s.columns * s.batch);
@@ -57,7 +57,7 @@ struct Division {
       if (across % 2) cost *= 1 + 0.5 * (s.taps[0] - 1) / (s.rows * s.taps[0]);
       if (least == 0 || cost < least * 0.999) least = cost, images = n, tiles = across;
     }
-    // Tiles behind the last column read, too.
+    // Tiles after the last column also read the row.
     int64_t last = up(tiles * 16, images) - 1;
     places = (last * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1) * images;
     groups = up(s.batch, images);
@@ -88,7 +88,7 @@ __m512i load(__mmask32 there, const float* from) {
   return Tiles::narrow(high, low);
 }
 
-// Packs 32 channels x 32 features of a tap: two tiles of 16 pairs of channels x 16 features.
+// Packs 32 channels x 32 features of a tap: two tiles of 16 channel pairs x 16 features.
 template <typename Tiles, typename T>
 void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t features, char* to) {
   __m512i low[16], high[16];
@@ -101,7 +101,7 @@ void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t fea
       interleave(even, odd, &low[j], &high[j]);
     }
   } else {
-    // Pairs of channels lie together: a row is a feature.
+    // The channels of a pair are adjacent: a row is a feature.
     for (int64_t j = 0; j < 16; ++j) {
       __mmask32 first = j < features ? mask(channels) : 0, second = j + 16 < features ? mask(channels) : 0;
       low[j] = load<Tiles>(first, from + j * s.kernel[3]);
@@ -115,7 +115,7 @@ void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t fea
   }
 }
 
-// Packs all taps of 32 channels x 32 features, by one of the threads of a team.
+// Packs all taps of 32 channels x 32 features, on one thread of a team.
 template <typename Tiles>
 void pack_kernel(const Convolution& s, const Division& d, const void* kernel, char* packed) {
 #pragma omp for schedule(static) collapse(2)
@@ -141,7 +141,7 @@ struct Task {
   const char* kernel;
   const Epilogue& epilogue;
   void* result;
-  int64_t first, images, row, rows;  // of the batch; of the result
+  int64_t first, images, row, rows;  // images of the batch; rows of the result
   char *sums, *packed;
 
   int64_t top() const { return row * s.strides[0] - s.low[0]; }
@@ -178,13 +178,13 @@ struct Task {
     }
   }
 
-  // Two tiles of places, neighbours in the task's order, or the last one alone.
+  // Two tiles of positions that are neighbors in the task's order, or the last single one.
   struct Pair {
-    const char *a, *b;       // where they begin in the packed rows
-    int64_t from, to;        // rows of the kernel that meet the image
+    const char *a, *b;       // their starts in the packed rows
+    int64_t from, to;        // rows of the kernel inside the image
   };
 
-  // Adds to the sums of a pair with 32 features what 32 channels give.
+  // Adds the products of 32 channels to the sums of a pair with 32 features.
   template <bool two>
   void add(const Pair& pair, int64_t c, const char* weights, char* sums) {
     int64_t step = s.strides[1] > 1 && d.images == 1 ? s.strides[1] * kPlace : kPlace;
@@ -228,9 +228,9 @@ struct Task {
     }
   }
 
-  // Writes the sums of a tile with some panels: whole places, as memory likes neighbours.
+  // Writes the sums of a tile with some panels: complete positions, because contiguous writes are faster.
   void write(const char* sums, int64_t number, int64_t panel, int64_t panels) {
-    // 16 places are some columns, each of all images of the group.
+    // The 16 positions are some columns, each of all images of the group.
     int64_t across = 16 / d.images, y = row + number / d.tiles, x = number % d.tiles * across;
     int64_t at = first * s.result[0] + y * s.result[1] + x * s.result[2];
     across = std::min(across, s.columns - x);
@@ -240,7 +240,7 @@ struct Task {
           write(sums + p * kSums + (i * d.images + n) * 64, panel + p, at + i * s.result[2] + n * s.result[0]);
   }
 
-  // Writes 32 features of a place.
+  // Writes 32 features of a position.
   void write(const char* sums, int64_t panel, int64_t at) {
     int64_t left = s.features - panel * 32;
     __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
@@ -257,7 +257,7 @@ struct Task {
     }
   }
 
-  // Rows of the kernel that meet the image at a row of the result.
+  // Rows of the kernel that are inside the image, for a row of the result.
   void meets(int64_t y, int64_t* from, int64_t* to) const {
     int64_t at = y * s.strides[0] - s.low[0], step = s.dilations[0];
     *from = std::clamp<int64_t>(up(std::max<int64_t>(-at, 0), step), 0, s.taps[0]);
@@ -301,7 +301,7 @@ struct Task {
 }  // namespace
 
 bool suits(const Convolution& s, bool has_epilogue) {
-  // Packing and writing are a large part where sums are short: worth it for what is done on the way.
+  // Packing and writing dominate for short sums, which pay off only if an epilogue is fused.
   bool alone = !has_epilogue && s.strides[0] * s.strides[1] == 1;
   if (alone && s.channels * s.taps[0] * s.taps[1] < kLongSum) return false;
   bool wide = s.channels >= 32 && s.features >= 32 && (s.channels % 32 == 0 || s.channels >= 96);
@@ -349,7 +349,7 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
 
 }  // namespace meshflow
 
-// For tests: sums += left right for one tile; 0 where there are none.
+// For tests: sums += left * right for one tile; returns 0 if there are no tiles.
 extern "C" int meshflow_tile_product(const void* left, const void* right, float* sums) noexcept {
   using namespace meshflow;
   if (!permitted()) return 0;
@@ -366,7 +366,7 @@ extern "C" int meshflow_tile_product(const void* left, const void* right, float*
   return 1;
 }
 
-#else  // a compiler that does not know the tiles
+#else  // for compilers without support for tiles
 
 extern "C" int meshflow_tile_product(const void*, const void*, float*) noexcept { return 0; }
 

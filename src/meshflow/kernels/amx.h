@@ -1,5 +1,4 @@
-// Two-dimensional convolutions in bfloat16 and the gradients of their kernels, on the processor's matrix
-// tiles (AMX).
+// Two-dimensional convolutions in bfloat16 and the gradients of their kernels, on matrix tiles (AMX).
 
 #pragma once
 
@@ -10,50 +9,50 @@
 
 namespace meshflow {
 
-// Sizes, and strides in elements; channels lie together (stride 1) in image and result.
+// Sizes, and strides in elements; channels are contiguous (stride 1) in image and result.
 struct Convolution {
   int64_t batch, channels, features;               // of the image; of the result
   int64_t height, width, rows, columns;            // of the image; of the result
-  int64_t taps[2], strides[2], dilations[2], low[2];  // the kernel's extent, and how it moves
+  int64_t taps[2], strides[2], dilations[2], low[2];  // extent of the kernel, strides, dilations, leading padding
   int64_t image[3], result[3];                     // strides: batch, y, x
   int64_t kernel[4];                               // strides: y, x, in, out; one of the last two is 1
-  bool wide, wide_kernel;                          // whether the result is float32; whether the kernel is
+  bool wide, wide_kernel;                          // whether the result is float32; whether the kernel is float32
 };
 
-// Whether this code exists for the processor and is the faster one for these sizes.
-//   has_epilogue: whether something is done to the result.
+// Returns whether this code supports the processor and is faster for these sizes.
+//
+// has_epilogue: whether an epilogue is fused.
 bool suits(const Convolution& sizes, bool has_epilogue);
 
 size_t scratch_bytes(const Convolution& sizes, int threads);
 
-// A kernel as it is read while products are computed: how large it is, and from the caller's.
+// Packing of a kernel: its size, and the conversion from the caller's layout.
 size_t packed_bytes(const Convolution& sizes);
 void pack(const Convolution& sizes, const void* kernel, char* packed, int threads);
 
-// result[n, i, j, k] = epilogue(sum over y, x, c of
-//     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
-// The image is bfloat16, so is the kernel (when it is float32, it is rounded); the sum is float32 until it
-// is finished. A kernel that was packed before is taken from there (else null). Same bits for any number of threads.
+// result[n, i, j, k] = epilogue(sum over y, x, c of image[n, i s + y d - low, j s + x d - low, c] kernel[y,
+// x, c, k]). The image is bfloat16, and so is the kernel (float32 is rounded); sums are float32. `packed` is
+// a packed kernel or null. The bits do not depend on the number of threads.
 void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const Epilogue& epilogue,
          void* result, char* scratch, int threads);
 
-// Sizes, and strides in elements; channels lie together (stride 1) in every operand.
+// Sizes, and strides in elements; channels are contiguous (stride 1) in every operand.
 struct KernelGradient {
   int64_t batch, channels, features;               // of the image; of the result
   int64_t height, width, rows, columns;            // of the image; of the result
-  int64_t taps[2], strides[2], dilations[2], low[2];  // the kernel's extent, and how it moves
+  int64_t taps[2], strides[2], dilations[2], low[2];  // extent of the kernel, strides, dilations, leading padding
   int64_t image[3], result[3], kernel[3];          // strides: batch, y, x; the same; y, x, in channel
   bool wide;                                       // whether the kernel's gradient is float32
 };
 
-// Whether this code exists for the processor and is the faster one for these sizes.
+// Returns whether this code supports the processor and is faster for these sizes.
 bool suits(const KernelGradient& sizes, int threads);
 
 size_t scratch_bytes(const KernelGradient& sizes, int threads);
 
-// kernel[y, x, c, k] = sum over n, i, j of image[n, i s + y d - low, j s + x d - low, c] result[n, i, j, k].
-// bias[k] (of the kernel's type, or null) = sum over n, i, j of result[n, i, j, k].
-// Images and results are bfloat16, the sums are float32. Same bits for any number of threads.
+// kernel[y, x, c, k] = sum over n, i, j of image[n, i s + y d - low, j s + x d - low, c] result[n, i, j, k];
+// bias[k] (with the kernel's type, or null) = sum over n, i, j of result[n, i, j, k]. Images and results are
+// bfloat16, sums float32. The bits do not depend on the number of threads.
 void run(const KernelGradient& sizes, const void* image, const void* result, void* kernel, void* bias,
          char* scratch, int threads);
 

@@ -1,12 +1,12 @@
-// A tile product adds 16 x 16 sums of 32 products each. Here the 32 terms are 32 images of the
-// batch at one place: a tap of the kernel then only says which place of the image meets which place
-// of the result, and one packed copy of a row serves every tap. oneDNN sums over neighbouring places
-// instead and packs again for each shift; this takes half of its time.
+// A tile product adds 16 x 16 sums of 32 products each. Here the 32 terms are 32 images of the batch at one
+// position: a tap of the kernel only determines the pairs of positions of image and result, and one packed
+// copy of a row serves all taps. oneDNN sums over neighboring positions instead and packs again for each
+// shift; this takes half of its time.
 //
-// Packed, a place is one tile of 16 channels x 16 pairs of images for the image, and of 16 pairs x
-// 16 features for the result. Each task owns a block of channels x features of the gradient, whose
-// sums stay in the second-level cache while strips of the batch's rows stream by. The next row is packed
-// little by little between products: it waits for memory, they do not.
+// A packed position is one tile of 16 channels x 16 image pairs for the image, and of 16 pairs x 16 features
+// for the result. Each task computes a block of channels x features of the gradient. Its sums remain in the
+// second-level cache while strips of the batch's rows are streamed. The next row is packed in small steps
+// between products, because packing waits for memory and products do not.
 
 #include "amx.h"
 
@@ -24,7 +24,7 @@ namespace meshflow {
 namespace {
 
 constexpr int64_t kImages = 32;
-constexpr int64_t kSegment = 8, kStrip = 8;  // places whose products are added at once; that stream by together
+constexpr int64_t kSegment = 8, kStrip = 8;  // positions with products added at once; positions per strip
 constexpr int64_t kTogether = 4;  // pairs of images that are read together
 constexpr int64_t kSums = 640 << 10;  // bytes of sums per task: a third of a second-level cache
 
@@ -35,10 +35,11 @@ Blocks blocks(const KernelGradient& s, int threads) {
   return divide(s.channels, s.features, most, threads);
 }
 
-// Rows of the image that a row of the result can meet.
+// Number of rows of the image that contribute to a row of the result.
 int64_t window(const KernelGradient& s) { return (s.taps[0] - 1) * s.dilations[0] + 1; }
 
-// Places of the result in a strip, and of the image that they can meet; not many of these are met twice.
+// Number of positions of the result in a strip, and of the image that contribute to them. Neighboring strips
+// should share only few of the latter.
 int64_t strip(const KernelGradient& s) {
   return std::min(s.columns, std::max(kStrip, (s.taps[1] - 1) * s.dilations[1] / s.strides[1]));
 }
@@ -47,8 +48,8 @@ int64_t met(const KernelGradient& s) {
 }
 
 struct Scratch {
-  int64_t lines;                       // rows of the image: those that are read and those being packed
-  size_t sums, bias_sums, result, image;  // of rows: bytes of one
+  int64_t lines;                       // rows of the image that are buffered: those being read and those being packed
+  size_t sums, bias_sums, result, image;  // bytes of one row
   Scratch(const KernelGradient& s, const Blocks& b)
       : lines(window(s) + s.strides[0]),
         sums(s.taps[0] * s.taps[1] * b.channels * b.features * 4 * kTile),
@@ -58,10 +59,10 @@ struct Scratch {
   size_t bytes() const { return sums + bias_sums + 2 * result + lines * image; }
 };
 
-// Packs a row of places of up to 32 images, blocks of 32 channels each, a little at a time: a pair of tiles
-// for a block and a place, transposed for the image. A tile takes the first four of eight channels, the other
-// one the rest. Few images are read at a time, each from neighbour to neighbour: the same place of many
-// images would share sets of every cache.
+// Packs a row of positions of up to 32 images, in blocks of 32 channels, in small steps: one step packs a
+// pair of tiles for a block and a position, transposed for the image. A tile takes the first four of eight
+// channels, the other tile the rest. Few images are read at a time, in contiguous order, because the same
+// position of many images would map to the same cache sets.
 class Packing {
  public:
   static constexpr int64_t kRounds = 16 / kTogether;
@@ -99,10 +100,10 @@ class Packing {
   const bfloat16* from_ = nullptr;
   int64_t image_ = 0, place_ = 0, images_ = 0, places_ = 0, blocks_ = 0, channels_ = 0;
   char* to_ = nullptr;
-  int64_t first_ = 0, x_ = 0, c_ = 0;  // the next pairs of images, place and block
+  int64_t first_ = 0, x_ = 0, c_ = 0;  // the next image pairs, position and block
 };
 
-// Adds the products of `count` places to 32 x 32 sums.
+// Adds the products of `count` positions to 32 x 32 sums.
 template <typename Tiles>
 void multiply(char* sums, const char* image, int64_t step, const char* result, int64_t count) {
   Tiles::template load<0>(sums, 64);
@@ -125,7 +126,7 @@ void multiply(char* sums, const char* image, int64_t step, const char* result, i
   Tiles::template store<3>(sums + 3 * kTile, 64);
 }
 
-// Adds up `count` places of 32 features, as products with a tile whose first row is ones.
+// Sums `count` positions of 32 features, as products with a tile with ones in its first row.
 template <typename Tiles>
 void add_up(char* bias_sums, const char* result, int64_t count) {
   alignas(64) static const auto ones = [] {
@@ -155,11 +156,11 @@ struct Task {
   int64_t c0, k0, channels, features;  // this block, in pairs of tiles
   Scratch parts;
   char *sums, *bias_sums, *results, *images;
-  int64_t first = 0, count = 0;  // of the batch
-  int64_t begin = 0, end = 0;    // the strip's columns
-  int64_t left = 0, places = 0;  // of the image that they can meet
+  int64_t first = 0, count = 0;  // images of the batch
+  int64_t begin = 0, end = 0;    // columns of the strip
+  int64_t left = 0, places = 0;  // positions of the image that contribute to them
   Packing packing;
-  int64_t packed = 0, until = 0;  // rows of the image: the next one to pack, and the first not to
+  int64_t packed = 0, until = 0;  // rows of the image: the next one to pack, and the end
 
   Task(const KernelGradient& sizes, const Blocks& blocks, const void* x, const void* y, void* w, void* bias_gradient,
        int64_t number, char* scratch)
@@ -169,7 +170,7 @@ struct Task {
         channels(std::min(blocks.channels, pairs(sizes.channels) - c0)),
         features(std::min(blocks.features, pairs(sizes.features) - k0)), parts(sizes, blocks), sums(scratch),
         bias_sums(sums + parts.sums), results(bias_sums + parts.bias_sums), images(results + 2 * parts.result) {
-    if (c0 > 0) bias = nullptr;  // another task's
+    if (c0 > 0) bias = nullptr;  // computed by another task
     std::memset(sums, 0, parts.sums + parts.bias_sums);
   }
 
@@ -181,7 +182,7 @@ struct Task {
   char* image_row(int64_t row) { return images + row % parts.lines * parts.image; }
   char* result_row(int64_t row) { return results + row % 2 * parts.result; }
 
-  // Begins to pack what a row of the result needs.
+  // Starts to pack the rows that a row of the result needs.
   void begin_packing(int64_t row) {
     const bfloat16* from = result + first * s.result[0] + row * s.result[1] + begin * s.result[2] + k0 * 32;
     packing = Packing(false, from, s.result[0], s.result[2], count, end - begin, features, s.features - k0 * 32,
@@ -189,7 +190,7 @@ struct Task {
     packed = std::max(packed, top(row)), until = std::min(top(row) + window(s), s.height);
   }
 
-  // Packs a little; says whether there was anything to pack.
+  // Packs one step; returns whether there was anything to pack.
   bool pack() {
     while (packing.done()) {
       if (packed >= until) return false;
@@ -202,15 +203,15 @@ struct Task {
     return true;
   }
 
-  // One row of the result with one row of the image, for one row of the kernel; so many steps of packing
-  // go with each segment.
+  // Multiplies one row of the result by one row of the image, for one row of the kernel; packs `steps` steps
+  // with each segment.
   void add(int64_t row, int64_t y, int64_t steps) {
     const char *across = image_row(top(row) + y * s.dilations[0]), *down = result_row(row);
     for (int64_t k = 0; k < features; ++k)
       for (int64_t from = begin; from < end; from += kSegment)
         for (int64_t c = 0; c < channels; ++c)
           for (int64_t x = 0; x < s.taps[1]; ++x) {
-            // Places of the result whose place of the image is inside.
+            // Positions of the result for which the position of the image is inside.
             int64_t shift = x * s.dilations[1] - s.low[1], step = s.strides[1];
             int64_t inside = shift >= 0 ? 0 : (-shift + step - 1) / step;
             int64_t outside = s.width - shift <= 0 ? 0 : (s.width - shift + step - 1) / step;
@@ -223,7 +224,7 @@ struct Task {
           }
   }
 
-  // The strip's columns with some images.
+  // Processes the strip's columns for some images.
   void add_strip() {
     left = std::clamp<int64_t>(begin * s.strides[1] - s.low[1], 0, s.width);
     int64_t right = (end - 1) * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1 - s.low[1];
@@ -246,7 +247,7 @@ struct Task {
     }
   }
 
-  // Writes 32 sums, which lie four by four in a row of two tiles.
+  // Writes 32 sums, which are interleaved by four in a row of two tiles.
   void write(const char* tile, void* to, int64_t at, int64_t left) {
     __m512i a = _mm512_load_si512(tile), b = _mm512_load_si512(tile + kTile);
     __m512 low = (__m512)_mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), b);
@@ -289,7 +290,7 @@ struct Task {
 }  // namespace
 
 bool suits(const KernelGradient& s, int threads) {
-  // Tiles are full, sums are worth keeping, and every thread has a block.
+  // Tiles are full, sums fit in the cache, and every thread has a block.
   bool full = s.channels % 16 == 0 && s.features % 16 == 0 && s.batch >= 24 && (s.batch % 32 == 0 || s.batch % 32 >= 24);
   Blocks b = blocks(s, threads);
   return full && s.taps[0] * s.taps[1] >= 4 && b.count() >= threads && permitted() &&
@@ -318,7 +319,7 @@ void run(const KernelGradient& s, const void* image, const void* result, void* k
 
 }  // namespace meshflow
 
-#else  // a compiler that does not know the tiles
+#else  // for compilers without support for tiles
 
 namespace meshflow {
 bool suits(const KernelGradient&, int) { return false; }

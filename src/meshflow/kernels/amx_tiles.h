@@ -1,4 +1,4 @@
-// What computations on the processor's matrix tiles (AMX) share; for files that GCC compiles.
+// Shared code for computations on matrix tiles (AMX), for files compiled by GCC.
 
 #pragma once
 
@@ -20,9 +20,9 @@ using bfloat16 = uint16_t;
 
 constexpr int64_t kTile = 1024, kPair = 2 * kTile;  // bytes of a tile of 16 rows; of two
 
-// Whether there are tiles for bfloat16 and the system lets this process use them, or they are emulated.
+// Returns whether there are bfloat16 tiles that the system lets this process use, or emulated ones.
 inline bool permitted() {
-  // Linux hands out the tiles' 8 KiB of state on request: ARCH_REQ_XCOMP_PERM for XTILEDATA.
+  // Linux grants the 8 KiB of tile state on request: ARCH_REQ_XCOMP_PERM for XTILEDATA.
   static const bool granted = has(Level::kTiles) && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
   return emulated_tiles || granted;
 }
@@ -33,13 +33,13 @@ struct alignas(64) Configuration {
   uint8_t height[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// All eight tiles with 16 rows of 64 bytes while this lives; oneDNN keeps a configuration of its own in
-// each thread.
+// Configures all eight tiles with 16 rows of 64 bytes during its lifetime; oneDNN has a separate
+// configuration in each thread.
 class TileState {
  public:
   TileState() {
     _tile_storeconfig(&before_);
-    // The compiler believes that the instruction reads eight bytes, and may leave out stores to the others.
+    // The compiler assumes that the instruction reads eight bytes, and may remove stores to the others.
     static constexpr Configuration ours{};
     _tile_loadconfig(&ours);
   }
@@ -55,8 +55,8 @@ class TileState {
   Configuration before_;
 };
 
-// The processor's eight tiles. As macros of GCC their numbers could be no parameters of templates. The compiler does
-// not know that loading a tile reads memory.
+// The processor's eight tiles. GCC's macros do not accept template parameters as tile numbers. The compiler
+// does not know that loading a tile reads memory.
 struct Tiles {
   using State = TileState;
 
@@ -81,7 +81,7 @@ struct Tiles {
   static __m512i narrow(__m512 high, __m512 low) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 };
 
-// The same in memory, by AVX-512 without extensions for 16-bit floats, to the bit.
+// The same in memory, with AVX-512 without 16-bit float instructions, bit by bit equal.
 struct EmulatedTiles {
   struct State {
     State() {}
@@ -107,8 +107,8 @@ struct EmulatedTiles {
     multiply(tiles[sums], tiles[left], tiles[right]);
   }
 
-  // First and second values of pairs are summed apart, then together, then added; numbers below the normal ones
-  // are zeros. Not inlined: the compiler does not know that this depends on the control register.
+  // First and second values of pairs are summed separately, then together, then added; subnormal numbers are
+  // flushed to zero. Not inlined: the compiler does not know that the result depends on the control register.
   __attribute__((noinline)) static void multiply(char* sums, const char* left, const char* right) {
     unsigned before = _mm_getcsr();
     _mm_setcsr((before & ~0x6000u) | 0x8040);
@@ -128,7 +128,7 @@ struct EmulatedTiles {
     _mm_setcsr(before);
   }
 
-  // Rounded to the nearest, to even ones between; NaN stays.
+  // Rounded to nearest even; NaN is preserved.
   static __m256i narrow(__m512 value) {
     __m512i bits = (__m512i)value, high = _mm512_srli_epi32(bits, 16);
     __m512i last = _mm512_and_si512(high, _mm512_set1_epi32(1));
@@ -145,7 +145,7 @@ struct EmulatedTiles {
   }
 };
 
-// Calls use(the tiles that there are).
+// Calls use(tiles) with the available implementation.
 template <typename Use>
 void with_tiles(Use use) {
   emulated_tiles ? use(EmulatedTiles()) : use(Tiles());
@@ -192,7 +192,7 @@ inline void transpose(__m512i* r) {
   }
 }
 
-// The same in memory: quarters of rows are put together while they are read, which shuffles less.
+// The same in memory: quarters of rows are combined while they are read, which needs fewer shuffles.
 inline void transpose_tile(char* tile) {
   __m512i r[16];
 #pragma GCC unroll 16

@@ -1,6 +1,6 @@
-// oneDNN's own steps behind a sum turn NaN to zero (ReLU) and round what is added; a pass over the whole
-// result reads it from memory again. Here a thread computes a block with oneDNN's code for one thread, the
-// sums in float32 in its own cache, and does the epilogue while it writes the result.
+// oneDNN's post-ops turn NaN to zero (ReLU) and round the operands of additions; a separate pass would read
+// the result from memory again. Here each thread computes a block with oneDNN's single-threaded code, with
+// float32 sums in its cache, and applies the epilogue while it writes the result.
 
 #include "blocked.h"
 
@@ -23,8 +23,8 @@ namespace {
 using dnnl::memory;
 using Type = memory::data_type;
 
-// Bytes of a block's sums, which the second-level cache holds. A kernel larger than kKernel is read from further
-// away for each block, so there are fewer.
+// Bytes of a block's sums, which fit in the second-level cache. A kernel larger than kKernel is read from
+// farther away for each block, so blocks are larger.
 constexpr int64_t kSums = 256 << 10, kKernel = 512 << 10, kMoreSums = 2 << 20;
 
 int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -39,7 +39,7 @@ void write(Type type, void* to, int64_t at, __mmask16 there, __m512 value) {
   }
 }
 
-// The epilogue of some places, `at` the number of the first.
+// Applies the epilogue to some positions; `at` is the index of the first.
 void apply_epilogue(const Epilogue& parts, Type type, const float* sums, int64_t places, int64_t features, int64_t at,
                    void* result) {
   for (int64_t p = 0; p < places; ++p, sums += features)
@@ -68,7 +68,7 @@ Blocked in_blocks(const Sum& sum, int threads) {
   int64_t image_sums = sum.places * sum.features * 4;
   int64_t most = int64_t(sum.kernel.get_size()) > kKernel ? kMoreSums : kSums;
   int64_t size = std::clamp<int64_t>(most / image_sums, 1, sum.count);
-  // Where there are few, as many for each thread.
+  // If there are few, each thread gets the same number.
   if (up(sum.count, size) < 8 * threads) size = up(sum.count, up(up(sum.count, size), threads) * threads);
   int64_t last = sum.count % size;
   omp_set_num_threads(1);
@@ -138,7 +138,7 @@ Blocked in_blocks(const Sum& sum, int threads) {
 
 }  // namespace meshflow
 
-#else  // a compiler that does not know the instructions
+#else  // for compilers without these instructions
 
 namespace meshflow {
 Blocked in_blocks(const Sum&, int) { return {}; }

@@ -1,4 +1,4 @@
-// How the gradient of a kernel is divided into tasks.
+// Division of a kernel's gradient into tasks.
 
 #pragma once
 
@@ -14,7 +14,7 @@ struct Blocks {
   int64_t count() const { return down * across; }
 };
 
-// Blocks of at most `most` units, at least one for each thread where there are so many units.
+// Blocks of at most `most` units, at least one for each thread if there are enough units.
 inline Blocks divide(int64_t channels, int64_t features, int64_t most, int threads) {
   auto up = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   int64_t c = up(channels, 32), k = up(features, 32);

@@ -1,68 +1,71 @@
-"""Primitives that stand for a few equations, which CPUs may have code of our own for."""
+"""Primitives that represent several equations, for which a CPU handler may exist."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.environment.jax_internals import ad, batching, mlir
+from meshflow.environment.types import Primitive
 from meshflow.kernels import lowerings
+from meshflow.kernels.library import Avals, HandlerCall
 
-# What primitives stand for: functions of the operands and the primitive's parameters.
-composites: dict[Any, Callable[..., Any]] = {}
+# The equations of each primitive, as a function of its operands and parameters.
+composites: dict[Primitive, Callable[..., Any]] = {}
 
 
 def register(
-    primitive: Any,
+    primitive: Primitive,
     composite: Callable[..., Any],
     abstract: Callable[..., Any],
-    choose: Callable[[Any, Any, Any], Any],
+    choose: Callable[[Avals, Avals, dict[str, Any]], HandlerCall | None],
 ) -> None:
-    """Makes a primitive known to JAX, with derivatives, vmap and lowering of the equations it stands for.
+    """Register a primitive with JAX; derivatives, vmap and lowering are those of its equations.
 
     Args:
-      primitive: the primitive, with one result or several.
-      composite: the equations: a function of the operands and the primitive's parameters.
-      abstract: shapes and dtypes of the results, from those of the operands and the parameters.
-      choose: called with shapes and dtypes of operands and of results, and the parameters, where a CPU's own
-        code can run: gives a function of the operands that calls it, or None.
+      primitive: The primitive, with one or several results.
+      composite: Its equations, as a function of its operands and parameters.
+      abstract: Returns the types of the results, given those of the operands and the parameters.
+      choose: Called with the types of operands and results and the parameters if a handler may run;
+        returns a function of the operands that calls the handler, or None.
     """
-    many = primitive.multiple_results
+    is_multiple = primitive.multiple_results
     composites[primitive] = composite
 
-    def lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
-        own = lowerings.is_ours(context)
-        made = choose(context.avals_in, context.avals_out, parameters) if own else None
-        call = functools.partial(composite, **parameters) if made is None else made
-        return mlir.lower_fun(call, multiple_results=many)(context, *operands)
+    def lower(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
+        call = None
+        if lowerings.is_ours(context):
+            avals_in, avals_out = cast(tuple[Avals, Avals], (context.avals_in, context.avals_out))
+            call = choose(avals_in, avals_out, parameters)
+        call = call or functools.partial(composite, **parameters)
+        return mlir.lower_fun(call, multiple_results=is_multiple)(context, *operands)
 
-    def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
-        moves = tuple(ad.instantiate_zeros(t) for t in tangents)
-        return jax.jvp(functools.partial(composite, **parameters), tuple(primals), moves)
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> Any:
+        full_tangents = tuple(ad.instantiate_zeros(t) for t in tangents)
+        return jax.jvp(functools.partial(composite, **parameters), tuple(primals), full_tangents)
 
-    def batched(operands: Any, axes: Any, **parameters: Any) -> Any:
+    def batch(operands: Sequence[Any], axes: Sequence[int | None], **parameters: Any) -> Any:
         run = jax.vmap(functools.partial(composite, **parameters), in_axes=tuple(axes))
-        found = run(*operands)
-        return found, [0] * len(found) if many else 0
+        results = run(*operands)
+        return results, [0] * len(results) if is_multiple else 0
 
     primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composite, **ps))(*xs))
     primitive.def_abstract_eval(abstract)
     ad.primitive_jvps[primitive] = jvp
-    batching.primitive_batchers[primitive] = batched
-    mlir.register_lowering(primitive, mlir.lower_fun(composite, multiple_results=many))
-    mlir.register_lowering(primitive, lowered, platform="cpu")
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(composite, multiple_results=is_multiple))
+    mlir.register_lowering(primitive, lower, platform="cpu")
 
 
-def in_front(arrays: Any, axes: Any) -> list[Any]:
-    """Operands of a vmapped primitive with the dimension that is mapped first in each.
+def in_front(arrays: Sequence[Array], axes: Sequence[int | None]) -> list[Array]:
+    """Move the batch axis of a vmapped primitive's operands to the front.
 
-    Args:
-      arrays: the operands.
-      axes: where the dimension is, None for those without.
+    Operands without a batch axis (None) are broadcast.
     """
     count = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
     return [

@@ -1,4 +1,4 @@
-// What the processor has, and what the environment leaves of it.
+// Instruction set extensions of the processor, limited by the environment.
 
 #include "cpus.h"
 
@@ -36,8 +36,9 @@ bool emulated_tiles = false;
 
 }  // namespace meshflow
 
-// Limits what is used from now on, by oneDNN as well; before anything else is called. Returns the level in force.
-//   limit: a level, or -1 for none.
+// Limits the extensions in use, including those of oneDNN; must be called first. Returns the level in effect.
+//
+// limit: a level, or -1 for none.
 extern "C" int meshflow_limit(int limit, int emulate) noexcept {
   using namespace meshflow;
   if (limit >= 0) {

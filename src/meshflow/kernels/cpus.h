@@ -1,21 +1,21 @@
-// Which of the processor's vector extensions are used, and how a loop is compiled for several.
+// Instruction set extensions in use, and compilation of a loop for several of them.
 
 #pragma once
 
 namespace meshflow {
 
-// In the order of `LEVELS` in library.py; a level has what those before it have. kAvx512 is with bytes and shorter
-// vectors (BW, VL), kBfloat16 with conversions to 16 bits, kTiles with matrix tiles (AMX) for these.
+// The order of `LEVELS` in library.py; each level includes the previous ones. kAvx512 includes bytes and
+// shorter vectors (BW, VL), kBfloat16 conversions to 16 bits, kTiles matrix tiles (AMX) for these.
 enum class Level { kPlain, kAvx2, kAvx512, kBfloat16, kTiles };
 
-// What the processor has, or less where the environment asks for less.
+// The extensions of the processor, maybe limited by the environment.
 extern Level level;
-// Whether tiles are emulated: for tests of what is done with them, on processors with AVX-512.
+// Whether tiles are emulated: for tests on processors with AVX-512 but without AMX.
 extern bool emulated_tiles;
 
 inline bool has(Level wanted) { return level >= wanted; }
 
-// Makes a template of that name, which compiles a loop that is always inlined for several processors.
+// Defines a template with this name, which compiles an inlined loop for several processors.
 #define MAKE_FOR_EVERY_CPU(Name, attributes)                                                                      \
   template <auto loop>                                                                                            \
   struct Name;                                                                                                    \

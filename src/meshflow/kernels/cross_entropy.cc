@@ -1,6 +1,6 @@
-// The XLA FFI handlers for the cross entropy of logits and class numbers, and its gradient, over arrays
-// [rows, classes]. A row stays in the core's caches between the pass that finds its maximum and the one
-// that adds up its exponentials, and nothing of the size of the logits is written but their gradient.
+// XLA FFI handlers for the cross entropy of logits and class indices, and its gradient, over arrays [rows,
+// classes]. A row remains in the core's caches between the pass that finds its maximum and the one that sums
+// its exponentials, and the only array of the logits' size that is written is their gradient.
 
 #include <algorithm>
 #include <cmath>
@@ -23,8 +23,8 @@ using meshflow::Reader;
 using meshflow::wide;
 using meshflow::Worker;
 
-// e^x for numbers up to 0, with an error of two units in the last place; 0 below the smallest normal number.
-// Comparisons are those of the bits as integers: of floats, not every processor's loops would be vectors.
+// e^x for x <= 0, with an error of two units in the last place; 0 below the smallest normal number. Values
+// are compared as integers, because float comparisons would prevent vectorization on some processors.
 inline float exponential(float x) {
   constexpr uint32_t kLeast = 0xc2ae999a, kInfinity = 0xff800000;  // -87.3 and minus infinity
   constexpr float kRound = 12582912.0f;
@@ -75,9 +75,9 @@ constexpr auto probabilities = for_every_cpu<probabilities_loop>;
 constexpr auto widen = for_every_cpu<widen_loop>;
 constexpr auto store = for_every_cpu<store_loop>;
 
-constexpr int64_t kPart = 1024;  // of a row, in the first-level cache as floats
+constexpr int64_t kPart = 1024;  // elements of a row that fit in the first-level cache as floats
 
-// Calls use(floats, where they begin, how many) for the parts of a row.
+// Calls use(floats, start, count) for the parts of a row.
 template <typename Use>
 void parts(const float* row, int64_t n, Use use) {
   for (int64_t c = 0; c < n; c += kPart) use(row + c, c, std::min(kPart, n - c));
@@ -94,10 +94,10 @@ void parts(const bfloat16* row, int64_t n, Use use) {
 
 struct Rows {
   int64_t count, classes;
-  const int32_t* labels;  // each inside
+  const int32_t* labels;  // all within range
 };
 
-// Of each row its highest number, the logarithm of the others' sum relative to it, and the loss.
+// For each row: its maximum, the logarithm of the sum of exponentials relative to it, and the loss.
 template <typename T>
 void losses(const Rows& rows, const T* x, float* loss, float* high, float* total) {
 #pragma omp parallel for schedule(static)
@@ -139,15 +139,15 @@ bool is(const ffi::AnyBuffer& buffer, ffi::DataType type, int64_t count) {
   return buffer.element_type() == type && static_cast<int64_t>(buffer.element_count()) >= count;
 }
 
-// Calls use with the logits or their gradient as what they are.
+// Calls `use` with the logits or their gradient as their element type.
 template <typename Use>
 void typed(const ffi::AnyBuffer& buffer, Use use) {
   buffer.element_type() == ffi::DataType::F32 ? use(static_cast<float*>(buffer.untyped_data()))
                                               : use(static_cast<bfloat16*>(buffer.untyped_data()));
 }
 
-// Descriptor: rows, classes. Of logits and labels: loss, maximum, logarithm of the sum; of logits, labels, these
-// two and the gradient of the loss: the gradient of the logits.
+// Descriptor: rows, classes. From logits and labels: loss, maximum, logarithm of the sum; from logits,
+// labels, these two and the gradient of the loss: the gradient of the logits.
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> descriptor) {
   return handled("meshflow_cross_entropy", [&]() -> ffi::Error {
     Reader reader(descriptor.begin(), descriptor.size());

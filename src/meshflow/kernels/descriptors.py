@@ -1,7 +1,8 @@
-"""Geometry of convolutions and matrix products as the lists of integers that the handlers read.
+"""Geometry of convolutions and matrix products as lists of integers for the handlers.
 
-A descriptor is: which computation, then dimensions and strides of every operand in oneDNN's order of
-dimensions (batch, channels, *spatial; kernels [groups,] out, in, *spatial), then the rest.
+A descriptor holds the computation, then dimensions and strides of every operand in oneDNN's order
+of dimensions (batch, channels, *spatial; kernels [groups,] out, in, *spatial), then further
+parameters.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, FLIPPED = range(5)
-# Added to a computation: only its weights are packed; it takes packed weights.
+# Added to a computation: PACK only packs its weights, PACKED reads packed weights.
 PACK, PACKED = 16, 32
-# Added to a computation that the calling thread does alone.
+# Added to a computation that the calling thread performs without others.
 INLINE = 64
-# Bits of a computation; above them is the code that has to do it.
+# Number of bits of a computation; the bits above identify the required implementation.
 _BITS = 8
-# What may follow a forward convolution or a product while its result is written.
+# Operations that may follow a forward convolution or a product before its result is written.
 EPILOGUE_OPS = {
     "add": 0,
     "scale": 1,
@@ -31,13 +32,13 @@ EPILOGUE_OPS = {
 
 
 class View(NamedTuple):
-    """An array seen with its dimensions in another order: sizes, and strides in elements."""
+    """A view of an array with permuted dimensions: sizes, and strides in elements."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
 
     def split(self, axis: int, parts: int) -> View:
-        """The view with one dimension as two, of `parts` and of what is left."""
+        """Split a dimension into two, of sizes `parts` and size / `parts`."""
         size, stride = self.dims[axis], self.strides[axis]
         inner = size // parts
         return View(
@@ -46,18 +47,18 @@ class View(NamedTuple):
         )
 
     def numbers(self) -> list[int]:
-        """Sizes, then strides."""
+        """Return the sizes, then the strides."""
         return [*self.dims, *self.strides]
 
 
 def view(shape: Sequence[int], order: Sequence[int]) -> View:
-    """A row-major array of a shape, its dimensions in the given order."""
+    """Return the view of a row-major array with the dimensions in this order."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return View(tuple(shape[i] for i in order), tuple(strides[i] for i in order))
 
 
 def grouped(kernel: View, groups: int) -> View:
-    """A kernel with its output channels split by group, the groups first."""
+    """Split the output channels of a kernel into a leading group dimension."""
     return kernel.split(0, groups) if groups > 1 else kernel
 
 
@@ -71,30 +72,30 @@ def convolution(
     dilations: Sequence[int],
     low: Sequence[int],
 ) -> list[int] | None:
-    """The descriptor of a convolution or one of its gradients, given in the terms of the forward one.
+    """Return the descriptor of a convolution or one of its gradients, in terms of the forward one.
 
     Args:
       computation: FORWARD, INPUT_GRADIENT or KERNEL_GRADIENT.
-      groups: number of groups; the kernel's view has no group dimension.
+      groups: Number of groups; the kernel's view has a group dimension only for several.
       image: [batch, in, *spatial].
-      kernel: [out, in / groups, *spatial], or with groups [groups, out / groups, in / groups, *spatial].
+      kernel: [out, in, *spatial], or with groups [groups, out / groups, in / groups, *spatial].
       result: [batch, out, *spatial].
-      strides: window strides per spatial dimension.
-      dilations: distances of kernel elements, 1 for none.
-      low: padding in front; the padding behind follows from the sizes.
+      strides: Window strides per spatial dimension.
+      dilations: Distances of kernel elements; 1 for adjacent ones.
+      low: Leading padding; the trailing padding follows from the sizes.
 
     Returns:
-      The integers, or None when the padding is one that oneDNN does not have.
+      The integers, or None if oneDNN does not support the padding or a dimension is empty.
     """
     high, rank = [], len(strides)
-    for n, k, m, s, d, front in zip(
+    for n, k, m, s, d, before in zip(
         image.dims[2:], kernel.dims[-rank:], result.dims[2:], strides, dilations, low, strict=True
     ):
-        behind = (m - 1) * s + (k - 1) * d + 1 - n - front
-        if front < 0 or behind <= -s or 0 in (n, k, m):
+        after = (m - 1) * s + (k - 1) * d + 1 - n - before
+        if before < 0 or after <= -s or 0 in (n, k, m):
             return None
-        # Elements behind the last window are left out by rounding down.
-        high.append(max(behind, 0))
+        # Elements after the last window are omitted, because the division rounds down.
+        high.append(max(after, 0))
     if 0 in image.dims or 0 in result.dims:
         return None
     return [
@@ -111,10 +112,10 @@ def convolution(
 
 
 def matmul(left: View, right: View, result: View) -> list[int] | None:
-    """The descriptor of a batched matrix product, [*batch, m, k] by [*batch, k, n].
+    """Return the descriptor of a batched matrix product, [*batch, m, k] by [*batch, k, n].
 
     Returns:
-      The integers, or None when a dimension is empty.
+      The integers, or None if a dimension is empty.
     """
     if 0 in left.dims or 0 in right.dims:
         return None
@@ -128,17 +129,17 @@ def matmul(left: View, right: View, result: View) -> list[int] | None:
 
 
 def kind(descriptor: Sequence[int]) -> int:
-    """Which computation a descriptor is of, whichever thread and code does it."""
+    """Return the computation of a descriptor, without flags for threads and implementation."""
     return descriptor[0] & ~INLINE & (1 << _BITS) - 1
 
 
 def inline(descriptor: Sequence[int]) -> list[int]:
-    """The descriptor of the same computation, done by the calling thread alone."""
+    """Return the descriptor of the same computation on the calling thread only."""
     return [descriptor[0] | INLINE, *descriptor[1:]]
 
 
 def by(descriptor: Sequence[int], implementation: str) -> list[int]:
-    """The descriptor of the same computation, done by code of this name and no other."""
+    """Return the descriptor of the same computation by the implementation with this name only."""
     fingerprint = 2166136261
     for byte in implementation.encode():
         fingerprint = (fingerprint ^ byte) * 16777619 % (1 << 32)
@@ -146,7 +147,7 @@ def by(descriptor: Sequence[int], implementation: str) -> list[int]:
 
 
 def result(descriptor: Sequence[int]) -> list[int]:
-    """The sizes of a product's result."""
+    """Return the shape of a product's result."""
     rank = descriptor[1]
     return list(descriptor[2 + 4 * rank : 2 + 5 * rank])
 
@@ -161,19 +162,19 @@ _NAMES = {
 
 
 def name(descriptor: Sequence[int]) -> str:
-    """What a descriptor's computation is called."""
-    called = _NAMES.get(descriptor[0] & (PACK - 1), "kernel")
-    return f"{called}, packing" if descriptor[0] & PACK else called
+    """Return the name of a descriptor's computation."""
+    computation = _NAMES.get(descriptor[0] & (PACK - 1), "kernel")
+    return f"{computation}, packing" if descriptor[0] & PACK else computation
 
 
 def operations(descriptor: Sequence[int]) -> int:
-    """How many additions and multiplications a descriptor's computation takes; 0 for packing."""
+    """Return the number of additions and multiplications of a computation; 0 for packing."""
     if descriptor[0] & PACK:
         return 0
     rank = descriptor[1]
     if descriptor[0] & (PACK - 1) == MATMUL:
         return 2 * math.prod(result(descriptor)) * descriptor[1 + rank]
-    # An image has two dimensions beside the spatial ones; a kernel of several groups has one more.
+    # An image has two non-spatial dimensions; a kernel with several groups has three.
     groups, image = descriptor[2], rank + 2
     kernel = image + (groups > 1)
     first = 3 + 2 * image
@@ -184,32 +185,32 @@ def operations(descriptor: Sequence[int]) -> int:
 def with_epilogue(
     descriptor: Sequence[int], epilogue: Sequence[str], flipped: bool = False
 ) -> list[int]:
-    """The descriptor of a forward convolution or a product, with an epilogue, with its kernel turned round or not."""
+    """Add an epilogue to a forward convolution or a product, optionally with a flipped kernel."""
     first = FLIPPED | descriptor[0] & INLINE if flipped else descriptor[0]
     return [first, *descriptor[1:-1], len(epilogue), *(EPILOGUE_OPS[op] for op in epilogue)]
 
 
 def with_bias_gradient(descriptor: Sequence[int]) -> list[int]:
-    """The descriptor of a kernel's gradient without and with the gradient of a bias."""
+    """Extend a kernel gradient, without epilogue, by the gradient of a bias."""
     return [*descriptor[:-2], 1, 0]
 
 
 def packing(descriptor: Sequence[int], codes: str) -> list[int]:
-    """The descriptor that packs the weights of a computation, whose element types have these codes."""
+    """Return the descriptor that packs the weights of a computation with these element type codes."""
     return [descriptor[0] + PACK, *descriptor[1:], *map(ord, codes), len(codes)]
 
 
 def with_packed(descriptor: Sequence[int], code: str) -> list[int]:
-    """The descriptor of a computation that takes its weights packed, from an element type with this code."""
+    """Make a computation read weights that were packed from an element type with this code."""
     return [descriptor[0] + PACKED, *descriptor[1:], ord(code)]
 
 
 def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:
-    """Size and stride of several dimensions of a row-major array seen as one; None when they are apart."""
+    """Return size and stride of several dimensions of a row-major array viewed as one, or None."""
     axes = [a for a in axes if shape[a] != 1]
     if not axes:
         return 1, 1
-    # What lies between two neighbours must be of size 1.
+    # Only dimensions of size 1 may be between two neighbors.
     if any(b < a or math.prod(shape[a + 1 : b]) != 1 for a, b in itertools.pairwise(axes)):
         return None
     return math.prod(shape[a] for a in axes), math.prod(shape[axes[-1] + 1 :])

@@ -1,4 +1,4 @@
-// Programs of elementwise functions of float32 arrays (elementwise.py), computed block by block in registers of memory.
+// Programs of elementwise float32 functions (elementwise.py), computed block by block in registers in memory.
 
 #pragma once
 
@@ -16,10 +16,12 @@
 
 namespace meshflow {
 
-// The order of elementwise.py. Where processors have no fused products the sum is rounded twice.
+// The order of elementwise.py. On processors without fused multiply-add, the product and the sum are both
+// rounded.
 enum Operation { kAdd, kSubtract, kMultiply, kDivide, kMax, kMin, kNegate, kAbsolute, kRoot, kMultiplyAdd, kMultiplySubtract, kSubtractProduct };
 
-// As `Program.packed` gives it. Arrays have the first registers, scalars the next ones, and no step writes there.
+// The encoding of `Program.packed`. Arrays have the first registers, scalars the next ones; steps never write
+// to these.
 struct Program {
   struct Step {
     int64_t code, result, operands[3];
@@ -47,7 +49,7 @@ struct Program {
   }
 };
 
-// Memory for blocks of `size` numbers.
+// Memory for blocks of `size` elements.
 class Registers {
  public:
   Registers(int64_t count, int64_t size) : size_((size + 15) / 16 * 16) {
@@ -70,13 +72,13 @@ INLINE void copy(const float* from, float* to, int64_t count) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
-// Does a step on `count` numbers of each register, of which `registers` gives the addresses.
+// Computes a step for `count` elements; `registers` holds the addresses of the registers.
 template <typename Addresses>
 INLINE void compute(const Program::Step& step, const Addresses& registers, int64_t count) {
   const float *x = registers[step.operands[0]], *y = registers[step.operands[1]], *z = registers[step.operands[2]];
   float* out = registers[step.result];
   switch (step.code) {
-// A result may be put where an operand was.
+// A result may replace an operand.
 #define STEP(code, expression)                  \
   case code:                                    \
     _Pragma("GCC ivdep")                        \
@@ -89,7 +91,7 @@ INLINE void compute(const Program::Step& step, const Addresses& registers, int64
     STEP(kSubtract, a - b)
     STEP(kMultiply, a * b)
     STEP(kDivide, a / b)
-    // What is not a number stays so.
+    // NaN is preserved.
     STEP(kMax, a > b || a != a ? a : b)
     STEP(kMin, a < b || a != a ? a : b)
     STEP(kNegate, -a)
@@ -102,7 +104,7 @@ INLINE void compute(const Program::Step& step, const Addresses& registers, int64
   }
 }
 
-// Compiles a loop over programs, which is always inlined, for several processors.
+// Compiles an inlined loop over programs for several processors.
 template <auto loop>
 struct Computing;
 template <typename... Parts, void (*loop)(Parts...)>

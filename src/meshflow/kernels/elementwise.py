@@ -1,22 +1,26 @@
-"""Elementwise functions of float32 arrays as short programs, which handlers compute block by block: what XLA's code does in a
-pass over memory for each array that it gathers or scatters, they do in one."""
+"""Elementwise functions of float32 arrays as short programs, which handlers compute block by block.
+
+XLA's code makes a pass over memory for each array that it gathers or scatters; a handler makes one
+pass for all.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
 
 __all__ = ["Program", "read"]
 
-# By the names of JAX's primitives, in the order of elementwise.h.
+# Operations by the names of JAX's primitives, in the order of elementwise.h.
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": jnp.add,
     "sub": jnp.subtract,
@@ -28,8 +32,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "abs": jnp.abs,
     "sqrt": jnp.sqrt,
 }
-# Products and what is added to them, or they are taken from, in one operation, as XLA's code has them: by the operation and
-# which operand is the product.
+# Fused multiply-adds, as in XLA's code, by the operation and the index of the operand that is the
+# product.
 _FUSED = {
     ("add", 0): "mul add",
     ("add", 1): "mul add",
@@ -37,7 +41,7 @@ _FUSED = {
     ("sub", 1): "sub mul",
 }
 _CODES = {name: code for code, name in enumerate((*_OPERATIONS, *dict.fromkeys(_FUSED.values())))}
-# What only stands for another function.
+# Primitives that only call another function.
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call")
 
 
@@ -45,8 +49,8 @@ class Step(NamedTuple):
     """An operation.
 
     Attributes:
-      operation: its name.
-      operands: numbers of values, as in `Program`.
+      operation: Its name.
+      operands: Ids of values, as in `ElementwiseProgram`.
     """
 
     operation: str
@@ -54,13 +58,15 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What an elementwise function does. Values have numbers: arrays from 0 on, then each step's; `~n` is scalar n.
+    """An elementwise function as a list of operations on values with ids.
+
+    Arrays have the ids 0, 1, ..., followed by the result of each step; scalar n has the id `~n`.
 
     Attributes:
-      arrays: how many arrays it takes.
-      scalars: how many scalars.
-      steps: operations in their order.
-      results: the numbers of what it returns.
+      num_arrays: Number of array operands.
+      num_scalars: Number of scalar operands.
+      steps: Operations in order.
+      results: Ids of the returned values.
     """
 
     arrays: int
@@ -68,78 +74,87 @@ class Program(NamedTuple):
     steps: tuple[Step, ...]
     results: tuple[int, ...]
 
-    def __call__(self, arrays: Sequence[Any], scalars: Sequence[Any]) -> list[Any]:
-        """The results, by JAX's operations.
+    def __call__(
+        self, arrays: Sequence[jax.Array], scalars: Sequence[jax.Array]
+    ) -> list[jax.Array]:
+        """Compute the results with JAX's operations.
 
         Args:
-          arrays: arrays of one shape.
-          scalars: scalars of their dtype.
+          arrays: Arrays of one shape.
+          scalars: Scalars of their dtype.
         """
         values = list(arrays)
-        at = lambda number: values[number] if number >= 0 else scalars[~number]
+        read = lambda value_id: values[value_id] if value_id >= 0 else scalars[~value_id]
         for operation, operands in self.steps:
-            values.append(_OPERATIONS[operation](*map(at, operands)))
-        like = jnp.broadcast_arrays(*[jnp.asarray(at(n)) for n in self.results], arrays[0])
-        return like[:-1]
+            values.append(_OPERATIONS[operation](*map(read, operands)))
+        results = [jnp.asarray(read(value_id)) for value_id in self.results]
+        return jnp.broadcast_arrays(*results, arrays[0])[:-1]
 
     def packed(self) -> np.ndarray:
-        """The program for a handler, int64: the counts of registers, arrays, scalars, results and steps, the registers of the
-        results, and of each step code, result and three operands. Arrays and scalars have the first registers, which they keep."""
+        """Encode the program for a handler and assign registers to its values.
+
+        Arrays and scalars have the first registers, which are never reused.
+
+        Returns:
+          int64: the numbers of registers, arrays, scalars, results and steps; the registers of the
+            results; and for each step its code, the register of its result and those of three
+            operands.
+        """
         steps = self._fused()
-        last = {n: at for at, (_, step) in enumerate(steps) for n in step.operands}
-        last.update((n, len(steps)) for n in self.results)
-        place = {n: n for n in range(self.arrays)}
-        place.update((~n, self.arrays + n) for n in range(self.scalars))
+        last_use = {n: i for i, (_, step) in enumerate(steps) for n in step.operands}
+        last_use.update((n, len(steps)) for n in self.results)
+        registers = {n: n for n in range(self.arrays)}
+        registers.update((~n, self.arrays + n) for n in range(self.scalars))
         count = self.arrays + self.scalars
         free: list[int] = []
-        coded: list[int] = []
-        for at, (number, step) in enumerate(steps):
-            operands = [place[n] for n in step.operands]
-            done = {n for n in step.operands if n >= self.arrays and last[n] == at}
-            free.extend(place[n] for n in done)
+        codes: list[int] = []
+        for index, (value_id, step) in enumerate(steps):
+            operands = [registers[n] for n in step.operands]
+            released = {n for n in step.operands if n >= self.arrays and last_use[n] == index}
+            free.extend(registers[n] for n in released)
             if free:
-                place[number] = free.pop()
+                registers[value_id] = free.pop()
             else:
-                place[number], count = count, count + 1
-            more = [0] * (3 - len(operands))
-            coded += [_CODES[step.operation], place[number], *operands, *more]
-        results = [place[n] for n in self.results]
+                registers[value_id], count = count, count + 1
+            padding = [0] * (3 - len(operands))
+            codes += [_CODES[step.operation], registers[value_id], *operands, *padding]
+        results = [registers[n] for n in self.results]
         head = [count, self.arrays, self.scalars, len(results), len(steps)]
-        return np.array([*head, *results, *coded], np.int64)
+        return np.array([*head, *results, *codes], np.int64)
 
     def _fused(self) -> list[tuple[int, Step]]:
-        """The steps with the numbers of their values; products that are only added to something are no steps."""
+        """Return the steps by value ids, with products that are only added or subtracted fused."""
         uses = [n for step in self.steps for n in step.operands] + list(self.results)
-        found: dict[int, Step] = {}
-        for number, step in enumerate(self.steps, self.arrays):
-            found[number] = step
+        fused: dict[int, Step] = {}
+        for value_id, step in enumerate(self.steps, self.arrays):
+            fused[value_id] = step
             for side, operand in enumerate(step.operands):
                 name = _FUSED.get((step.operation, side))
-                product = found.get(operand)
+                product = fused.get(operand)
                 if name and product and product.operation == "mul" and uses.count(operand) == 1:
-                    found[number] = Step(name, (*product.operands, step.operands[1 - side]))
-                    del found[operand]
+                    fused[value_id] = Step(name, (*product.operands, step.operands[1 - side]))
+                    del fused[operand]
                     break
-        return list(found.items())
+        return list(fused.items())
 
 
 class _UnreadableError(Exception):
-    """A function does what programs do not know."""
+    """A function contains an operation that programs do not support."""
 
 
 class _Value(int):
-    """The number of a value, where a scalar of JAX may stand as well."""
+    """The id of a value, distinct from a JAX scalar."""
 
 
 class _Reader:
-    """Reads a jaxpr.
+    """Converter of a jaxpr to steps.
 
     Args:
-      arrays: how many arrays it takes.
+      arrays: Number of array operands.
 
     Attributes:
-      scalars: scalars that the function uses, arrays of JAX or tracers.
-      steps: what was read.
+      scalars: Scalars that the function uses, JAX arrays or tracers.
+      steps: Steps read so far.
     """
 
     def __init__(self, arrays: int) -> None:
@@ -147,86 +162,86 @@ class _Reader:
         self.scalars: list[Any] = []
         self.steps: list[Step] = []
 
-    def read(self, closed: Any, given: Sequence[Any]) -> list[Any]:
-        """The values of a jaxpr's results.
+    def read(self, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        """Add the steps of a jaxpr; return the ids or scalars of its results.
 
         Raises:
-          _UnreadableError: when there is none for them.
+          _UnsupportedFunctionError: If an equation is not supported.
         """
         jaxpr = closed.jaxpr
-        known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-        known.update(zip(jaxpr.invars, given, strict=True))
+        env: dict[Atom, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        env.update(zip(jaxpr.invars, operands, strict=True))
 
-        def at(v: Any) -> Any:
+        def read_atom(v: Atom) -> Any:
             if isinstance(v, jex_core.Literal):
                 return np.dtype(v.val.dtype).type(v.val)
-            return known[v]
+            return env[v]
 
         for eqn in jaxpr.eqns:
-            known.update(
-                zip(eqn.outvars, self._results(eqn, [at(v) for v in eqn.invars]), strict=True)
-            )
-        return [at(v) for v in jaxpr.outvars]
+            results = self._results(eqn, [read_atom(v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read_atom(v) for v in jaxpr.outvars]
 
-    def _results(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
-        name, made = eqn.primitive.name, eqn.outvars[0].aval
+    def _results(self, eqn: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        name, aval = eqn.primitive.name, cast(jax.core.ShapedArray, eqn.outvars[0].aval)
         if name in _CALLS:
             inner = next(eqn.params[n] for n in ("jaxpr", "call_jaxpr") if n in eqn.params)
-            return self.read(inner, given)
+            return self.read(inner, operands)
         if eqn.primitive in composites:
             equations = functools.partial(composites[eqn.primitive], **eqn.params)
             shapes = [v.aval for v in eqn.invars]
-            return self.read(jax.make_jaxpr(equations)(*shapes), given)
-        if not any(isinstance(g, _Value) for g in given):
-            if name == "broadcast_in_dim" and np.ndim(given[0]) == 0:
-                # Every operation takes scalars as they are.
-                return given[:1]
-            if made.ndim == 0 and not eqn.primitive.multiple_results:
-                return [eqn.primitive.bind(*given, **eqn.params)]
-        elif name == "convert_element_type" and made.dtype == np.float32:
-            return given
+            return self.read(jax.make_jaxpr(equations)(*shapes), operands)
+        if not any(isinstance(g, _Value) for g in operands):
+            if name == "broadcast_in_dim" and np.ndim(operands[0]) == 0:
+                # Every operation accepts scalars, so they need no broadcasting.
+                return operands[:1]
+            if aval.ndim == 0 and not eqn.primitive.multiple_results:
+                return [eqn.primitive.bind(*operands, **eqn.params)]
+        elif name == "convert_element_type" and aval.dtype == np.float32:
+            return operands
         elif name in _OPERATIONS:
-            self.steps.append(Step(name, tuple(self.number(g) for g in given)))
+            self.steps.append(Step(name, tuple(self.number(g) for g in operands)))
             return [_Value(self._arrays + len(self.steps) - 1)]
         raise _UnreadableError(name)
 
-    def number(self, given: Any) -> int:
-        """The number of a value or scalar.
+    def number(self, value: _Value | Array | np.generic) -> int:
+        """Return the id of a value or scalar.
 
         Raises:
-          _UnreadableError: for anything else.
+          _UnsupportedFunctionError: For an array that is not an operand.
         """
-        if isinstance(given, _Value):
-            return int(given)
-        if np.ndim(given) or jnp.result_type(given) != np.float32:
-            raise _UnreadableError("an array that is no argument")
-        # Numbers of a program's text are other objects each time.
-        text = type(given) is np.float32
-        known = [
-            s is given or (text and type(s) is np.float32 and s == given) for s in self.scalars
+        if isinstance(value, _Value):
+            return int(value)
+        if np.ndim(value) or jnp.result_type(value) != np.float32:
+            raise _UnreadableError("an array that is not an operand")
+        # Every occurrence of a literal is a different object, so literals are compared by value.
+        is_literal = type(value) is np.float32
+        matches = [
+            s is value or (is_literal and type(s) is np.float32 and s == value)
+            for s in self.scalars
         ]
-        if not any(known):
-            known.append(True)
-            self.scalars.append(given)
-        return ~known.index(True)
+        if not any(matches):
+            matches.append(True)
+            self.scalars.append(value)
+        return ~matches.index(True)
 
 
 def read(
     function: Callable[..., Any], arrays: Sequence[jax.ShapeDtypeStruct]
 ) -> tuple[Program, list[Any]] | None:
-    """The program of an elementwise function, and the scalars that it uses; None for a function that is more.
+    """Return the program of an elementwise function and the scalars it uses, or None.
 
     Args:
-      function: takes arrays of one shape and returns such arrays.
-      arrays: their shapes and dtypes.
+      function: Maps arrays of one shape to such arrays.
+      arrays: Their shapes and dtypes.
     """
     if any(a.dtype != np.float32 or a.shape != arrays[0].shape for a in arrays):
         return None
     reader = _Reader(len(arrays))
     try:
         closed = jax.make_jaxpr(function)(*arrays)
-        found = reader.read(closed, [_Value(n) for n in range(len(arrays))])
-        results = tuple(reader.number(value) for value in found)
+        values = reader.read(closed, [_Value(n) for n in range(len(arrays))])
+        results = tuple(reader.number(v) for v in values)
     except _UnreadableError:
         return None
     scalars = [jnp.asarray(s, np.float32) for s in reader.scalars]

@@ -1,4 +1,4 @@
-// What is done to the results of convolutions and products while they are written.
+// Epilogues: operations on results of convolutions and products before they are written.
 
 #pragma once
 
@@ -7,21 +7,21 @@
 
 namespace meshflow {
 
-// What an epilogue is made of, in the order in which a descriptor names it. Vectors have a value for each feature, arrays one for
-// each result.
+// Operations in the order of their codes in a descriptor. Vectors have one value per feature, arrays the
+// shape of the result.
 enum class EpilogueOp : int64_t {
-  kAdd = 0,       // a vector (float32) is added
-  kScale = 1,     // multiplied by a vector (float32)
-  kPlus = 2,      // an array is added
+  kAdd = 0,       // adds a vector (float32)
+  kScale = 1,     // multiplies by a vector (float32)
+  kPlus = 2,      // adds an array
   kReluMask = 3,  // zero where an array is not positive: the gradient of a ReLU
-  kRelu = 4,      // max(result, 0); NaN stays
+  kRelu = 4,      // max(result, 0); NaN is preserved
   kGelu = 5,      // result * Phi(result), by the error function
   kGeluTanh = 6,  // the same by the hyperbolic tangent
 };
 
 enum class Number { kFloat, kBfloat, kHalf };
 
-// One operation of an epilogue with what it reads.
+// One operation of an epilogue with its operand.
 struct Part {
   EpilogueOp op;
   Number type;

@@ -1,4 +1,4 @@
-// An epilogue, done to vectors of 16 sums; for files that are compiled for AVX-512.
+// Epilogues on vectors of 16 sums, for files compiled for AVX-512.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace meshflow {
 namespace {
 
-// 16 numbers as float32; zeros for those that are not there.
+// Loads 16 values as float32; zeros for masked ones.
 inline __m512 read(Number type, const void* from, int64_t at, __mmask16 there) {
   if (type == Number::kFloat) return _mm512_maskz_loadu_ps(there, static_cast<const float*>(from) + at);
   __m256i narrow = _mm256_maskz_loadu_epi16(there, static_cast<const uint16_t*>(from) + at);
@@ -31,7 +31,7 @@ inline __m512 polynomial(const float (&c)[count], __m512 x) {
 }
 
 inline __m512 exponential(__m512 x) {
-  // Of two operands of which one is no number, the second is taken.
+  // If one of the operands is NaN, the instruction returns the second.
   x = _mm512_min_ps(constant(89), _mm512_max_ps(constant(-105), x));
   __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, constant(1.44269504f)), 0);
   // The logarithm of 2 in two parts, so that n times the first is exact.
@@ -42,8 +42,8 @@ inline __m512 exponential(__m512 x) {
 }
 
 inline __m512 gelu(__m512 x) {
-  // The complement of the error function at z >= 0 is exp(-z^2) times a smooth function of t, here a
-  // polynomial with a relative error of 1.3e-7: negative numbers far from zero keep their digits.
+  // The complementary error function at z >= 0 is exp(-z^2) times a smooth function of t, approximated by a
+  // polynomial with a relative error of 1.3e-7, so that large negative inputs remain accurate.
   static constexpr float terms[] = {0.225675866f, 0.225669593f, 0.207842723f, 0.168541819f, 0.141432166f,
                                     -0.00560925622f, 0.169087648f, -0.182902932f, 0.0502625182f};
   __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), constant(0.707106781f));
@@ -61,8 +61,9 @@ inline __m512 gelu_tanh(__m512 x) {
   return _mm512_div_ps(x, _mm512_add_ps(constant(1), power));
 }
 
-// Does the steps to neighbouring features of a result.
-//   feature: the number of the first; at: its place in arrays of the result's shape.
+// Applies the operations to neighboring features of a result.
+//
+// feature: index of the first; at: its offset in arrays of the result's shape.
 template <int count>
 inline void complete(const Epilogue& parts, __m512 (&v)[count], const __mmask16 (&there)[count], int64_t feature,
                      int64_t at) {
@@ -84,7 +85,7 @@ inline void complete(const Epilogue& parts, __m512 (&v)[count], const __mmask16 
           x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(array(i), _mm512_setzero_ps(), _CMP_GT_OQ), x);
         });
         break;
-      // Of two operands of which one is no number, the second is taken.
+      // If one of the operands is NaN, the instruction returns the second.
       case EpilogueOp::kRelu: each([&](__m512& x, int) { x = _mm512_max_ps(_mm512_setzero_ps(), x); }); break;
       case EpilogueOp::kGelu: each([&](__m512& x, int) { x = gelu(x); }); break;
       case EpilogueOp::kGeluTanh: each([&](__m512& x, int) { x = gelu_tanh(x); }); break;

@@ -1,55 +1,59 @@
-"""Compute attention by cuDNN on NVIDIA GPUs, without writing the scores to memory.
+"""Attention by cuDNN on NVIDIA GPUs, without writing the scores to memory.
 
-The choice is made twice: while a function is traced, for the shapes and the default device, and while it is lowered, for
-the platform. A program traced on a machine with a GPU and exported for CPUs therefore has XLA's code there.
-`MESHFLOW_ATTENTION=xla` leaves attention to XLA everywhere; cuDNN has no gradients of higher order.
+The choice is made twice: while a function is traced, for the shapes and the default device, and
+while it is lowered, for the platform. A program traced on a machine with a GPU and exported for
+CPUs therefore uses XLA's code there. `MESHFLOW_ATTENTION=xla` disables cuDNN, which has no
+higher-order gradients.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
+
+from meshflow.kernels.library import Aval
 
 __all__ = ["VARIABLE", "attention", "is_usable", "plain_attention"]
 
 VARIABLE = "MESHFLOW_ATTENTION"
 
-# cuDNN's limits on the head size, before compute capability 9.0 and from there on.
+# cuDNN's maximum head sizes before and from compute capability 9.0, and the divisor of all.
 _LARGEST_HEAD, _LARGEST_HEAD_ON_HOPPER, _HEAD_MULTIPLE = 128, 256, 8
 # Shorter sequences have so few scores that XLA's fused softmax is as fast.
 _SHORTEST = 64
 
 
-def is_usable(query: Any, key: Any, value: Any, has_mask: bool) -> bool:
-    """Return whether cuDNN computes attention of these arrays on the default device.
+def is_usable(query: Aval | Array, key: Aval | Array, value: Aval | Array, has_mask: bool) -> bool:
+    """Check whether cuDNN can compute attention of these arrays on the default device.
 
     Args:
-      query: array or shape [batch, t, heads, size], with a dtype.
-      key: the same [batch, s, key heads, size].
-      value: of the shape of `key`.
-      has_mask: whether there is a mask or a bias.
+      query: Array or type of shape [batch, t, heads, size].
+      key: Array or type of shape [batch, s, key heads, size].
+      value: Array or type of the shape of `key`.
+      has_mask: Whether there is a mask or a bias.
 
     Raises:
-      ValueError: for an unknown value of the variable MESHFLOW_ATTENTION.
+      ValueError: If the variable MESHFLOW_ATTENTION has an unknown value.
     """
     if not is_wanted() or not _has_cudnn():
         return False
-    given = [(tuple(a.shape), np.dtype(a.dtype)) for a in (query, key, value)]
-    if not all(isinstance(n, int) for shape, _ in given for n in shape):
+    types = [(tuple(a.shape), np.dtype(a.dtype)) for a in (query, key, value)]
+    if not all(isinstance(n, int) for shape, _ in types for n in shape):
         return False
-    return _fits(tuple(given), has_mask)
+    return _fits(tuple(types), has_mask)
 
 
 def is_wanted() -> bool:
-    """Return whether the environment lets cuDNN compute attention: MESHFLOW_ATTENTION is "auto" (the default), not "xla".
+    """Check whether the environment allows cuDNN attention: MESHFLOW_ATTENTION is not "xla".
 
     Raises:
-      ValueError: for any other value of the variable.
+      ValueError: If the variable is not "auto" (the default) or "xla".
     """
     value = os.environ.get(VARIABLE, "auto")
     if value not in ("auto", "xla"):
@@ -58,7 +62,7 @@ def is_wanted() -> bool:
 
 
 def _has_cudnn() -> bool:
-    """Return whether programs run on an NVIDIA GPU from compute capability 8.0 on."""
+    """Check whether programs run on an NVIDIA GPU with compute capability 8.0 or higher."""
     return _capability() >= 8.0
 
 
@@ -76,27 +80,28 @@ def _capability() -> float:
 
 
 @functools.lru_cache(256)
-def _fits(given: tuple[Any, ...], has_mask: bool) -> bool:
-    """Return whether cuDNN takes arrays of these shapes and dtypes."""
-    (query, dtype), (key, key_dtype), (value, value_dtype) = given
+def _fits(types: tuple[Any, ...], has_mask: bool) -> bool:
+    """Check whether cuDNN supports these shapes and dtypes."""
+    (query, dtype), (key, key_dtype), (value, value_dtype) = types
     if {dtype, key_dtype, value_dtype} - {np.dtype("float16"), np.dtype(jax.numpy.bfloat16)}:
         return False
     if not dtype == key_dtype == value_dtype or any(len(s) != 4 for s in (query, key, value)):
         return False
     (_, t, heads, size), (_, s, key_heads, _) = query, key
-    largest = _LARGEST_HEAD_ON_HOPPER if _capability() >= 9.0 else _LARGEST_HEAD
-    if size > largest or size % _HEAD_MULTIPLE or key != value or heads % key_heads:
+    max_size = _LARGEST_HEAD_ON_HOPPER if _capability() >= 9.0 else _LARGEST_HEAD
+    if size > max_size or size % _HEAD_MULTIPLE or key != value or heads % key_heads:
         return False
     if min(t, s) < _SHORTEST or (has_mask and (t % 2 or s % 2)):
         return False
     return _is_accepted(query, key, dtype)
 
 
-def _is_accepted(query: tuple[int, ...], key: tuple[int, ...], dtype: Any) -> bool:
-    """Return whether JAX finds a version of cuDNN that has a gradient for these shapes."""
+def _is_accepted(query: tuple[int, ...], key: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Check whether JAX finds a version of cuDNN with a gradient for these shapes."""
 
-    def loss(q: Any, k: Any, v: Any) -> Any:
-        return _by_cudnn(q, k, v, None, None, 1.0, True).astype(np.float32).sum()
+    def loss(q: Array, k: Array, v: Array) -> Array:
+        scores = _by_cudnn(q, k, v, None, None, scale=1.0, is_causal=True)
+        return scores.astype(np.float32).sum()
 
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in (query, key, key)]
     try:
@@ -106,58 +111,55 @@ def _is_accepted(query: tuple[int, ...], key: tuple[int, ...], dtype: Any) -> bo
     return True
 
 
-def _by_cudnn(q: Any, k: Any, v: Any, bias: Any, mask: Any, scale: float, is_causal: bool) -> Any:
+def _by_cudnn(*operands: Any, scale: float, is_causal: bool) -> Array:
     return jax.nn.dot_product_attention(
-        q, k, v, bias, mask, scale=scale, is_causal=is_causal, implementation="cudnn"
+        *operands, scale=scale, is_causal=is_causal, implementation="cudnn"
     )
 
 
 def attention(
-    plain: Callable[..., Any],
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    fallback: Callable[..., Array],
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
     scale: float = 1.0,
     is_causal: bool = False,
-) -> Any:
-    """Compute attention by cuDNN where a program is lowered for CUDA, for arrays that `is_usable` accepts.
+) -> Array:
+    """Compute attention by cuDNN if the program is lowered for CUDA; see `is_usable`.
 
     Args:
-      plain: the same for other platforms, called with query, key, value, bias and mask.
+      fallback: Computes attention on other platforms, from query, key, value, bias and mask.
       query: [batch, t, heads, size].
       key: [batch, s, key heads, size].
-      value: of the shape of `key`.
-      bias: added to the logits, broadcasting to [batch, heads, t, s], or None.
-      mask: bool, broadcasting to the same, or None.
-      scale: the factor of the logits.
-      is_causal: whether queries see only keys up to their own position.
+      value: Array of the shape of `key`.
+      bias: Added to the logits, broadcast to [batch, heads, t, s], or None.
+      mask: Boolean, broadcast to the same shape, or None.
+      scale: Factor of the logits.
+      is_causal: Whether queries attend only to keys up to their own position.
 
     Returns:
       [batch, t, heads, size].
     """
-    kept = [a for a in (bias, mask) if a is not None]
+    optional = [a for a in (bias, mask) if a is not None]
 
-    def all_five(arrays: Any) -> Any:
-        q, k, v, *rest = arrays
-        some = iter(rest)
-        return (q, k, v, *[None if a is None else next(some) for a in (bias, mask)])
+    def restore_operands(arrays: Sequence[Array]) -> tuple[Any, ...]:
+        rest = iter(arrays[3:])
+        return (*arrays[:3], *[None if a is None else next(rest) for a in (bias, mask)])
 
-    def by_cudnn(*arrays: Any) -> Any:
-        q, k, v, own_bias, own_mask = all_five(arrays)
-        return _by_cudnn(q, k, v, own_bias, own_mask, scale, is_causal)
+    def compute_with_cudnn(*arrays: Array) -> Array:
+        return _by_cudnn(*restore_operands(arrays), scale=scale, is_causal=is_causal)
 
-    def by_xla(*arrays: Any) -> Any:
-        return plain(*all_five(arrays))
+    def compute_with_xla(*arrays: Array) -> Array:
+        return fallback(*restore_operands(arrays))
 
-    return jax.lax.platform_dependent(query, key, value, *kept, cuda=by_cudnn, default=by_xla)
-
-
-def plain_attention(
-    q: Any, k: Any, v: Any, bias: Any, mask: Any, scale: float, is_causal: bool
-) -> Any:
-    """Compute the same attention by XLA; the arguments are those of `attention`."""
-    return jax.nn.dot_product_attention(
-        q, k, v, bias, mask, scale=scale, is_causal=is_causal, implementation="xla"
+    return jax.lax.platform_dependent(
+        query, key, value, *optional, cuda=compute_with_cudnn, default=compute_with_xla
     )
+
+
+def plain_attention(*operands: Array | None, scale: float, is_causal: bool) -> Array:
+    """Compute attention by XLA from query, key, value, bias and mask; see `compute_attention`."""
+    implementation: Any = functools.partial(jax.nn.dot_product_attention, implementation="xla")
+    return implementation(*operands, scale=scale, is_causal=is_causal)

@@ -1,4 +1,4 @@
-// Numbers of 16 bits and their bits, written so that compilers make vectors of loops over them.
+// 16-bit floats and their bits, written so that compilers vectorize loops over them.
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct bfloat16 {
   uint16_t bits;
 };
 
-// Compilers turn this into a loop of vectors, unlike a copy of memory.
+// Compilers vectorize this, unlike a call of memcpy.
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_bit_cast)
 #define SAME_BITS(type, value) __builtin_bit_cast(type, value)

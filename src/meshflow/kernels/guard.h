@@ -1,10 +1,10 @@
-// What stands between our code and who calls it through ctypes: no exception passes.
+// Boundary between our code and callers through ctypes: no exception passes.
 
 #pragma once
 
 namespace meshflow {
 
-// What the body returns, or `otherwise` where it fails.
+// Returns the result of the body, or `otherwise` if it throws.
 template <typename Result, typename Body>
 Result guarded(Result otherwise, Body body) noexcept {
   try {
@@ -14,7 +14,7 @@ Result guarded(Result otherwise, Body body) noexcept {
   }
 }
 
-// The same where nothing is returned.
+// The same without a result.
 template <typename Body>
 void guarded(Body body) noexcept {
   try {

@@ -1,4 +1,5 @@
-// What handlers of XLA are made with. Only they include it: reading XLA's headers takes longer than compiling most files.
+// Common code of XLA handlers. Only handlers include it, because XLA's headers take longer to parse than most
+// files to compile.
 
 #pragma once
 
@@ -13,7 +14,7 @@ namespace meshflow {
 
 namespace ffi = xla::ffi;
 
-// What the body returns, or the error of what it throws, with the handler's name.
+// Returns the result of the body, or an error with the handler's name if it throws.
 template <typename Body>
 ffi::Error handled(const char* name, Body body) noexcept {
   try {

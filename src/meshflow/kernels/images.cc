@@ -1,5 +1,5 @@
-// Images of input pipelines: read, decoded, resized and scaled in one go, into their places in a batch.
-// Called through ctypes, without the interpreter's lock.
+// Images of input pipelines: read, decoded, resized and scaled in one call, directly into a batch. Called
+// through ctypes, without the global interpreter lock.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// Closes a file in the end, whatever happens.
+// Closes a file at the end of a scope.
 struct Closing {
   int file;
   ~Closing() {
@@ -48,7 +48,7 @@ bool is_jpeg(const unsigned char* data, size_t bytes) {
   return bytes > 2 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff;
 }
 
-// What is done to every image.
+// Options for all images.
 struct How {
   const JpegOptions& options;
   double share;
@@ -56,12 +56,12 @@ struct How {
   const Steps& before;
 };
 
-// Memory that serves one image after the other.
+// Buffers that are reused for all images.
 struct Room {
   Bytes contents, pixels;
 };
 
-// An encoded image becomes the part `window` of a resized one; whether it could be made here.
+// Loads an encoded image and writes the part `window` of the resized image; returns whether it succeeded.
 bool load(const unsigned char* data, int64_t bytes, const How& how, const int64_t (&window)[4], const Steps& after,
           uint8_t mirrored, Bytes* pixels, float* out) {
   const JpegOptions& options = how.options;
@@ -86,11 +86,11 @@ bool load(const unsigned char* data, int64_t bytes, const How& how, const int64_
 
 }  // namespace
 
-// Image i, a file's path or (`are_paths` 0) its `sizes[i]` bytes, is decoded. The middle `share` of its
-// height and width is resized to `height` times `width` pixels of float32, of which those of window i
-// (top, left, height, width) go to `out[i]`, after the operations of `after[i]`, mirrored where bit 1
-// (left and right) or 2 (top and bottom) of `mirrored[i]` is set. `failed[i]` tells that it cannot be made
-// here, also for want of memory.
+// Loads image i from a path or (`are_paths` 0) from `sizes[i]` bytes. The central `share` of its height and
+// width is resized to `height` times `width` pixels of float32. The pixels of window i (top, left, height,
+// width) are written to `out[i]`, after the operations of `after[i]`, mirrored if bit 1 (left and right) or 2
+// (top and bottom) of `mirrored[i]` is set. `failed[i]` is set if the image cannot be loaded, including for
+// lack of memory.
 extern "C" void meshflow_images(const char* const* texts, const int64_t* sizes, int64_t count,
                                 int are_paths, const JpegOptions* options, double share,
                                 int64_t height, int64_t width, const int64_t (*windows)[4],

@@ -1,4 +1,4 @@
-"""Images of input pipelines, read, decoded, resized and scaled by one compiled call."""
+"""Loading of images in input pipelines: one compiled call reads, decodes, resizes and scales them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LEFT_RIGHT, UP_DOWN = 1, 2
 
 
 class Loading(NamedTuple):
-    """How files become images of one size.
+    """Options for loading files as images of one size.
 
     Attributes:
-      paths: whether files are given by their paths, not by their contents.
+      are_paths: Whether files are given as paths instead of contents.
       channels: 1 or 3.
-      ratio: 1, 2, 4 or 8: how much smaller images are decoded.
-      fast: whether the transform may be inexact.
-      fancy: whether halved colours are interpolated.
-      height: the height after bilinear resizing.
-      width: the width, likewise.
-      before: operations with scalars that come before resizing, in float32.
-      share: how much of height and width is taken before resizing, from the middle.
+      ratio: 1, 2, 4 or 8: divisor of the size while decoding.
+      fast: Whether the inverse transform may be inexact.
+      fancy: Whether subsampled chroma is interpolated.
+      height: Height after bilinear resizing.
+      width: Width after bilinear resizing.
+      steps: Operations with constants before resizing, in float32.
+      crop_fraction: Fraction of height and width that is cropped from the center before resizing.
     """
 
     paths: bool
@@ -45,7 +45,7 @@ class Loading(NamedTuple):
 
 
 class _Options(ctypes.Structure):
-    """Options of the decoder, as jpeg.h has them."""
+    """Options of the decoder, as in jpeg.h."""
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("channels", "ratio", "fast", "fancy")),
@@ -55,15 +55,15 @@ class _Options(ctypes.Structure):
 
 @functools.cache
 def _loop() -> Callable[..., None] | None:
-    """The compiled loop; None where it, or libjpeg, is missing."""
+    """Return the compiled loop, or None if it or libjpeg is missing."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_images", None) if loaded else None
     if function is None or not jpeg.available():
         return None
-    address, number, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(row_gather.Packed)
+    address, integer, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(row_gather.Packed)
     function.argtypes = [
-        *(address, address, number, ctypes.c_int, ctypes.POINTER(_Options)),
-        *(ctypes.c_double, number, number, address, steps, steps, address, address, address),
+        *(address, address, integer, ctypes.c_int, ctypes.POINTER(_Options)),
+        *(ctypes.c_double, integer, integer, address, steps, steps, address, address, address),
     ]
     function.restype = None
     for path in jpeg.libraries("libpng16-*.so.16.*"):
@@ -73,47 +73,48 @@ def _loop() -> Callable[..., None] | None:
 
 
 def load(
-    texts: Sequence[bytes],
-    how: Loading,
+    files: Sequence[bytes],
+    options: Loading,
     windows: np.ndarray,
-    after: Sequence[Sequence[row_gather.Step]],
+    steps: Sequence[Sequence[row_gather.Step]],
     mirrored: np.ndarray,
     out: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Loads JPEG and PNG images, without the interpreter's lock.
+    """Load JPEG and PNG images while Python's global interpreter lock is released.
 
     Args:
-      texts: paths or contents of files.
-      how: what is done to them.
-      windows: int64 [count, 4], top, left, height and width of the part that is taken after resizing.
-      after: operations on each image's part.
-      mirrored: uint8 [count], `LEFT_RIGHT` and `UP_DOWN` where images are mirrored in the end.
-      out: an array for each image, float32, of the size of its window and with the channels.
+      files: Paths or contents of files.
+      options: Loading options.
+      windows: int64 [count, 4]: top, left, height and width of each crop after resizing.
+      steps: Operations on each image's crop.
+      mirrored: uint8 [count]: the bits `LEFT_RIGHT` and `UP_DOWN` mirror images at the end.
+      out: A float32 array for each image, with the size of its crop and the channels.
 
     Returns:
-      bool [count]: which could not be loaded here, as they are damaged, of another kind, or no files.
+      bool [count]: images that could not be loaded, because of damage, the format or a missing
+      file.
     """
-    failed = np.ones(len(texts), np.bool_)
+    failed = np.ones(len(files), np.bool_)
     loop = _loop()
     if loop is not None:
-        count = len(texts)
-        sizes = np.array([len(text) for text in texts], np.int64)
+        count = len(files)
+        sizes = np.array([len(text) for text in files], np.int64)
         windows = np.ascontiguousarray(windows, np.int64)
         mirrored = np.ascontiguousarray(mirrored, np.uint8)
-        # The same operations are packed once.
-        packed = {id(steps): row_gather.Packed(steps) for steps in after}
+        # Equal sequences of operations are packed only once.
+        packed = {id(s): row_gather.Packed(s) for s in steps}
         loop(
-            (ctypes.c_char_p * count)(*texts),
+            (ctypes.c_char_p * count)(*files),
             sizes.ctypes.data,
             count,
-            how.paths,
-            _Options(how.channels, how.ratio, how.fast, how.fancy, image_limit()),
-            how.share,
-            how.height,
-            how.width,
+            options.paths,
+            _Options(options.channels, options.ratio, options.fast, options.fancy, image_limit()),
+            options.share,
+            options.height,
+            options.width,
             windows.ctypes.data,
-            row_gather.Packed(how.before),
-            (row_gather.Packed * count)(*[packed[id(steps)] for steps in after]),
+            row_gather.Packed(options.before),
+            (row_gather.Packed * count)(*[packed[id(s)] for s in steps]),
             mirrored.ctypes.data,
             (ctypes.c_void_p * count)(*[image.ctypes.data for image in out]),
             failed.ctypes.data,

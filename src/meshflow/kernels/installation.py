@@ -1,4 +1,4 @@
-"""How the kernels got here: where oneDNN lies, and which command mends an installation without them."""
+"""Location of oneDNN, and the command that repairs an installation without kernels."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ OPENMP = "install GNU OpenMP with the system's package manager (libgomp1 or libg
 
 
 def possible() -> bool:
-    """Whether there can be kernels on this machine at all."""
+    """Check whether kernels exist for this platform."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def onednn() -> Path | None:
-    """oneDNN's shared library: the wheel's own, or that of the package beside an editable install."""
-    own = Path(__file__).with_name(ONEDNN)
-    if own.exists():
-        return own
+    """Return oneDNN's shared library, from our wheel or from its own package; None if missing."""
+    bundled = Path(__file__).with_name(ONEDNN)
+    if bundled.exists():
+        return bundled
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = (Path(file.locate()) for file in files if file.name == ONEDNN)
-    return next((path.resolve() for path in found if path.exists()), None)
+    candidates = (Path(file.locate()) for file in files if file.name == ONEDNN)
+    return next((path.resolve() for path in candidates if path.exists()), None)
 
 
 def remedy() -> str:
-    """What to do for kernels where they are missing or damaged: the command for this very installation."""
+    """Return the command that repairs missing or damaged kernels of this installation."""
     compiler = "with a C++ compiler on the PATH"
     try:
         installed = importlib.metadata.distribution("meshflow")
@@ -46,21 +46,21 @@ def remedy() -> str:
     if source.endswith(".whl"):
         return f"install a wheel that `make wheel` made from Meshflow's source, {compiler}"
     editable = bool(origin.get("dir_info", {}).get("editable"))
-    wanted = _editable(source) if editable else shlex.quote(source)
-    # Environments of uv have no pip; neither installer may take what it built before.
+    requirement = _editable(source) if editable else shlex.quote(source)
+    # An environment of uv has no pip. Neither installer may use a wheel from its cache.
     if (installed.read_text("INSTALLER") or "").strip() == "uv":
-        return f"{compiler}, run: uv pip install --reinstall-package meshflow {wanted}"
-    again = "" if editable else "--force-reinstall --no-deps "
-    return f"{compiler}, run: pip install --no-cache-dir {again}{wanted}"
+        return f"{compiler}, run: uv pip install --reinstall-package meshflow {requirement}"
+    flags = "" if editable else "--force-reinstall --no-deps "
+    return f"{compiler}, run: pip install --no-cache-dir {flags}{requirement}"
 
 
 def _editable(source: str) -> str:
-    """The arguments that install a checkout to work on, with the oneDNN that it needs beside it."""
+    """Return the arguments that install an editable checkout with the oneDNN package."""
     return f"--editable {shlex.quote(f'{source}[kernels]')}"
 
 
 def _source(origin: dict[str, dict[str, str]]) -> str:
-    """What to name to an installer, of what it wrote about a package's origin (PEP 610)."""
+    """Return the installer argument for a package, given its recorded origin (PEP 610)."""
     url = str(origin.get("url", "meshflow"))
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]

@@ -1,7 +1,7 @@
-// JPEG images by the libjpeg that Pillow brings along, which is found when the program runs.
+// JPEG decoding by the libjpeg in Pillow's wheel, which is located at run time.
 //
-// Pillow itself neither offers libjpeg's fast transform, whose pixels are TensorFlow's, nor gives
-// away an image without packing it twice. Called through ctypes, without the interpreter's lock.
+// Pillow does not expose libjpeg's fast transform, which TensorFlow uses, and copies each image twice. Called
+// through ctypes, without the global interpreter lock.
 
 #include <dlfcn.h>
 
@@ -18,11 +18,11 @@
 
 namespace {
 
-// libjpeg's public structures, version 6.2, up to what is used here. The library is told how large
-// it thinks they are, and refuses any other layout.
+// libjpeg's public structures, version 6.2, up to the last field used here. libjpeg checks their declared
+// size and rejects other layouts.
 constexpr int kVersion = 62;
 constexpr size_t kWhole = 632;
-// Rows that are asked for at once.
+// Rows per call.
 constexpr unsigned kRows = 16;
 enum { kGray = 1, kRgb = 2, kYcc = 3 };
 
@@ -81,13 +81,13 @@ void fail(void* decoder) {
   Errors* errors = static_cast<Decoder*>(decoder)->errors;
   std::longjmp(reinterpret_cast<Work*>(errors)->failed, 1);
 }
-// libjpeg counts warnings (level -1) where it prints them.
+// libjpeg counts warnings (level -1) in the function that prints them.
 void count(void* decoder, int level) {
   if (level < 0) ++static_cast<Decoder*>(decoder)->errors->warnings;
 }
 void ignore(void*) {}
 
-// Decodes to `out`, an image of size `shape`, or to `pixels`; with neither it only finds the size.
+// Decodes to `out`, an image of size `shape`, or to `pixels`; without either, only finds the size.
 bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptions& options,
             int32_t* shape, unsigned char* out, std::vector<unsigned char>* pixels = nullptr) {
   const int channels = options.channels;
@@ -105,10 +105,10 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptio
   api.memory_source(decoder, data, bytes);
   bool done = false;
   if (api.read_header(decoder, 1) == 1) {
-    // Four colours need arithmetic of their own.
+    // Images with four color components need a special conversion.
     const bool plain = decoder->colors == kGray || decoder->colors == kRgb || decoder->colors == kYcc;
     const int wanted = channels ? channels : decoder->components;
-    // Whole: progressive images are held at their full size.
+    // The limit applies to the full size, at which progressive images are buffered.
     const bool sound = fits(decoder->height, decoder->width, 1, kJpegPixels * bytes) &&
                        fits(decoder->height, decoder->width, wanted, options.limit);
     if (plain && sound && (wanted == 1 || wanted == 3) && !(wanted == 1 && decoder->colors == kRgb)) {
@@ -152,7 +152,7 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptio
 
 }  // namespace
 
-// Uses a shared library; 0 when it has what is needed.
+// Loads a shared library; returns 0 if it has the required functions.
 extern "C" int meshflow_jpeg_library(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return 1;
@@ -167,10 +167,10 @@ extern "C" int meshflow_jpeg_library(const char* path) noexcept {
   return 0;
 }
 
-// The size [height, width, channels] of an image, or its pixels when there is a place for them.
+// Reads the size [height, width, channels] of an image, or its pixels if `pixels` is given.
 //
-// Anything but 0 says that it cannot be decoded here: it is damaged, or of a kind that is left to
-// Pillow. Who gives a place for the pixels has found the size not too large.
+// Returns 0 unless the image cannot be decoded here, because it is damaged or of a kind that Pillow must
+// decode. Callers that pass memory for the pixels have checked the size.
 extern "C" int meshflow_jpeg(const unsigned char* data, int64_t bytes, int channels, int ratio,
                              int fast, int fancy, int32_t* shape, unsigned char* out) noexcept {
   return meshflow::guarded(1, [&] {

@@ -1,15 +1,15 @@
-// JPEG images by libjpeg.
+// JPEG decoding by libjpeg.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-// How an image is decoded, as `decoded` in jpeg.py has it.
+// Decoding options, as in `decoded` in jpeg.py.
 struct JpegOptions {
   int channels, ratio, fast, fancy;
-  int64_t limit;  // of the bytes that it takes
+  int64_t limit;  // maximum bytes of the image
 };
 
-// The pixels of an image of size [height, width, channels]; false when it cannot be decoded here.
+// Decodes an image of size [height, width, channels]; returns false if it cannot be decoded here.
 bool decode_jpeg(const unsigned char* data, int64_t bytes, const JpegOptions& options,
                  int32_t* shape, std::vector<unsigned char>* pixels);

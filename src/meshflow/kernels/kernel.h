@@ -1,4 +1,4 @@
-// A computation that a descriptor led to: oneDNN's primitive or code of our own, with its operands.
+// Implementation of a descriptor: a oneDNN primitive or our own code, with its operands.
 
 #pragma once
 
@@ -32,24 +32,27 @@ struct Operand {
   size_t offset = 0;
 };
 
-// How many kernels are kept, and oneDNN's objects for so many in each thread: shapes that never end must not fill memory.
+// Maximum number of cached kernels, and of cached oneDNN objects in each thread, which bounds memory for ever
+// new shapes.
 constexpr size_t kKeptKernels = 1024;
 
 struct Kernel {
-  // Tells it from all others that there have been; an address may come again.
+  // Unique id, because addresses are reused.
   uint64_t number = 0;
   dnnl::primitive primitive;
   std::vector<Operand> operands;
   memory::desc scratchpad;
   size_t scratch_offset = 0, scratch_bytes = 0;
   std::string implementation;
-  // Instead of oneDNN's primitive: buffers, packed weights or null, scratch memory.
+  // Our code instead of oneDNN's primitive: buffers, packed weights or null, scratch memory.
   std::function<void(const std::vector<void*>&, const char*, char*)> own;
-  // Weights (operand 1) in the layout that the computation reads, and whether the call brings them like that.
+  // Packs weights (operand 1) to the layout that the computation reads; whether the caller passes packed
+  // weights.
   std::function<void(const void*, char*)> pack;
   size_t packed_bytes = 0;
   bool packed = false;
-  // Whether the thread that calls computes it, with code for one thread: too little to wake others for.
+  // Whether the calling thread computes it with single-threaded code, because waking other threads would take
+  // longer.
   bool on_caller = false;
 
   void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
@@ -71,7 +74,7 @@ struct Kernel {
     operands.push_back(operand);
   }
 
-  // Makes the computation take packed weights.
+  // Makes the computation read packed weights.
   void take_packed() {
     Operand& weights = operands[1];
     if (own) weights.inner = memory::desc({static_cast<int64_t>(packed_bytes)}, Type::u8, Dims{1});
@@ -102,7 +105,7 @@ struct Kernel {
 
   void run(const std::vector<void*>& buffers, char* scratch) const {
     if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
-    // Made once per thread: in small products that takes longer than the numbers.
+    // Created once per thread, because creation takes longer than a small product.
     static thread_local std::unordered_map<uint64_t, Bound> bound;
     auto found = bound.find(number);
     if (found == bound.end()) {
@@ -113,7 +116,7 @@ struct Kernel {
   }
 
  private:
-  // oneDNN's objects around the operands' addresses.
+  // oneDNN's objects for the operands' addresses.
   struct Bound {
     dnnl::stream stream{cpu()};
     std::vector<memory> users, inners;
@@ -149,7 +152,7 @@ struct Kernel {
   };
 };
 
-// What a descriptor says of an epilogue, and the operands that they read: buffers from the third.
+// Epilogue of a descriptor and its operands: buffers from the third.
 struct EpilogueOps {
   std::vector<EpilogueOp> steps;
   std::vector<Type> types;
@@ -168,7 +171,7 @@ struct EpilogueOps {
 
   bool empty() const { return steps.empty(); }
 
-  // Tells a kernel of its operands, in their order.
+  // Adds the operands to a kernel, in order.
   void describe(Kernel& kernel, const memory::desc& result) const {
     for (size_t i = 0; i < steps.size(); ++i) {
       if (types[i] == Type::undef) continue;

@@ -1,4 +1,4 @@
-"""The compiled handlers: where they are, whether they load, and which code they would run."""
+"""The shared library of compiled handlers: loading, environment variables and queries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 import os
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from meshflow.kernels import installation
 
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
-# How many answers about descriptors are kept; the handlers keep as many kernels.
+# Number of cached query results; the handlers cache as many kernels.
 KEPT = 1024
 POOLING = "meshflow_pooling"
 GATED_POOLING = "meshflow_gated_pooling"
@@ -31,36 +31,42 @@ SCATTER_ROWS = "meshflow_scatter_rows"
 SUM_ROWS = "meshflow_sum_rows"
 UPDATE_ROWS = "meshflow_update_rows"
 RENEW = "meshflow_renew"
-# Every handler of XLA's foreign function interface, by the name of its symbol.
+# All handlers of XLA's foreign function interface, by the name of their symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
     *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW),
 )
-# What the names of our own code begin with.
+# Prefix of the implementation names of our C++ code.
 OWN = "meshflow"
-# The name of the code that filters in tiles of 2 x 2 places of the result.
+# Name of the implementation by Winograd's algorithm, with output tiles of 2 x 2.
 WINOGRAD = "meshflow:winograd"
-# What the name of code begins with that computes block by block, each with its epilogue.
+# Prefix of the implementations that compute block by block, each with its epilogue.
 BLOCKED = "meshflow:blocked"
 
-# How far the processor's vector extensions may be used, in the order of cpus.h after those that all have.
+# Instruction set levels above the baseline, in the order of cpus.h.
 LEVELS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
-# oneDNN's words for those below the last.
+# oneDNN's names of the levels except the last.
 ONEDNN_NAMES = {"AVX2": "AVX2", "AVX512": "AVX512_CORE", "AVX512_BF16": "AVX512_CORE_BF16"}
 
-# oneDNN's codes for the element types a descriptor may have.
+# oneDNN's codes of the element types that a descriptor may have.
 TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}
+
+# The shape and dtype of an operand or result.
+Aval: TypeAlias = jax.core.ShapedArray | jax.ShapeDtypeStruct
+Avals: TypeAlias = Sequence[Aval]
+# A function of a primitive's operands that calls a handler.
+HandlerCall: TypeAlias = Callable[..., Any]
 
 
 class KernelsUnavailableError(RuntimeError):
-    """The CPU kernels cannot be used; the message says why."""
+    """The CPU kernels cannot be used; the message has the reason."""
 
 
 def wanted() -> bool:
-    """Whether the environment asks for the CPU kernels (the default); MESHFLOW_KERNELS=xla does not.
+    """Check whether the environment enables the CPU kernels: MESHFLOW_KERNELS is not "xla".
 
     Raises:
-      ValueError: for any other value of the variable.
+      ValueError: If the variable is not "auto" (the default), "onednn" or "xla".
     """
     value = os.environ.get("MESHFLOW_KERNELS", "auto")
     if value not in ("auto", "onednn", "xla"):
@@ -69,10 +75,10 @@ def wanted() -> bool:
 
 
 def limit() -> str | None:
-    """How far the environment lets vector extensions be used, one of `LEVELS`: MESHFLOW_MAX_ISA; None for all.
+    """Return the highest instruction set level allowed by MESHFLOW_MAX_ISA; None for no limit.
 
     Raises:
-      ValueError: for any other value of the variable.
+      ValueError: If the variable is not one of `ISA_LEVELS`.
     """
     value = os.environ.get("MESHFLOW_MAX_ISA") or None
     if value not in (None, *LEVELS):
@@ -81,10 +87,10 @@ def limit() -> str | None:
 
 
 def emulates_tiles() -> bool:
-    """Whether the environment asks for matrix tiles in software, for tests: MESHFLOW_AMX=emulated.
+    """Check whether MESHFLOW_AMX requests emulated matrix tiles, for tests.
 
     Raises:
-      ValueError: for any other value of the variable but 'auto'.
+      ValueError: If the variable is not "auto" (the default) or "emulated".
     """
     value = os.environ.get("MESHFLOW_AMX", "auto")
     if value not in ("auto", "emulated"):
@@ -93,14 +99,14 @@ def emulates_tiles() -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a shared library has all its bytes: loading one cut short ends the process."""
+    """Check whether a shared library has all its bytes; loading a truncated one ends the process."""
     with path.open("rb") as file:
         header = file.read(64)
     if len(header) < 64 or header[:4] != b"\x7fELF":
         return False
     (sections,) = struct.unpack_from("<Q", header, 40)
     size, count = struct.unpack_from("<HH", header, 58)
-    # The table of sections is the last thing in the file.
+    # The section table is at the end of the file.
     return sections + size * count <= path.stat().st_size
 
 
@@ -108,18 +114,18 @@ class Library:
     """The loaded handlers.
 
     Args:
-      path: the compiled file.
+      path: Path of the compiled library.
 
     Attributes:
-      compiled: the shared library.
-      handlers: those of `HANDLERS` that it has, by name.
-      level: the best of `LEVELS` that is used here, None where there is none.
-      tiles: whether convolutions in bfloat16 may run on matrix tiles, emulated ones included.
-      huge_pages: whether huge pages are put behind XLA's buffers.
-      places: whether these may lie in memory that is offered.
+      compiled: The shared library.
+      handlers: Handlers of `HANDLERS` that it contains, by name.
+      level: Highest of `ISA_LEVELS` in use; None below the first.
+      tiles: Whether bfloat16 convolutions may use matrix tiles, including emulated ones.
+      huge_pages: Whether XLA's large buffers are allocated in huge pages.
+      accepts_offers: Whether XLA's buffers may be placed in offered memory.
 
     Raises:
-      KernelsUnavailableError: the file or oneDNN is missing or damaged, or the file needs a newer jaxlib.
+      KernelsUnavailableError: The library or oneDNN is missing or damaged, or needs a newer jaxlib.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,18 +135,18 @@ class Library:
         for file in (path, onednn):
             if file is not None and not _is_whole(file):
                 raise KernelsUnavailableError(f"{file} is damaged; {installation.remedy()}")
-        # Threads that spin while they wait take the cores from XLA's.
+        # Threads that spin while they wait would take cores from XLA's threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             ctypes.CDLL(str(onednn or installation.ONEDNN), ctypes.RTLD_GLOBAL)
         except OSError as error:
-            mend = installation.OPENMP if "libgomp" in str(error) else installation.remedy()
-            raise KernelsUnavailableError(f"oneDNN does not load ({error}); {mend}") from None
+            remedy = installation.OPENMP if "libgomp" in str(error) else installation.remedy()
+            raise KernelsUnavailableError(f"oneDNN does not load ({error}); {remedy}") from None
         try:
             self.compiled = ctypes.CDLL(str(path))
-            # One built before there was some handler still does the rest.
-            found = {name: getattr(self.compiled, name, None) for name in HANDLERS}
-            self.handlers = {name: handler for name, handler in found.items() if handler}
+            # A library from an older version may lack some handlers.
+            handlers = {name: getattr(self.compiled, name, None) for name in HANDLERS}
+            self.handlers = {name: handler for name, handler in handlers.items() if handler}
             self._query = self.compiled.meshflow_onednn_query
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
@@ -162,21 +168,21 @@ class Library:
             self._offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
             self.compiled.meshflow_holds_memory.argtypes = [ctypes.c_void_p]
         self._implementation = functools.lru_cache(KEPT)(self._ask)
-        limited, emulated = limit(), emulates_tiles()
-        number = -1 if limited is None else LEVELS.index(limited) + 1
+        max_level, emulated = limit(), emulates_tiles()
+        level = -1 if max_level is None else LEVELS.index(max_level) + 1
         try:
-            number = int(self.compiled.meshflow_limit(number, int(emulated)))
+            level = int(self.compiled.meshflow_limit(level, int(emulated)))
         except AttributeError:
-            if limited or emulated:
+            if max_level or emulated:
                 raise KernelsUnavailableError(
-                    f"{path} knows nothing of MESHFLOW_MAX_ISA and MESHFLOW_AMX; {installation.remedy()}"
+                    f"{path} does not support MESHFLOW_MAX_ISA and MESHFLOW_AMX; {installation.remedy()}"
                 ) from None
-        self.level = LEVELS[number - 1] if number > 0 else None
-        self.tiles = number == len(LEVELS) or (emulated and self.has("AVX512"))
+        self.level = LEVELS[level - 1] if level > 0 else None
+        self.tiles = level == len(LEVELS) or (emulated and self.has("AVX512"))
         self.huge_pages = self.places = False
 
     def _check_ffi_version(self, path: Path) -> None:
-        # XLA ends the process when a handler was compiled with the headers of a newer version.
+        # XLA ends the process if a handler was compiled with the headers of a newer version.
         get_version = getattr(self.compiled, "meshflow_ffi_version", None)
         installed = jax_internals.read_ffi_version()
         if get_version is None or installed is None:
@@ -191,26 +197,26 @@ class Library:
             )
 
     def version(self) -> str:
-        """oneDNN's version."""
+        """Return oneDNN's version."""
         parts = (ctypes.c_int * 3)()
         self.compiled.meshflow_onednn_version(parts)
         return ".".join(map(str, parts))
 
     def has_handler(self, name: str) -> bool:
-        """Whether there is one of `HANDLERS`."""
+        """Check whether the library contains a handler."""
         return name in self.handlers
 
     def has(self, level: str) -> bool:
-        """Whether kernels use one of `LEVELS` here."""
+        """Check whether the kernels may use an instruction set level."""
         return self.level is not None and LEVELS.index(self.level) >= LEVELS.index(level)
 
-    def set_threads(self, number: int) -> None:
-        """How many threads a computation may use."""
-        self._set_threads(ctypes.c_int(number))
+    def set_threads(self, num_threads: int) -> None:
+        """Limit the number of threads of a computation."""
+        self._set_threads(ctypes.c_int(num_threads))
 
     def ask_for_huge_pages(self) -> bool:
-        """Puts huge pages behind large buffers of XLA from now on; whether that could be done."""
-        # The folder has one large library and small ones that lead to it.
+        """Allocate XLA's large buffers in huge pages from now on; return whether that is possible."""
+        # The folder has one large library, and small ones that load it.
         files = jax_internals.LIBRARIES.glob("*.so")
         if self._huge_pages is not None:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
@@ -218,92 +224,83 @@ class Library:
         return self.huge_pages
 
     def release_memory(self) -> int:
-        """Gives back the memory kept for the next step; the bytes of XLA's large buffers among it."""
+        """Free the memory cached for the next step; return the bytes of XLA's large buffers in it."""
         return int(self._release()) if self._release is not None else 0
 
-    def offer_memory(self, address: int, least: int, most: int) -> bool:
-        """Has the next buffer of XLA that this thread makes lie somewhere, if it is as large; whether that can be.
+    def offer_memory(self, address: int, min_bytes: int, max_bytes: int) -> bool:
+        """Offer memory for the next XLA buffer that this thread allocates; return whether possible.
 
         Args:
-          address: where.
-          least: of how many bytes the buffer is at least.
-          most: of how many it may be.
+          address: Address of the memory.
+          min_bytes: Minimum size of the buffer.
+          max_bytes: Maximum size of the buffer.
         """
         offer = self._offer if self.places else None
-        return offer is not None and offer(address, least, most) == 0
+        return offer is not None and offer(address, min_bytes, max_bytes) == 0
 
     def withdraw_memory(self) -> None:
-        """Takes back what was offered to this thread."""
+        """Withdraw the memory that was offered to this thread."""
         if self.places:
             self.compiled.meshflow_withdraw_memory()
 
     def holds_memory(self, address: int) -> bool:
-        """Whether a buffer of XLA lies where memory was offered.
-
-        Args:
-          address: where.
-        """
+        """Check whether an XLA buffer occupies offered memory at this address."""
         return self.places and self.compiled.meshflow_holds_memory(address) != 0
 
     def implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
-        """The name of the code that oneDNN would run for a descriptor; None when it has only slow code.
+        """Return the name of the implementation of a descriptor, or None if there is no fast one.
 
         Args:
-          descriptor: integers as `descriptors` makes them.
-          types: NumPy names of the operands' element types, results last.
+          descriptor: The descriptor.
+          types: NumPy names of the element types of the operands, then of the results.
         """
         return self._implementation(tuple(descriptor), "".join(TYPES[t] for t in types))
 
     def packed_bytes(self, descriptor: Sequence[int], types: Sequence[str]) -> int:
-        """Bytes of a computation's weights in the layout that it reads; 0 where they are read as they lie.
-
-        Args:
-          descriptor: integers as `descriptors` makes them.
-          types: NumPy names of the operands' element types, results last.
-        """
+        """Return the bytes of a computation's packed weights, or 0 if they are not packed."""
         if self._packed_bytes is None:
             return 0
-        numbers, codes = np.array(descriptor, np.int64), "".join(TYPES[t] for t in types)
-        return int(self._packed_bytes(numbers.ctypes.data, len(descriptor), codes.encode()))
+        integers, codes = np.array(descriptor, np.int64), "".join(TYPES[t] for t in types)
+        return int(self._packed_bytes(integers.ctypes.data, len(descriptor), codes.encode()))
 
     def _ask(self, descriptor: tuple[int, ...], types: str) -> str | None:
-        numbers = np.array(descriptor, np.int64)
+        integers = np.array(descriptor, np.int64)
         text = ctypes.create_string_buffer(512)
-        failed = self._query(numbers.ctypes.data, len(descriptor), types.encode(), text, len(text))
+        failed = self._query(integers.ctypes.data, len(descriptor), types.encode(), text, len(text))
         name = text.value.decode()
         return None if failed or name.startswith("ref") or ":ref" in name else name
 
 
 @functools.cache
 def status() -> Library | KernelsUnavailableError:
-    """The handlers, loaded and made known to XLA at the first call, or why there are none."""
+    """Return the handlers, or the reason why there are none; the first call loads them."""
     if not wanted():
-        return KernelsUnavailableError("MESHFLOW_KERNELS=xla turns them off.")
+        return KernelsUnavailableError("MESHFLOW_KERNELS=xla disables them.")
     path = Path(__file__).parent / NAME
     try:
         library = Library(path)
         for name, handler in library.handlers.items():
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
-        # Where they cannot be, nothing is wrong that somebody could mend.
+        # On an unsupported platform there is nothing to repair, so do not warn.
         if installation.possible() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
             warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
         return error
     if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":
         library.ask_for_huge_pages()
-    # The variable that sizes XLA's thread pool, which may be larger than the machine.
+    # NPROC determines the size of XLA's thread pool, which may exceed the number of cores.
     if os.environ.get("NPROC", "").isdigit():
         library.set_threads(max(1, min(int(os.environ["NPROC"]), os.cpu_count() or 1)))
     return library
 
 
 def load() -> Library | None:
-    """The handlers, or None where there are none."""
+    """Return the handlers, or None if they are not available."""
     found = status()
     return found if isinstance(found, Library) else None
 
 
 def release_memory() -> int:
-    """`Library.release_memory` where the handlers were loaded; it does not load them."""
+    """Free the memory cached by the handlers if they are loaded; return the bytes."""
     library = load() if status.cache_info().currsize else None
     return library.release_memory() if library is not None else 0

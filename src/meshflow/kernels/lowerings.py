@@ -1,7 +1,7 @@
-"""How convolutions and matrix products are compiled for the CPU: by oneDNN where it is fast.
+"""CPU lowerings of convolutions and matrix products to oneDNN and our C++ code.
 
-JAX's own primitives keep their meaning (derivatives, vmap, sharding, passes over jaxprs); only
-their lowering for the CPU changes. What oneDNN does not do well goes to XLA as before.
+JAX's primitives keep their semantics (derivatives, vmap, sharding, jaxpr passes); only their
+lowering for the CPU changes. XLA compiles the cases in which it is faster, as before.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import numpy as np
+from jax.lax import ConvDimensionNumbers
 
 from meshflow.environment.jax_internals import (
     common_lowerings,
@@ -21,25 +22,34 @@ from meshflow.environment.jax_internals import (
     needs_devices_when_lowered,
     platform_lowerings,
 )
+from meshflow.environment.types import Primitive
 from meshflow.kernels import descriptors, library, partitioning, sizes
+from meshflow.kernels.library import Aval, Avals, HandlerCall
 
-# The widest padding of rows, and no more than half a window, that is left to oneDNN.
+# Maximum padding of rows that oneDNN adds itself, which must also be at most half a window.
 _PADDING = 1
+
+# The dtypes of the operands and of the result of a handler.
+_Dtypes: TypeAlias = tuple[Sequence[np.dtype], np.dtype]
+# A descriptor with its dtypes.
+_Code: TypeAlias = tuple[list[int], _Dtypes]
 
 
 def run(
     descriptor: Sequence[int], operands: Sequence[Any], result: Any, target: str = library.TARGET
 ) -> Any:
-    """Calls a handler on JAX arrays."""
+    """Call a handler with JAX arrays."""
     call = jax.ffi.ffi_call(target, result, vmap_method="sequential")
     return call(*operands, descriptor=np.array(descriptor, np.int64))
 
 
-def element_types(descriptor: Sequence[int], types: Sequence[np.dtype], result: np.dtype) -> Any:
-    """The types to compute with: the operands' own, or float32 where there is no code for those.
+def element_types(
+    descriptor: Sequence[int], types: Sequence[np.dtype], result: np.dtype
+) -> _Dtypes | None:
+    """Choose the dtypes of a computation: those of its operands or, as a fallback, float32.
 
     Returns:
-      Operand types and result type; None when oneDNN has nothing fast.
+      Operand dtypes and result dtype, or None if oneDNN has no fast code.
     """
     loaded = library.load()
     if loaded is None:
@@ -52,12 +62,12 @@ def element_types(descriptor: Sequence[int], types: Sequence[np.dtype], result: 
 
 
 class Whole(NamedTuple):
-    """How a convolution is computed of which devices have parts.
+    """Implementation of a convolution that is partitioned over devices.
 
     Attributes:
-      computation: the descriptor's first number.
-      implementation: the name of the code.
-      padding: of each spatial dimension, in front and behind.
+      computation: First integer of the descriptor.
+      implementation: Name of the implementation.
+      padding: Leading and trailing padding of each spatial dimension.
     """
 
     computation: int
@@ -66,47 +76,47 @@ class Whole(NamedTuple):
 
 
 def convolution_descriptors(
-    left: Any,
-    right: Any,
-    out: Any,
+    left: Aval,
+    right: Aval,
+    out: Aval,
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int],
     rhs_dilation: Sequence[int],
-    dimension_numbers: Any,
+    dimension_numbers: ConvDimensionNumbers,
     feature_group_count: int,
     batch_group_count: int,
 ) -> list[list[int]]:
-    """The descriptors that compute one of JAX's general convolutions, the likely fastest first.
+    """Return the descriptors for a general convolution, the one expected to be fastest first.
 
-    A gradient of a convolution is a general convolution as well: the kernel's gradient slides the
+    A gradient of a convolution is also a general convolution: the kernel's gradient moves the
     result's gradient, a large window, over the image; the image's gradient of a strided convolution
-    is one of spread-out input, with the kernel turned round.
+    has a dilated input and a flipped kernel.
     """
     left_spec, right_spec, out_spec = dimension_numbers
     low = [a for a, _ in padding]
     x, w = descriptors.view(left.shape, left_spec), descriptors.view(right.shape, right_spec)
     y = descriptors.view(out.shape, out_spec)
     rank = len(window_strides)
-    found = []
+    candidates = []
     if math.prod(lhs_dilation) > 1:
         if math.prod(window_strides) == 1 and batch_group_count == 1:
             pairs = zip(w.dims[2:], rhs_dilation, low, strict=True)
-            front = [(k - 1) * d - p for k, d, p in pairs]
+            before = [(k - 1) * d - p for k, d, p in pairs]
             kernel = descriptors.grouped(w, feature_group_count)
-            # The places of out and in / groups are each other's.
-            at = 1 if feature_group_count > 1 else 0
-            order = [*range(at), at + 1, at, *range(at + 2, len(kernel.dims))]
+            # Exchange the dimensions of out and in / groups.
+            offset = 1 if feature_group_count > 1 else 0
+            order = [*range(offset), offset + 1, offset, *range(offset + 2, len(kernel.dims))]
             kernel = descriptors.View(*(tuple(v[i] for i in order) for v in kernel))
-            found.append(
+            candidates.append(
                 descriptors.convolution(
                     *(descriptors.INPUT_GRADIENT, feature_group_count, y, kernel, x),
-                    *(lhs_dilation, rhs_dilation, front),
+                    *(lhs_dilation, rhs_dilation, before),
                 )
             )
-        return [descriptor for descriptor in found if descriptor is not None]
+        return [descriptor for descriptor in candidates if descriptor is not None]
     if batch_group_count == 1:
-        found.append(
+        candidates.append(
             descriptors.convolution(
                 *(descriptors.FORWARD, feature_group_count),
                 *(x, descriptors.grouped(w, feature_group_count), y),
@@ -114,12 +124,12 @@ def convolution_descriptors(
             )
         )
     if feature_group_count == 1:
-        # Batch and channels of the image change places; with groups the result is [in / groups, out].
+        # Exchange batch and channels of the image; with groups, the result is [in / groups, out].
         swap = (1, 0, *range(2, rank + 2))
         image, window, kernel = (
             descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
         )
-        found.append(
+        candidates.append(
             descriptors.convolution(
                 *(descriptors.KERNEL_GRADIENT, batch_group_count),
                 *(image, descriptors.grouped(kernel, batch_group_count), window),
@@ -127,51 +137,51 @@ def convolution_descriptors(
             )
         )
     if math.prod(w.dims[2:]) > math.prod(y.dims[2:]):
-        found.reverse()
-    return [descriptor for descriptor in found if descriptor is not None]
+        candidates.reverse()
+    return [descriptor for descriptor in candidates if descriptor is not None]
 
 
 def geometry(parameters: dict[str, Any]) -> dict[str, Any]:
-    """What `convolution_descriptors` takes of the primitive's parameters."""
+    """Select the primitive's parameters that `list_convolution_descriptors` takes."""
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
     counts = ("feature_group_count", "batch_group_count")
     return {name: parameters[name] for name in (*names, *counts)}
 
 
 def convolution(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
-) -> Any:
-    """A function of the two operands that runs by oneDNN, or None.
+    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any], full: Whole | None = None
+) -> HandlerCall | None:
+    """Return a function of image and kernel that calls a handler, or None.
 
     Args:
-      left: the image's shape and dtype.
-      right: the kernel's.
-      out: the result's.
-      parameters: those of the primitive.
-      whole: of what the convolution is a part; default of nothing: it is done by the fastest code,
-        and by none of ours where the work is small.
+      left: Type of the image.
+      right: Type of the kernel.
+      out: Type of the result.
+      parameters: Parameters of the primitive.
+      full: The convolution of which this is a shard; default: it is complete, uses the fastest
+        code, and XLA's if it is small.
     """
-    if whole is None and not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
+    if full is None and not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
         return None
-    padded = padding_before(left, right, out, parameters, whole)
-    if padded is not None:
-        image, rest, config = padded
-        inner = convolution(image, right, out, rest, whole)
+    padding = padding_before(left, right, out, parameters, full)
+    if padding is not None:
+        image, remaining, config = padding
+        padded = convolution(image, right, out, remaining, full)
         pad = lambda x: jax.lax.pad(x, np.zeros((), x.dtype), config)
-        return None if inner is None else lambda x, w: inner(pad(x), w)
-    cropped = cropping_after(out, parameters, whole)
-    if cropped is not None:
-        larger, rest, limits = cropped
-        inner = convolution(left, right, larger, rest, whole)
+        return None if padded is None else lambda x, w: padded(pad(x), w)
+    cropping = cropping_after(out, parameters, full)
+    if cropping is not None:
+        larger, remaining, limits = cropping
+        inner = convolution(left, right, larger, remaining, full)
         if inner is not None:
             return lambda x, w: jax.lax.slice(inner(x, w), *limits)
-    found = code(left, right, out, parameters, whole)
-    if found is None:
+    chosen = code(left, right, out, parameters, full)
+    if chosen is None:
         return None
-    descriptor, ((left_type, right_type), out_type) = found
+    descriptor, ((left_type, right_type), out_type) = chosen
     spatial = parameters["dimension_numbers"].rhs_spec[2:]
 
-    def call(x: Any, w: Any) -> Any:
+    def call(x: jax.Array, w: jax.Array) -> jax.Array:
         if descriptors.kind(descriptor) == descriptors.INPUT_GRADIENT:
             w = jax.lax.rev(w, spatial)
         y = run(
@@ -185,17 +195,18 @@ def convolution(
 
 
 def code(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
-) -> Any:
-    """The descriptor that a convolution runs by, with its element types, or None."""
+    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any], full: Whole | None = None
+) -> _Code | None:
+    """Return the descriptor of a convolution with its dtypes, or None."""
     for descriptor in placed_descriptors(left, right, out, parameters):
         candidates = [descriptor]
-        if whole is not None:
-            if descriptors.kind(descriptor) != descriptors.kind([whole.computation]):
+        if full is not None:
+            if descriptors.kind(descriptor) != descriptors.kind([full.computation]):
                 continue
-            # A part is computed where the whole would be, and by its code as far as that has the part's sizes.
-            descriptor = [whole.computation, *descriptor[1:]]
-            candidates = [descriptors.by(descriptor, whole.implementation), descriptor]
+            # A shard uses the same threads as the full convolution, and the same implementation if
+            # it supports the shard's sizes.
+            descriptor = [full.computation, *descriptor[1:]]
+            candidates = [descriptors.by(descriptor, full.implementation), descriptor]
         for candidate in candidates:
             chosen = element_types(candidate, (left.dtype, right.dtype), out.dtype)
             if chosen is not None:
@@ -204,25 +215,27 @@ def code(
 
 
 def padding_before(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
-) -> Any:
-    """How an image is padded before a convolution, which is left with less padding; None where it is not.
+    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any], full: Whole | None = None
+) -> tuple[jax.ShapeDtypeStruct, dict[str, Any], list[tuple[int, int, int]]] | None:
+    """Plan the padding of an image before a convolution; return None if none is needed.
 
-    oneDNN divides the rows of a result among threads. Next to wide padding at the ends of a row it sums the elements
-    of the window in another order than elsewhere: a part of an image would not have the bits of the whole.
+    oneDNN splits the rows of a result among threads. Near wide padding at the ends of a row it sums
+    the elements of the window in a different order, so a shard of an image would not have the bits
+    of the full one.
 
     Returns:
-      The padded image's shape and dtype, the parameters that are left, and the padding as `jax.lax.pad` takes it.
+      Type of the padded image, parameters with the remaining padding, and the padding for
+      `jax.lax.pad`.
     """
     numbers, padding = parameters["dimension_numbers"], list(parameters["padding"])
     window = (right.shape[numbers.rhs_spec[-1]] - 1) * parameters["rhs_dilation"][-1]
-    most = min(window // 2, _PADDING)
-    widths = [max(0, n - most) for n in padding[-1]]
-    found = code(left, right, out, parameters, whole) if any(widths) else None
-    if found is None or descriptors.kind(found[0]) != descriptors.FORWARD:
+    max_width = min(window // 2, _PADDING)
+    widths = [max(0, n - max_width) for n in padding[-1]]
+    chosen = code(left, right, out, parameters, full) if any(widths) else None
+    if chosen is None or descriptors.kind(chosen[0]) != descriptors.FORWARD:
         return None
-    by = implementation(found) if whole is None else whole.implementation
-    if parameters["feature_group_count"] > 1 or by.startswith(library.OWN):
+    name = implementation(chosen) if full is None else full.implementation
+    if parameters["feature_group_count"] > 1 or name.startswith(library.OWN):
         return None
     padding[-1] = tuple(n - width for n, width in zip(padding[-1], widths, strict=True))
     axis, shape, config = numbers.lhs_spec[-1], list(left.shape), [(0, 0, 0)] * left.ndim
@@ -232,87 +245,95 @@ def padding_before(
     return image, {**parameters, "padding": tuple(padding)}, config
 
 
-def cropping_after(out: Any, parameters: dict[str, Any], whole: Whole | None) -> Any:
-    """How a part of a spread-out image is convolved with the whole's padding, its result cropped; None where it is not.
+def cropping_after(
+    out: Aval, parameters: dict[str, Any], full: Whole | None
+) -> tuple[jax.ShapeDtypeStruct, dict[str, Any], tuple[list[int], list[int]]] | None:
+    """Plan a shard's convolution with the padding of the full image; return None if not needed.
 
-    oneDNN's order of sums depends on how much of the result is left out at the ends, everywhere in it.
+    oneDNN's order of summation in the entire result of a dilated image depends on the number of
+    elements omitted at its ends. So the shard's convolution computes more, and its result is
+    cropped.
 
     Returns:
-      The larger result's shape and dtype, the parameters with more padding, and where the part begins and ends in it.
+      Type of the larger result, the parameters with more padding, and the shard's start and stop
+      indices.
     """
-    numbers, spreads = parameters["dimension_numbers"], parameters["lhs_dilation"]
-    if whole is None or math.prod(spreads) == 1:
+    numbers, dilations = parameters["dimension_numbers"], parameters["lhs_dilation"]
+    if full is None or math.prod(dilations) == 1:
         return None
-    pairs = zip(whole.padding, parameters["padding"], strict=True)
-    more = [(low - part_low, high - part_high) for (low, high), (part_low, part_high) in pairs]
-    aligned = all(low % spread == 0 for (low, _), spread in zip(more, spreads, strict=True))
-    if not aligned or not any(map(any, more)) or min(map(min, more)) < 0:
+    pairs = zip(full.padding, parameters["padding"], strict=True)
+    extra = [(low - part_low, high - part_high) for (low, high), (part_low, part_high) in pairs]
+    aligned = all(low % dilation == 0 for (low, _), dilation in zip(extra, dilations, strict=True))
+    if not aligned or not any(map(any, extra)) or min(map(min, extra)) < 0:
         return None
     shape, start = list(out.shape), [0] * len(out.shape)
-    for axis, (low, high) in zip(numbers.out_spec[2:], more, strict=True):
+    for axis, (low, high) in zip(numbers.out_spec[2:], extra, strict=True):
         shape[axis] += low + high
         start[axis] = low
     stop = [first + size for first, size in zip(start, out.shape, strict=True)]
     larger = jax.ShapeDtypeStruct(shape, out.dtype)
-    return larger, {**parameters, "padding": whole.padding}, (start, stop)
+    return larger, {**parameters, "padding": full.padding}, (start, stop)
 
 
-def implementation(found: Any) -> str:
-    """The name of the code that is meant by what `code` returns."""
-    loaded, (descriptor, (types, out_type)) = library.load(), found
+def implementation(code: _Code) -> str:
+    """Return the name of the implementation of a descriptor and its dtypes, empty if there is none."""
+    loaded, (descriptor, (types, out_type)) = library.load(), code
     names = [np.dtype(t).name for t in (*types, out_type)]
     return (loaded.implementation(descriptor, names) if loaded is not None else None) or ""
 
 
 def placed_descriptors(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any]
+    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]
 ) -> list[list[int]]:
-    """`convolution_descriptors` of a primitive's parameters that say which thread computes."""
-    found = convolution_descriptors(left, right, out, **geometry(parameters))
-    count = work(left, right, out, parameters)
+    """Return the descriptors of a convolution with their choice of threads; likely fastest first."""
+    candidates = convolution_descriptors(left, right, out, **geometry(parameters))
+    multiply_adds = work(left, right, out, parameters)
     elements = left.size + right.size + out.size
-    return [sizes.placed(descriptor, count, elements) for descriptor in found]
+    return [sizes.placed(descriptor, multiply_adds, elements) for descriptor in candidates]
 
 
-def work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
-    """Multiply-adds of a convolution."""
+def work(left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]) -> float:
+    """Return the number of multiply-adds of a convolution."""
     _, channels, *window = (right.shape[i] for i in parameters["dimension_numbers"].rhs_spec)
     return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
 
 
 def product_descriptor(
-    left: Any, right: Any, dimension_numbers: Any
-) -> tuple[list[int] | None, Any]:
-    """The descriptor of JAX's general dot product, and how its operands must be transposed first.
+    left: Aval, right: Aval, dimension_numbers: Any
+) -> tuple[list[int] | None, Sequence[Sequence[int] | None]]:
+    """Return the descriptor of JAX's general dot product and the permutations of its operands.
 
     Returns:
-      The descriptor, None when it is too small; and for each operand an order of its dimensions, or None
-      when it can be read where it lies.
+      The descriptor, or None if it is too small; for each operand the permutation with which it
+      must be transposed, or None if it can be read in place.
     """
     (left_sum, right_sum), (left_batch, right_batch) = dimension_numbers
 
-    def free(operand: Any, *taken: Sequence[int]) -> list[int]:
-        used = {a for axes in taken for a in axes}
+    def find_free_axes(operand: Aval, *groups: Sequence[int]) -> list[int]:
+        used = {a for axes in groups for a in axes}
         return [i for i in range(operand.ndim) if i not in used]
 
-    def parts(operand: Any, *groups: Sequence[int]) -> tuple[Any, Any]:
-        """Size and stride of each group of dimensions, and the transposition that makes them so."""
-        found = [descriptors.merged(operand.shape, axes) for axes in groups]
-        if all(part is not None for part in found):
-            return found, None
-        # Dimensions that lie crosswise are brought together.
+    def merge_groups(operand: Aval, *groups: Sequence[int]) -> tuple[Any, Any]:
+        """Return size and stride of each group of axes, and the permutation that is required."""
+        merged = [descriptors.merged(operand.shape, axes) for axes in groups]
+        if all(part is not None for part in merged):
+            return merged, None
+        # The axes of each group must be adjacent, so transpose the operand.
         order = [a for axes in groups for a in axes]
         shape = [operand.shape[i] for i in order]
         ends = list(itertools.accumulate(len(axes) for axes in groups))
         spans = [range(end - len(axes), end) for end, axes in zip(ends, groups, strict=True)]
         return [descriptors.merged(shape, span) for span in spans], order
 
-    left_free, right_free = free(left, left_sum, left_batch), free(right, right_sum, right_batch)
-    (a_batch, a_free, a_sum), left_order = parts(left, left_batch, left_free, left_sum)
-    (b_batch, b_sum, b_free), right_order = parts(right, right_batch, right_sum, right_free)
+    left_free, right_free = (
+        find_free_axes(left, left_sum, left_batch),
+        find_free_axes(right, right_sum, right_batch),
+    )
+    (a_batch, a_free, a_sum), left_order = merge_groups(left, left_batch, left_free, left_sum)
+    (b_batch, b_sum, b_free), right_order = merge_groups(right, right_batch, right_sum, right_free)
     m, n, k, batch = a_free[0], b_free[0], a_sum[0], a_batch[0]
     if not sizes.worth_a_call(batch * m * n * k):
-        return None, None
+        return None, (None, None)
     a = descriptors.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
     b = descriptors.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
     c = descriptors.View((batch, m, n), (m * n, n, 1))
@@ -327,7 +348,10 @@ def product_descriptor(
 
 
 def _plain(matrix: descriptors.View) -> tuple[int, ...]:
-    """Strides with those of dimensions of size 1 as in a dense array, which oneDNN's fast code expects."""
+    """Return strides with those of dimensions of size 1 as in a dense array.
+
+    oneDNN's fast code expects this.
+    """
     (batch, rows, columns), strides = matrix.dims, list(matrix.strides)
     if rows == 1:
         strides[1] = columns if strides[2] == 1 else 1
@@ -338,8 +362,8 @@ def _plain(matrix: descriptors.View) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
-    """A function of the two operands that runs by oneDNN, or None."""
+def product(left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+    """Return a function of both operands that calls oneDNN, or None."""
     descriptor, orders = product_descriptor(left, right, parameters["dimension_numbers"])
     if descriptor is None:
         return None
@@ -350,22 +374,28 @@ def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
     return None if chosen is None else described_product(descriptor, orders, chosen, out)
 
 
-def described_product(descriptor: list[int], orders: Any, chosen: Any, out: Any) -> Any:
-    """The function of a product's descriptor, for the order of each operand's dimensions and the element types."""
-    types, out_type = chosen
+def described_product(
+    descriptor: list[int], orders: Sequence[Sequence[int] | None], dtypes: _Dtypes, out: Aval
+) -> HandlerCall:
+    """Return the function of a product's descriptor, given operand permutations and dtypes."""
+    types, out_type = dtypes
 
-    def call(*operands: Any) -> Any:
-        ready = [
+    def call(*operands: jax.Array) -> jax.Array:
+        prepared = [
             (x if order is None else jax.lax.transpose(x, order)).astype(dtype)
             for x, order, dtype in zip(operands, orders, types, strict=True)
         ]
-        return run(descriptor, ready, jax.ShapeDtypeStruct(out.shape, out_type)).astype(out.dtype)
+        result = jax.ShapeDtypeStruct(out.shape, out_type)
+        return run(descriptor, prepared, result).astype(out.dtype)
 
     return call
 
 
-def column_sum(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
-    """A sum over leading axes as a product with a row of ones, or None: the gradient of a bias."""
+def column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+    """Return a function that sums leading axes as a product with a row of ones, or None.
+
+    Such sums are the gradients of biases.
+    """
     axes = tuple(parameters["axes"])
     columns = math.prod(operand.shape[len(axes) :])
     rows = math.prod(operand.shape[: len(axes)])
@@ -379,90 +409,93 @@ def column_sum(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
         return None
     call = described_product(descriptor, orders, chosen, out)
 
-    def sums(x: Any) -> Any:
+    def sum_columns(x: jax.Array) -> jax.Array:
         ones = jax.numpy.ones((1, rows), x.dtype)
-        # Not reshaped first: XLA would compute the array once more in its other shape.
+        # The operand is not reshaped first: XLA would compute it once more in the other shape.
         return call(ones, x).reshape(out.shape)
 
-    return sums
+    return sum_columns
 
 
-def _is_whole(context: Any) -> bool:
-    """Whether operands are whole arrays on one device: XLA cannot partition a call of ours."""
-    axes = context.module_context.axis_context
+def _is_whole(context: mlir.LoweringRuleContext) -> bool:
+    """Check whether operands are complete arrays on one device; XLA cannot partition handler calls."""
+    axes: Any = context.module_context.axis_context
     if hasattr(axes, "num_devices"):
         return axes.num_devices == 1
     mesh = getattr(axes, "mesh", None)
     return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
 
 
-def is_ours(context: Any) -> bool:
-    """Whether our code may run: not in exported programs, which go where it is not, for any size."""
+def is_ours(context: mlir.LoweringRuleContext) -> bool:
+    """Check whether handlers may run: not in exported programs, which must run without the library."""
     exported = context.module_context.lowering_parameters.for_export
     return not exported and _is_whole(context)
 
 
-def override(primitive: Any, choose: Callable[..., Any], any_types: bool = False) -> None:
-    """Makes code of ours the CPU's lowering of a primitive where `choose` finds it.
+def override(
+    primitive: Primitive, choose: Callable[..., HandlerCall | None], any_types: bool = False
+) -> None:
+    """Override the CPU lowering of a primitive by a handler where `choose` finds one.
 
     Args:
-      primitive: the primitive.
-      choose: called with shapes and dtypes of operands and result, and the parameters; gives a function of the
-        operands, or None.
-      any_types: whether it is asked for operands of other types than oneDNN's too.
+      primitive: The primitive.
+      choose: Called with the types of operands and result, and the parameters; returns a function
+        of the operands, or None.
+      any_types: Whether `choose` is called for dtypes that oneDNN does not support, too.
     """
-    common = common_lowerings[primitive].rule
-    special = platform_lowerings["cpu"].get(primitive)
-    usual = special.rule if special is not None else common
+    default = common_lowerings[primitive].rule
+    cpu_rule = platform_lowerings["cpu"].get(primitive)
+    fallback = cpu_rule.rule if cpu_rule is not None else default
 
-    def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
-        avals = (*context.avals_in, *context.avals_out)
+    def rule(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
+        avals: Any = (*context.avals_in, *context.avals_out)
         call = None
-        known = any_types or {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
-        if is_ours(context) and known:
+        is_supported = any_types or {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
+        if is_ours(context) and is_supported:
             call = choose(*avals, parameters)
         if call is None:
-            return usual(context, *operands, **parameters)
+            return fallback(context, *operands, **parameters)
         return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 
 def _code_of_parts(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any]
+    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]
 ) -> partitioning.Code:
-    """How the parts of a convolution are computed: the same sums as in the whole, the same bits."""
+    """Choose the code for the shards of a convolution, so that they have the bits of the full one."""
     loaded = library.load()
     types = [np.dtype(a.dtype).name for a in (left, right, out)]
     if loaded is None or not set(types) <= set(library.TYPES):
         return partitioning.Code()
-    padded = padding_before(left, right, out, parameters)
-    if padded is not None:
-        left, parameters, _ = padded
-    found = code(left, right, out, parameters)
-    if found is None or not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
+    padding = padding_before(left, right, out, parameters)
+    if padding is not None:
+        left, parameters, _ = padding
+    chosen = code(left, right, out, parameters)
+    if chosen is None or not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
         return partitioning.Code()
-    descriptor, name = found[0], implementation(found)
+    descriptor, name = chosen[0], implementation(chosen)
     tile = (
         2 if descriptors.kind(descriptor) == descriptors.FORWARD and name == library.WINOGRAD else 1
     )
-    # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
-    least = 1 if types[0] == "float32" else 3
-    whole = Whole(descriptor[0], name, tuple(parameters["padding"]))
-    choose = functools.partial(convolution, whole=whole)
-    text = f"{whole} {tile} {least} {loaded.version()}"
-    return partitioning.Code(choose, tile, least, text)
+    # oneDNN's 16-bit code uses different channel blocks if there are only 2 positions.
+    min_size = 1 if types[0] == "float32" else 3
+    full = Whole(descriptor[0], name, tuple(parameters["padding"]))
+    choose = functools.partial(convolution, full=full)
+    text = f"{full} {tile} {min_size} {loaded.version()}"
+    return partitioning.Code(choose, tile, min_size, text)
 
 
 def widen_sums() -> None:
-    """Makes sums of 16-bit floats be taken in float32: XLA's code for CPUs rounds after every term."""
+    """Compute sums of 16-bit floats in float32; XLA's CPU code rounds after every addition."""
     primitive = jax.lax.reduce_sum_p
-    usual = common_lowerings[primitive].rule
+    fallback = common_lowerings[primitive].rule
 
-    def rule(context: Any, operand: Any, **parameters: Any) -> Any:
-        dtype = np.dtype(context.avals_in[0].dtype)
+    def rule(context: mlir.LoweringRuleContext, operand: Any, **parameters: Any) -> Any:
+        aval: Any = context.avals_in[0]
+        dtype = np.dtype(aval.dtype)
         if dtype.name not in ("bfloat16", "float16"):
-            return usual(context, operand, **parameters)
+            return fallback(context, operand, **parameters)
         wide = lambda x: primitive.bind(x.astype(np.float32), **parameters).astype(dtype)
         return mlir.lower_fun(wide, multiple_results=False)(context, operand)
 
@@ -470,34 +503,34 @@ def widen_sums() -> None:
 
 
 def divide_convolutions() -> None:
-    """Makes this package divide convolutions among the devices of a mesh, on every platform."""
+    """Make this package partition convolutions over the devices of a mesh, on every platform."""
     primitive = jax.lax.conv_general_dilated_p
 
-    def divided(usual: Any, on_cpu: bool) -> Any:
-        def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
+    def make_rule(fallback: Callable[..., Any], on_cpu: bool) -> Callable[..., Any]:
+        def rule(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
             exported = context.module_context.lowering_parameters.for_export
             if exported or not partitioning.applies(context):
-                return usual(context, *operands, **parameters)
-            (left, right), (out,) = context.avals_in, context.avals_out
-            by_xla = partitioning.Code()
-            code = _code_of_parts(left, right, out, parameters) if on_cpu else by_xla
+                return fallback(context, *operands, **parameters)
+            left, right, out, *_ = cast(Avals, (*context.avals_in, *context.avals_out))
+            xla_code = partitioning.Code()
+            code = _code_of_parts(left, right, out, parameters) if on_cpu else xla_code
             call = partitioning.convolution(parameters, code)
             return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 
         return rule
 
-    lowered = common_lowerings[primitive].rule
-    mlir.register_lowering(primitive, divided(lowered, False))
+    default = common_lowerings[primitive].rule
+    mlir.register_lowering(primitive, make_rule(default, False))
     for platform, rules in platform_lowerings.items():
         if primitive in rules:
-            special = divided(rules[primitive].rule, platform == "cpu")
-            mlir.register_lowering(primitive, special, platform=platform)
-    # The partitioner is told the devices.
+            cpu_rule = make_rule(rules[primitive].rule, platform == "cpu")
+            mlir.register_lowering(primitive, cpu_rule, platform=platform)
+    # The partitioner needs the devices.
     needs_devices_when_lowered.add(primitive)
 
 
 def register() -> None:
-    """Puts oneDNN in place; its library is loaded when the first convolution or product is compiled."""
+    """Register the lowerings; the library is loaded when the first one is used."""
     override(jax.lax.conv_general_dilated_p, convolution)
     override(jax.lax.dot_general_p, product)
     widen_sums()

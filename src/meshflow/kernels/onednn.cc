@@ -1,8 +1,8 @@
-// The XLA FFI handler that runs convolutions and matrix products with oneDNN.
+// XLA FFI handler that runs convolutions and matrix products with oneDNN.
 //
-// A call carries its geometry as one list of integers (the "descriptor", written by descriptors.py): which
-// computation, logical dimensions and strides of every operand. A primitive is made once per descriptor
-// and element types, and kept. Layouts other than the caller's are reordered into scratch memory.
+// A call contains its geometry as one list of integers (the "descriptor", written by descriptors.py): the
+// computation, and logical dimensions and strides of every operand. A primitive is created once per
+// descriptor and element types, and cached. Layouts other than the caller's are reordered in scratch memory.
 
 #include <cstdint>
 #include <cstring>
@@ -23,14 +23,14 @@ namespace {
 
 using namespace meshflow;
 
-// kFlipped: a forward one with its kernel flipped round; by code of our own only.
+// kFlipped: a forward convolution with a flipped kernel; only supported by our own code.
 enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kFlipped = 4 };
-// Added to a computation: its weights are packed and nothing else is done; it takes packed weights, and the
-// code of their type is behind its descriptor.
+// Added to a computation: only its weights are packed; or it reads packed weights, and the code of their
+// original type follows its descriptor.
 enum Packing { kPack = 16, kPacked = 32 };
-// Added to a computation that the calling thread does alone.
+// Added to a computation that the calling thread performs without others.
 constexpr int64_t kInline = 64;
-// Above that: which code has to do it, as `fingerprint` of its name; 0 for the first that is fast.
+// Bits above: the required implementation, as `fingerprint` of its name; 0 for the first fast one.
 constexpr int kCodeShift = 8;
 
 uint32_t fingerprint(const std::string& name) {
@@ -39,7 +39,7 @@ uint32_t fingerprint(const std::string& name) {
   return hash;
 }
 
-// Goes on to the code that is asked for; false where there is none.
+// Advances to the required implementation; returns false if there is none.
 template <typename Descriptor>
 bool settled(Descriptor& d, uint32_t code) {
   while (code && fingerprint(d.impl_info_str()) != code)
@@ -48,7 +48,8 @@ bool settled(Descriptor& d, uint32_t code) {
 }
 
 // Convolutions: descriptor = computation, spatial rank, groups, then dims and strides of image, kernel and
-// result, the strides, dilations (minus one) and paddings, whether with the gradient of a bias, and the epilogue.
+// result, the strides, dilations (minus one) and paddings, whether the gradient of a bias is computed, and
+// the epilogue.
 void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& descriptor, const std::vector<Type>& types) {
   bool flipped = computation == kFlipped;
   if (flipped) computation = kForward;
@@ -61,7 +62,8 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
   bool bias = descriptor.next();
   EpilogueOps epilogue(descriptor, types);
 
-  // The buffers' order: forward x, w, what the epilogue reads, y; gradients y', w, x' and x, y', w', (bias').
+  // Order of the buffers: forward x, w, operands of the epilogue, y; gradients y', w, x' and x, y', w',
+  // (bias').
   size_t count = types.size();
   Type x_type = computation == kInputGradient ? types[2] : types[0];
   Type w_type = computation == kKernelGradient ? types[2] : types[1];
@@ -87,7 +89,7 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
   auto direct = dnnl::algorithm::convolution_direct;
-  // First with the caller's layouts of images; if oneDNN has only slow code for these, with its own.
+  // First try the caller's layouts of images; if oneDNN has only slow code for these, its own layouts.
   for (bool own : {false, true}) {
     memory::desc dx = own ? memory::desc(x_dims, x_type, any) : x;
     memory::desc dy = own ? memory::desc(y_dims, y_type, any) : y;
@@ -134,8 +136,8 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
   throw std::invalid_argument("there is no code as asked for");
 }
 
-// Matrix products: descriptor = rank, then dims and strides of left, right and result, and the epilogue; the last two
-// dimensions are the matrix.
+// Matrix products: descriptor = rank, then dims and strides of left, right and result, and the epilogue; the
+// last two dimensions are the matrix.
 void matmul(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
   size_t n = descriptor.next();
   Dims a_dims = descriptor.list(n), a_strides = descriptor.list(n);
@@ -162,7 +164,7 @@ Type type_of(char code) {
 
 std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const std::vector<Type>& types);
 
-// Packs the weights of a computation. Behind its descriptor come the codes of its types, and their number.
+// Packs the weights of a computation. The codes of its types, and their number, follow its descriptor.
 Kernel packer(Descriptor descriptor) {
   std::vector<Type> types(descriptor.back());
   descriptor.pop_back();
@@ -203,7 +205,7 @@ Kernel built(Descriptor descriptor, std::vector<Type> types) {
       convolution(kernel, computation, code, reader, types);
     }
   };
-  // Where it will run, as oneDNN divides the work by its number of threads.
+  // Choose with the number of threads that will compute, because the choice of oneDNN depends on it.
   if (on_caller) {
     SingleThread guard;
     choose();
@@ -218,11 +220,11 @@ Kernel built(Descriptor descriptor, std::vector<Type> types) {
   return kernel;
 }
 
-// Kernels by descriptor and types; beyond so many, the one goes that was asked for least recently.
+// Kernels by descriptor and types; beyond the limit, the least recently used one is removed.
 class Kernels {
  public:
   static Kernels& get() {
-    static auto* kernels = new Kernels();  // never destroyed: calls may come at exit
+    static auto* kernels = new Kernels();  // never destroyed: handlers may be called at exit
     return *kernels;
   }
 
@@ -254,7 +256,7 @@ class Kernels {
   }
 
  private:
-  // One that packs weights asks for the one that it packs them for.
+  // A kernel that packs weights needs the kernel for which it packs them.
   std::recursive_mutex mutex_;
   std::list<std::pair<std::string, std::shared_ptr<const Kernel>>> latest_;
   std::unordered_map<std::string, decltype(latest_)::iterator> places_;
@@ -317,7 +319,7 @@ std::shared_ptr<const Kernel> asked(const int64_t* descriptor, int64_t size, con
   return make(descriptor, size, kinds);
 }
 
-// The name of the code oneDNN would run for a descriptor; empty with a message when it has none.
+// Returns the name of oneDNN's implementation of a descriptor; empty with a message if there is none.
 extern "C" int meshflow_onednn_query(const int64_t* descriptor, int64_t size, const char* types,
                                      char* text, int64_t capacity) noexcept {
   text[0] = 0;
@@ -336,20 +338,20 @@ extern "C" int meshflow_onednn_query(const int64_t* descriptor, int64_t size, co
   });
 }
 
-// Bytes of a descriptor's packed weights; none where they are read as they lie, or nothing is fast.
+// Returns the bytes of a descriptor's packed weights; 0 if they are not packed or nothing is fast.
 extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* descriptor, int64_t size, const char* types) noexcept {
   return guarded<int64_t>(0, [&] { return asked(descriptor, size, types)->packed_bytes; });
 }
 
-// How many kernels are kept at present.
+// Returns the number of cached kernels.
 extern "C" int64_t meshflow_onednn_kept() noexcept {
   return guarded<int64_t>(0, [] { return Kernels::get().kept(); });
 }
 
 #define TEXT(macro) TEXT_OF(macro)
 #define TEXT_OF(value) #value
-// The version of XLA's foreign function interface in the headers: an older XLA refuses these handlers. The build reads
-// the text from the file.
+// Version of XLA's foreign function interface in the headers: an older XLA rejects these handlers. The build
+// reads the text from the file.
 extern "C" const char* meshflow_ffi_version() noexcept {
   return "meshflow for XLA FFI " TEXT(XLA_FFI_API_MAJOR) "." TEXT(XLA_FFI_API_MINOR);
 }

@@ -12,9 +12,9 @@
 namespace meshflow {
 namespace {
 
-constexpr int64_t kLeastPlaces = 256;  // of a result, for each thread
+constexpr int64_t kLeastPlaces = 256;  // minimum positions of a result per thread
 
-// Strides of an array whose channels lie together.
+// Strides of an array with contiguous channels.
 Dims dense(const Dims& dims) {
   Dims strides(dims.size(), 1);
   int64_t size = dims[1];
@@ -23,10 +23,11 @@ Dims dense(const Dims& dims) {
   return strides;
 }
 
-// A forward convolution or a product by blocks, with its epilogue; says whether there is fast code.
+// Computes a forward convolution or a product by blocks, with its epilogue; returns whether there is fast
+// code.
 bool by_blocks(Kernel& kernel, const Sum& sum, const memory::desc& x, const memory::desc& y, const EpilogueOps& epilogue) {
   int threads = omp_get_max_threads();
-  // Enough for every thread, and enough to pack the kernel for.
+  // Enough work for every thread, and enough to pay for packing the kernel.
   if (sum.count < 2 * threads || sum.count * sum.places < kLeastPlaces * threads) return false;
   Blocked blocks = in_blocks(sum, threads);
   if (blocks.implementation.empty() || slow(blocks.implementation)) return false;
@@ -43,7 +44,7 @@ bool by_blocks(Kernel& kernel, const Sum& sum, const memory::desc& x, const memo
   return true;
 }
 
-// A product, some rows at a time.
+// Computes a product, some rows at a time.
 bool rowwise(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
   Dims a_strides = a.get_strides(), c_strides = c.get_strides();
   int64_t depth = a.get_dims()[1], columns = c.get_dims()[1];
@@ -74,7 +75,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   bool wide_kernel = w.get_data_type() == Type::f32;
   if (x.get_data_type() != Type::bf16 || (w.get_data_type() != Type::bf16 && !wide_kernel)) return false;
   if (y.get_data_type() != Type::bf16 && y.get_data_type() != Type::f32) return false;
-  // From the last place to the first.
+  // From the last position to the first.
   int64_t size = wide_kernel ? 4 : 2, way = flipped ? -1 : 1;
   int64_t last = flipped ? (wd[2] - 1) * ws[2] + (wd[3] - 1) * ws[3] : 0;
   Convolution sizes{
@@ -132,7 +133,7 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
   for (auto& operand : {x, w, y})
     if (operand.get_data_type() != Type::f32) return false;
   if (strides != Dims{1, 1} || dilations != Dims{0, 0}) return false;
-  // From the last place to the first.
+  // From the last position to the first.
   int64_t way = flipped ? -1 : 1, last = flipped ? 2 * ws[2] + 2 * ws[3] : 0;
   Winograd sizes{xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {low[0], low[1]},
                            {xs[0], xs[2], xs[3]}, {ys[0], ys[2], ys[3]}, {way * ws[2], way * ws[3], ws[1], ws[0]}};
@@ -164,7 +165,8 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
 }
 
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
-  // oneDNN's whole products read the right matrix as it lies: packing it must cost less than the pass that is saved.
+  // oneDNN's ordinary products read the right matrix without packing, so packing must cost less than the
+  // saved pass.
   int64_t rows = a.get_dims()[0], depth = a.get_dims()[1];
   return rows >= std::max<int64_t>(depth, 2 * kLeastPlaces * omp_get_max_threads()) && rowwise(kernel, a, b, c, epilogue);
 }
@@ -178,7 +180,7 @@ bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, con
   bool grouped = wd.size() > xd.size(), alone = !grouped;
   for (size_t i = 2; i < xd.size(); ++i) alone = alone && wd[i] == 1 && strides[i - 2] == 1 && xd[i] == yd[i];
   if (alone) {
-    // A product of all places with the kernel.
+    // A product of all positions with the kernel.
     int64_t places = xs[0] / xd[1] * xd[0];
     memory::desc a({places, xd[1]}, type, {xd[1], 1}), b({xd[1], yd[1]}, w.get_data_type(), {ws[1], ws[0]});
     return rowwise(kernel, a, b, memory::desc({places, yd[1]}, y.get_data_type(), {yd[1], 1}), epilogue);

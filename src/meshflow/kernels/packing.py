@@ -1,7 +1,8 @@
-"""Kernels of convolutions in the layout that their computation reads, made apart from it.
+"""Packing of convolution kernels to the layout that their computation reads.
 
-Where a kernel stays what it is from call to call, `passes.constant_hoisting` puts this primitive into programs and keeps
-what it gives. It is empty where no handler of ours reads it: the convolution takes the kernel itself, too.
+If a kernel is constant, `passes.constant_hoisting` introduces this primitive and keeps its result.
+The result is zero if no handler is available; the convolution also has the original kernel as an
+operand.
 """
 
 from __future__ import annotations
@@ -15,19 +16,14 @@ import numpy as np
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import descriptors, epilogues, library, lowerings
 from meshflow.kernels.composite_primitives import register as register_composite
+from meshflow.kernels.library import Aval, Avals, HandlerCall
 
-# A kernel to bytes; parameters: the `epilogues.Code` that reads them, and how many there are.
+# Packs a kernel to bytes. Parameters: the `ConvolutionCall` that reads them, and their number.
 packed_p = jex_core.Primitive("packed_kernel")
 
 
-def packing(operands: Any, out: Any, parameters: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameters of the primitive for a fused convolution's kernel; None where it is read as it lies.
-
-    Args:
-      operands: shapes and dtypes of image, kernel, bias and ReLU mask, as many as there are.
-      out: those of the result.
-      parameters: of the convolution.
-    """
+def packing(operands: Avals, out: Aval, parameters: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the packing parameters of a fused convolution, or None if its kernel is not packed."""
     loaded = library.load() if jax.default_backend() == "cpu" else None
     code = None if loaded is None else epilogues.code(operands, out, parameters)
     if loaded is None or code is None:
@@ -36,11 +32,11 @@ def packing(operands: Any, out: Any, parameters: dict[str, Any]) -> dict[str, An
     return {"code": code, "size": size} if size else None
 
 
-def _nothing(kernel: Any, code: Any, size: int) -> Any:
+def _nothing(kernel: jax.Array, code: epilogues.Code, size: int) -> jax.Array:
     return jnp.zeros(size, np.uint8)
 
 
-def _packed(operands: Any, outs: Any, parameters: dict[str, Any]) -> Any:
+def _packed(operands: Avals, outs: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
     code, out = parameters["code"], jax.ShapeDtypeStruct(outs[0].shape, np.uint8)
     codes = "".join(library.TYPES[t.name] for t in (*code.types, code.out))
     if library.load() is None:
@@ -50,10 +46,10 @@ def _packed(operands: Any, outs: Any, parameters: dict[str, Any]) -> Any:
     )
 
 
-def _result(kernel: Any, code: Any, size: int) -> Any:
+def _result(kernel: jax.core.ShapedArray, code: epilogues.Code, size: int) -> jax.core.ShapedArray:
     return kernel.update(shape=(size,), dtype=np.dtype(np.uint8), weak_type=False)
 
 
 def register() -> None:
-    """Makes the primitive known to JAX."""
+    """Register the primitive with JAX."""
     register_composite(packed_p, _nothing, _result, _packed)

@@ -1,12 +1,11 @@
-// Huge pages behind XLA's buffers, buffers that are used again, and buffers in memory of ours.
+// Huge pages for XLA's buffers, reuse of buffers, and buffers in offered memory.
 //
-// XLA takes every buffer of a step from posix_memalign and gives it back afterwards, so each step
-// touches fresh memory 4 KiB at a time: tens of thousands of page faults. Kernels that leave huge
-// pages to "madvise" (the usual setting) grant them to whoever asks, and neither XLA nor glibc does.
-// The system also clears all of it, as glibc gives blocks of more than 32 MiB back at once: some of
-// these are kept for the next step. What another process is to have lies in memory that it shares, when
-// that was offered. XLA's library calls posix_memalign and free through its table of imported functions;
-// the entries are changed to those here.
+// XLA allocates every buffer of a step by posix_memalign and frees it afterwards, so each step touches fresh
+// memory 4 KiB at a time: tens of thousands of page faults. Linux with huge pages set to "madvise" (the usual
+// setting) uses them only on request, and neither XLA nor glibc requests them. The system also clears all of
+// this memory, because glibc returns blocks of more than 32 MiB at once: some of these are kept for the next
+// step here. Results for another process can be placed in shared memory that was offered. XLA's library calls
+// posix_memalign and free through its table of imported functions; this file replaces these entries.
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -31,17 +30,17 @@ namespace {
 
 constexpr size_t kPage = 2 << 20;
 
-// Large blocks that were given back, the latest last.
+// Freed large blocks, the most recent last.
 class Kept {
  public:
-  static constexpr size_t kLeast = 32 << 20;  // smaller ones are kept by glibc
+  static constexpr size_t kLeast = 32 << 20;  // glibc keeps smaller blocks
 
   static Kept& get() {
     static Kept* kept = new Kept();  // never destroyed: buffers are freed at exit
     return *kept;
   }
 
-  // A block of the size or up to a quarter larger, or null.
+  // Returns a block of the size or up to a quarter larger, or null.
   void* take(size_t alignment, size_t size) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
@@ -55,7 +54,7 @@ class Kept {
     return nullptr;
   }
 
-  // Keeps a block; older ones go where that would be too much.
+  // Keeps a block; frees older ones if the total would be too large.
   bool give(void* memory, size_t size) {
     std::vector<Block> old;
     {
@@ -72,7 +71,7 @@ class Kept {
     return true;
   }
 
-  // Gives back all of them; says how many bytes that were.
+  // Frees all blocks; returns their bytes.
   size_t release() {
     std::vector<Block> all;
     size_t bytes = 0;
@@ -95,7 +94,7 @@ class Kept {
   size_t most_ = std::min<size_t>(size_t(1) << 30, size_t(sysconf(_SC_PHYS_PAGES)) / 16 * sysconf(_SC_PAGESIZE));
 };
 
-// Buffers in memory that others gave for them.
+// Buffers in offered memory.
 class Placed {
  public:
   static Placed& get() {
@@ -103,13 +102,13 @@ class Placed {
     return *placed;
   }
 
-  // Has the next buffer of this thread with at least and at most so many bytes lie there.
+  // Offers memory for the next buffer of this thread with a size within these limits.
   static void offer(void* memory, size_t least, size_t most) { offers().push_back({memory, least, most}); }
 
-  // Takes back what was offered to this thread.
+  // Withdraws the memory that was offered to this thread.
   static void withdraw() { offers().clear(); }
 
-  // Memory that was offered for a buffer, or null.
+  // Returns memory that was offered for a buffer, or null.
   void* take(size_t alignment, size_t size) {
     for (auto offer = offers().begin(); offer != offers().end(); ++offer) {
       if (size < offer->least || size > offer->most || reinterpret_cast<uintptr_t>(offer->memory) % alignment) continue;
@@ -123,13 +122,13 @@ class Placed {
     return nullptr;
   }
 
-  // Whether a buffer lies there.
+  // Returns whether a buffer is at this address.
   bool holds(void* memory) {
     std::lock_guard<std::mutex> lock(mutex_);
     return buffers_.count(memory) != 0;
   }
 
-  // Forgets a buffer; whether it was one of these.
+  // Removes a buffer; returns whether it was one of these.
   bool give(void* memory) {
     if (!count_.load(std::memory_order_acquire)) return false;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -151,14 +150,14 @@ class Placed {
   std::atomic<size_t> count_{0};
 };
 
-// Whether XLA's library frees by `release`, too: only then its buffers may lie elsewhere than in glibc's memory.
+// Whether XLA's library also frees by `release`: only then may its buffers be outside of glibc's memory.
 std::atomic<bool> releases{false};
 
 void* offered(size_t alignment, size_t size) noexcept {
   return meshflow::guarded<void*>(nullptr, [&] { return Placed::get().take(alignment, size); });
 }
 
-// Besides what was offered it is glibc's memory, so that whoever frees it needs to know nothing.
+// Except for offered memory, it is glibc's memory, so that any code can free it.
 int allocate(void** memory, size_t alignment, size_t size) noexcept {
   if (void* found = offered(alignment, size)) return *memory = found, 0;
   if (size < 2 * kPage) return posix_memalign(memory, alignment, size);
@@ -174,11 +173,11 @@ void release(void* memory) noexcept {
   if (Placed::get().give(memory)) return;
   size_t size = malloc_usable_size(memory);
   if (size < Kept::kLeast) return std::free(memory);
-  // Where there is no memory to remember it, it goes.
+  // If there is no memory to record the block, it is freed.
   if (!meshflow::guarded(false, [&] { return Kept::get().give(memory, size); })) std::free(memory);
 }
 
-// The place in a loaded library where it keeps the address of a function that it imports.
+// Returns the address of the table entry of a function that a loaded library imports.
 void** imported(const link_map* library, const char* function) {
   const ElfW(Rela)* calls = nullptr;
   const ElfW(Sym)* symbols = nullptr;
@@ -199,7 +198,7 @@ void** imported(const link_map* library, const char* function) {
   return nullptr;
 }
 
-// Puts a function of ours in the place of one that a library imports; says whether it could.
+// Replaces a function that a library imports; returns whether it succeeded.
 bool replace(const link_map* library, const char* function, void* ours) {
   void** place = imported(library, function);
   if (!place) return false;
@@ -210,8 +209,8 @@ bool replace(const link_map* library, const char* function, void* ours) {
   return true;
 }
 
-// Has glibc keep blocks that are no large ones from the first one on, as it does itself once it was given such a block
-// back: until then each program takes its results from fresh memory.
+// Makes glibc keep blocks below the large ones from the start, as it does itself after the first such block
+// is freed: until then each program takes its results from fresh memory.
 void keep_small_blocks() {
 #ifdef M_TRIM_THRESHOLD
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_")) return;
@@ -222,7 +221,7 @@ void keep_small_blocks() {
 
 }  // namespace
 
-// Makes a loaded library ask for huge pages, and leave large blocks for later; 0 when it does from now on.
+// Makes a loaded library use huge pages and reuse large blocks; returns 0 on success.
 extern "C" int meshflow_huge_pages(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   if (!handle) return 1;
@@ -235,21 +234,21 @@ extern "C" int meshflow_huge_pages(const char* path) noexcept {
   return 0;
 }
 
-// Has the next buffer of XLA that this thread makes, and that has so many bytes, lie in a memory; 0 when it can.
+// Offers memory for the next XLA buffer of this thread with such a size; returns 0 on success.
 extern "C" int meshflow_offer_memory(void* memory, int64_t least, int64_t most) noexcept {
   if (!releases) return 1;
   return meshflow::guarded(1, [&] { return Placed::offer(memory, least, most), 0; });
 }
 
-// Takes back what was offered to this thread.
+// Withdraws the memory that was offered to this thread.
 extern "C" void meshflow_withdraw_memory() noexcept { Placed::withdraw(); }
 
-// Whether a buffer of XLA lies in a memory that was offered.
+// Returns whether an XLA buffer is in offered memory.
 extern "C" int meshflow_holds_memory(void* memory) noexcept {
   return meshflow::guarded(1, [&] { return int(Placed::get().holds(memory)); });
 }
 
-// Gives back the memory that is kept for the next step; says how many bytes of large blocks that were.
+// Frees the memory that is kept for the next step; returns the bytes of large blocks.
 extern "C" int64_t meshflow_release_memory() noexcept {
   return meshflow::guarded<int64_t>(0, [] {
     meshflow::Worker::get().release_scratch();

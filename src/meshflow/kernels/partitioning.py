@@ -1,13 +1,14 @@
-"""Convolutions on meshes: how the work is divided, with halo exchange along split height and width.
+"""Partitioning of convolutions over a mesh, with halo exchange along height and width.
 
-XLA's own partitioner gives wrong results where height or width and the output channels of a
-convolution are both split (JAX 0.10.2: errors of the size of the result). So each device gets a plain
-convolution of its own part here: it takes the rows that it needs from its neighbours, and sums over
-the devices that hold other input channels. The gradients are convolutions as well and go the same way.
+XLA's own partitioner computes wrong results if height or width and the output channels of a
+convolution are both split (JAX 0.10.2: errors of the magnitude of the result). Therefore each
+device computes an ordinary convolution of its shard here: it receives the required rows from its
+neighbors, and sums over the devices that hold other input channels. The gradients are convolutions
+as well and are partitioned in the same way.
 
-With ``y[o] = sum_w x[o * stride + w * dilation - pad] * k[w]`` along one axis, either `o` is split (each
-device computes its part of the result) or `w` is (the kernel's gradient: each sums over its part of
-the image). Both need the same window of `x`; only the two steps change places.
+With ``y[o] = sum_w x[o * stride + w * dilation - pad] * k[w]`` along one axis, either `o` is split
+(each device computes its part of the result) or `w` is (the kernel's gradient: each device sums
+over its part of the image). Both need the same window of `x`, with stride and dilation exchanged.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.experimental.custom_partitioning import (
     ArrayMapping,
     CompoundFactor,
@@ -31,15 +33,15 @@ from jax.experimental.custom_partitioning import (
 )
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshflow.environment.jax_internals import parse_flatten_op_sharding
+from meshflow.environment.jax_internals import mlir, parse_flatten_op_sharding
 
 Axes = tuple[str, ...]
 _GROUPS = ("feature_group_count", "batch_group_count")
 
 
-def applies(context: Any) -> bool:
-    """Whether a primitive is lowered for several devices with XLA dividing the work."""
-    axes = context.module_context.axis_context
+def applies(context: mlir.LoweringRuleContext) -> bool:
+    """Check whether a primitive is lowered for several devices and XLA partitions the work."""
+    axes: Any = context.module_context.axis_context
     mesh = getattr(axes, "abstract_mesh", None)
     return (
         getattr(axes, "device_assignment", None) is not None
@@ -54,17 +56,18 @@ def applies(context: Any) -> bool:
 
 @dataclass(frozen=True)
 class Window:
-    """Which part of an image one of `parts` devices needs along one axis.
+    """The part of an image that one of several devices needs along one axis.
 
     Attributes:
-      size: the image's size.
-      parts: among how many devices it is split.
-      near: size and step of what is split: of the result (or of the kernel, for its gradient).
-      far: size and step of the other.
-      pad: padding in front; a negative one cuts.
-      spread: distance of the image's elements (its dilation).
-      tile: how many places of the result are computed together: a part begins where a tile of the
-        whole does, so that every place is computed by the same sums; what is too much is cut off.
+      size: Size of the image.
+      num_parts: Number of devices over which it is split.
+      near: Size and stride of the split operand: the result, or the kernel for its gradient.
+      far: Size and stride of the other operand.
+      pad: Leading padding; negative values crop.
+      spread: Dilation of the image.
+      tile: Number of result positions that are computed together. A part starts at a tile of the
+        full result, so that every position is computed by the same sums; surplus positions are
+        dropped.
     """
 
     size: int
@@ -77,49 +80,49 @@ class Window:
 
     @property
     def own(self) -> int:
-        """How much of what is split a part has."""
+        """Return the number of positions of the split operand per part."""
         return self.near[0] // self.parts
 
     @property
     def surplus(self) -> int:
-        """How many places a part computes besides its own."""
+        """Return the number of positions that a part computes in addition to its own."""
         return max(part * self.own % self.tile for part in range(self.parts))
 
     @property
     def need(self) -> int:
-        """Length of the window, in places of the spread-out image."""
+        """Return the length of the window, in positions of the dilated image."""
         steps = self.own + self.surplus - 1
         return steps * self.near[1] + (self.far[0] - 1) * self.far[1] + 1
 
     def first(self, part: Any) -> Any:
-        """Where the window of a part begins, in places of the whole spread-out image."""
+        """Return the first position of a part's window in the full dilated image."""
         start = part * self.own
         return (start - start % self.tile) * self.near[1] - self.pad
 
     @property
     def halos(self) -> tuple[int, int] | None:
-        """Rows that a part takes from the one before and from the one after; None when it needs more."""
-        own = self.size // self.parts
+        """Return the rows needed from the previous and next part; None if more parts are needed."""
+        size = self.size // self.parts
         ends = []
         for part in range(self.parts):
-            start = self.first(part) - part * own * self.spread
+            start = self.first(part) - part * size * self.spread
             low = -(-start // self.spread)
             high = (start + self.need - 1) // self.spread
             if high < low:
                 return None
-            ends.append((-low, high - (own - 1)))
+            ends.append((-low, high - (size - 1)))
         before, after = (max(0, *(e[i] for e in ends)) for i in (0, 1))
-        if before > own or after > own:
+        if before > size or after > size:
             return None
-        # Where elements are spread out, the gaps must lie alike in all parts.
+        # With dilation, the gaps must be at the same positions in all parts.
         if self.spread > 1 and len(set(ends)) > 1:
             return None
         return before, after
 
-    def of_part(self, x: Any, axis: int, name: Axes) -> tuple[Any, int, tuple[int, int]]:
-        """The window of this device's part, its spread, and the padding that it still needs."""
+    def of_part(self, x: Array, axis: int, name: Axes) -> tuple[Array, int, tuple[int, int]]:
+        """Cut this device's window from its part; return it, its dilation and the missing padding."""
         index = jax.lax.axis_index(name)
-        own = x.shape[axis]
+        size = x.shape[axis]
         before, after = self.halos  # type: ignore[misc]
         x = exchanged(x, axis, name, self.parts, before, after)
         if self.spread > 1:
@@ -131,22 +134,22 @@ class Window:
                 self.spread,
                 (low * self.spread - start, start + self.need - 1 - high * self.spread),
             )
-        starts = {before + self.first(p) - p * own for p in range(self.parts)}
+        starts = {before + self.first(p) - p * size for p in range(self.parts)}
         if len(starts) == 1:
             first = starts.pop()
             return jax.lax.slice_in_dim(x, first, first + self.need, axis=axis), 1, (0, 0)
-        first = before + self.first(index) - index * own
+        first = before + self.first(index) - index * size
         return jax.lax.dynamic_slice_in_dim(x, first, self.need, axis=axis), 1, (0, 0)
 
-    def kept(self, y: Any, axis: int, name: Axes) -> Any:
-        """A part's own places of the result."""
+    def kept(self, y: Array, axis: int, name: Axes) -> Array:
+        """Drop the surplus positions of this device's result."""
         if not self.surplus:
             return y
         start = jax.lax.axis_index(name) * self.own % self.tile
         return jax.lax.dynamic_slice_in_dim(y, start, self.own, axis=axis)
 
-    def of_whole(self, x: Any, axis: int, name: Axes) -> tuple[Any, int, tuple[int, int]]:
-        """The window of this device's part, from an image that every device has."""
+    def of_whole(self, x: Array, axis: int, name: Axes) -> tuple[Array, int, tuple[int, int]]:
+        """Cut this device's window from an image that is not split."""
         last = max(self.first(part) for part in range(self.parts)) + self.need
         config = [(0, 0, 0)] * x.ndim
         length = (self.size - 1) * self.spread + 1
@@ -157,8 +160,8 @@ class Window:
         return jax.lax.dynamic_slice_in_dim(x, first, self.need, axis=axis), 1, (0, 0)
 
 
-def exchanged(x: Any, axis: int, name: Axes, parts: int, before: int, after: int) -> Any:
-    """A part with rows of its neighbours on both sides, zeros at the ends of the image."""
+def exchanged(x: Array, axis: int, name: Axes, parts: int, before: int, after: int) -> Array:
+    """Add rows of the neighbors on both sides of a part, zeros at the ends of the image."""
     size = x.shape[axis]
     pieces = [x]
     if before:
@@ -170,19 +173,19 @@ def exchanged(x: Any, axis: int, name: Axes, parts: int, before: int, after: int
     return jax.lax.concatenate(pieces, axis) if len(pieces) > 1 else x
 
 
-# ---- the whole convolution -----------------------------------------------------------------
+# ---- the complete convolution --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Code:
-    """What the code for one device wants of the parts, so that their bits are those of the whole.
+    """Requirements of the code for one device, so that its bits are those of the full convolution.
 
     Attributes:
-      choose: from shapes of a part's image, kernel and result and its parameters, the code to run,
-        or None; None for XLA's.
-      tile: how many rows and columns of the result it computes together.
-      least: with fewer rows or columns than that it computes other sums.
-      text: tells it from other code.
+      choose: Returns a function that computes a shard, or None, given the types of its image,
+        kernel and result and its parameters; None to use XLA's code.
+      tile: Number of rows and columns of the result that are computed together.
+      min_size: Minimum number of rows and columns; fewer are summed in a different order.
+      fingerprint: Distinguishes different code.
     """
 
     choose: Callable[..., Any] | None = None
@@ -193,16 +196,16 @@ class Code:
 
 @dataclass
 class Plan:
-    """How one convolution is divided.
+    """Partitioning of one convolution.
 
     Attributes:
-      left: mesh dimensions of each axis of the image.
-      right: of the kernel.
-      out: of the result.
-      sums: mesh dimensions over which results are summed.
-      windows: for each split axis of the image, its window, its mesh dimensions, and whether every
-        device has the whole image along it.
-      groups: into how many parts the groups of channels are split.
+      left: Mesh dimensions of each axis of the image.
+      right: Mesh dimensions of each axis of the kernel.
+      out: Mesh dimensions of each axis of the result.
+      sums: Mesh dimensions over which results are summed.
+      windows: For each split axis of the image its window, its mesh dimensions, and whether every
+        device holds the full image along it.
+      groups: Number of parts into which the groups of channels are split.
     """
 
     left: list[Axes]
@@ -216,26 +219,23 @@ class Plan:
 def plan(
     parameters: dict[str, Any],
     shapes: Sequence[Sequence[int]],
-    wanted: Sequence[Sequence[Axes]],
+    current: Sequence[Sequence[Axes]],
     sizes: dict[str, int],
     code: Code = Code(),
 ) -> Plan:
-    """Divides a convolution among devices.
+    """Plan the partitioning of a convolution.
 
     Args:
-      parameters: those of JAX's `conv_general_dilated`.
-      shapes: of image, kernel and result.
-      wanted: mesh dimensions that split each axis of image, kernel and result now.
-      sizes: sizes of the mesh dimensions.
-      code: the code for one device.
-
-    Returns:
-      A `Plan`.
+      parameters: Parameters of JAX's `conv_general_dilated`.
+      shapes: Shapes of image, kernel and result.
+      current: Mesh dimensions that split each axis of image, kernel and result now.
+      sizes: Sizes of the mesh dimensions.
+      code: The code for one device.
     """
     numbers = parameters["dimension_numbers"]
     left, right, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-    (x_shape, k_shape, y_shape), (x, k, y) = shapes, wanted
-    made = Plan([()] * len(x_shape), [()] * len(k_shape), [()] * len(y_shape))
+    (x_shape, k_shape, y_shape), (x, k, y) = shapes, current
+    partition_plan = Plan([()] * len(x_shape), [()] * len(k_shape), [()] * len(y_shape))
     used: set[str] = set()
 
     def parts(axes: Axes) -> int:
@@ -250,107 +250,115 @@ def plan(
     grouped = parameters["feature_group_count"] > 1
     groups = max(parameters[name] for name in _GROUPS)
     if groups > 1:
-        # Features or, in a kernel's gradient, rows of the batch are in groups that go with the results'.
-        at = left[1] if grouped else left[0]
-        axes = take(x[at] or k[right[0]] or y[out[1]], groups)
-        made.left[at] = made.right[right[0]] = made.out[out[1]] = axes
-        made.groups = parts(axes)
+        # Features or, in a kernel's gradient, rows of the batch form groups that match those of the
+        # results.
+        axis = left[1] if grouped else left[0]
+        axes = take(x[axis] or k[right[0]] or y[out[1]], groups)
+        partition_plan.left[axis] = partition_plan.right[right[0]] = partition_plan.out[out[1]] = (
+            axes
+        )
+        partition_plan.groups = parts(axes)
     else:
-        made.right[right[0]] = made.out[out[1]] = take(
+        partition_plan.right[right[0]] = partition_plan.out[out[1]] = take(
             k[right[0]] or y[out[1]], k_shape[right[0]], y_shape[out[1]]
         )
     if not grouped:
-        # Weights stay where they are; an image split by channels is gathered unless the result is smaller.
+        # Weights are not moved; an image split by channels is gathered unless the result is
+        # smaller.
         channels = k[right[1]]
         if not channels and math.prod(y_shape) < math.prod(x_shape):
             channels = x[left[1]]
         channels = take(channels, k_shape[right[1]], x_shape[left[1]])
-        made.right[right[1]] = made.left[left[1]] = channels
-        made.sums += channels
+        partition_plan.right[right[1]] = partition_plan.left[left[1]] = channels
+        partition_plan.sums += channels
     if parameters["batch_group_count"] == 1:
-        made.left[left[0]] = made.out[out[0]] = take(x[left[0]] or y[out[0]], x_shape[left[0]])
+        partition_plan.left[left[0]] = partition_plan.out[out[0]] = take(
+            x[left[0]] or y[out[0]], x_shape[left[0]]
+        )
     for i in range(len(x_shape) - 2):
-        at, kernel_at, out_at = left[2 + i], right[2 + i], out[2 + i]
-        size, kernel, result = x_shape[at], k_shape[kernel_at], y_shape[out_at]
+        axis, kernel_axis, out_axis = left[2 + i], right[2 + i], out[2 + i]
+        size, kernel, result = x_shape[axis], k_shape[kernel_axis], y_shape[out_axis]
         result_step, kernel_step = parameters["window_strides"][i], parameters["rhs_dilation"][i]
         pad, spread = parameters["padding"][i][0], parameters["lhs_dilation"][i]
         over_kernel = kernel > result
         split = kernel if over_kernel else result
-        axes = x[at] or (k[kernel_at] if over_kernel else y[out_at])
+        axes = x[axis] or (k[kernel_axis] if over_kernel else y[out_axis])
         if not over_kernel and split < code.least * parts(axes):
             continue
         axes = take(axes, split)
         if not axes:
             continue
         near, far = (result, result_step), (kernel, kernel_step)
-        # A kernel's gradient is another sum on each device anyway.
+        # A kernel's gradient is a different sum on each device anyway, so tiles do not matter.
         window = (
             Window(size, parts(axes), far, near, pad, spread)
             if over_kernel
             else Window(size, parts(axes), near, far, pad, spread, code.tile)
         )
-        whole = bool(size % parts(axes)) or window.halos is None
-        made.windows[at] = window, axes, whole
-        made.left[at] = () if whole else axes
+        is_full = bool(size % parts(axes)) or window.halos is None
+        partition_plan.windows[axis] = window, axes, is_full
+        partition_plan.left[axis] = () if is_full else axes
         if over_kernel:
-            made.right[kernel_at] = axes
-            made.sums += axes
+            partition_plan.right[kernel_axis] = axes
+            partition_plan.sums += axes
         else:
-            made.out[out_at] = axes
-    return made
+            partition_plan.out[out_axis] = axes
+    return partition_plan
 
 
-def local(made: Plan, parameters: dict[str, Any], code: Code = Code()) -> Any:
-    """The function of each device's parts, run by the code for one device."""
+def local(
+    plan: Plan, parameters: dict[str, Any], code: Code = Code()
+) -> Callable[[Array, Array], Array]:
+    """Return the function that each device applies to its shards of image and kernel."""
     numbers = parameters["dimension_numbers"]
     spatial = numbers.lhs_spec[2:]
 
-    def run(x: Any, k: Any) -> Any:
+    def run(x: Array, k: Array) -> Array:
         padding, spreads = list(parameters["padding"]), list(parameters["lhs_dilation"])
-        for axis, (window, axes, whole) in made.windows.items():
+        for axis, (window, axes, is_full) in plan.windows.items():
             i = spatial.index(axis)
-            cut = window.of_whole if whole else window.of_part
+            cut = window.of_whole if is_full else window.of_part
             x, spreads[i], padding[i] = cut(x, axis, axes)
-        own = {**parameters, "padding": tuple(padding), "lhs_dilation": tuple(spreads)}
-        own.update({name: max(1, parameters[name] // made.groups) for name in _GROUPS})
-        bind = lambda x, k: jax.lax.conv_general_dilated_p.bind(x, k, **own)
+        local_parameters = {**parameters, "padding": tuple(padding), "lhs_dilation": tuple(spreads)}
+        local_parameters.update({name: max(1, parameters[name] // plan.groups) for name in _GROUPS})
+        bind = lambda x, k: jax.lax.conv_general_dilated_p.bind(x, k, **local_parameters)
         y = jax.eval_shape(bind, x, k)
-        call = None if code.choose is None else code.choose(x, k, y, own)
+        call = None if code.choose is None else code.choose(x, k, y, local_parameters)
         y = (call or bind)(x, k)
-        for axis, (window, axes, _) in made.windows.items():
+        for axis, (window, axes, _) in plan.windows.items():
             y = window.kept(y, numbers.out_spec[numbers.lhs_spec.index(axis)], axes)
-        return jax.lax.psum(y, tuple(made.sums)) if made.sums else y
+        return jax.lax.psum(y, tuple(plan.sums)) if plan.sums else y
 
     return run
 
 
-def convolution(parameters: dict[str, Any], code: Code = Code()) -> Any:
-    """`conv_general_dilated` with fixed parameters, divided by the rules of this module.
-
-    Args:
-      parameters: those of the primitive.
-      code: the code for one device.
-
-    Returns:
-      A function of image and kernel.
-    """
+def convolution(parameters: dict[str, Any], code: Code = Code()) -> Callable[[Array, Array], Array]:
+    """Return `conv_general_dilated` with fixed parameters, partitioned by the rules of this module."""
 
     @custom_partitioning
-    def conv(x: Any, k: Any, mark: Any) -> Any:
+    def conv(x: Array, k: Array, mark: Array) -> Array:
         del mark
         return jax.lax.conv_general_dilated_p.bind(x, k, **parameters)
 
-    def partition(mesh: Any, arguments: Any, result: Any) -> Any:
+    def partition(
+        mesh: jax.sharding.Mesh, arguments: Sequence[Any], result: jax.ShapeDtypeStruct
+    ) -> tuple[Any, ...]:
         values = [*arguments[:2], result]
-        wanted = [_axes(v.sharding, mesh, len(v.shape)) for v in values]
-        made = plan(parameters, [v.shape for v in values], wanted, dict(mesh.shape), code)
-        place = lambda axes: NamedSharding(mesh, PartitionSpec(*(a or None for a in axes)))
-        run = local(made, parameters, code)
+        current = [_axes(v.sharding, mesh, len(v.shape)) for v in values]
+        partition_plan = plan(
+            parameters, [v.shape for v in values], current, dict(mesh.shape), code
+        )
+        make_sharding = lambda axes: NamedSharding(mesh, PartitionSpec(*(a or None for a in axes)))
+        run = local(partition_plan, parameters, code)
         return (
             mesh,
             lambda x, k, mark: run(x, k),
-            place(made.out),
-            (place(made.left), place(made.right), place([])),
+            make_sharding(partition_plan.out),
+            (
+                make_sharding(partition_plan.left),
+                make_sharding(partition_plan.right),
+                make_sharding([]),
+            ),
         )
 
     conv.def_partition(
@@ -363,8 +371,8 @@ def convolution(parameters: dict[str, Any], code: Code = Code()) -> Any:
             parameters, [list(t.shape) for t in (*operands[:2], *results)]
         ),
     )
-    # The program's text does not tell the parameters nor these rules: a number that stands for them
-    # makes compiled programs in the cache different.
+    # The text of the program contains neither the parameters nor these rules, so a checksum as
+    # operand distinguishes compiled programs in the cache.
     text = f"{sorted((k, str(v)) for k, v in parameters.items())} {code.text}"
     mark = np.uint32(zlib.crc32(text.encode(), _rules()))
     return lambda x, k: conv(x, k, mark)
@@ -375,8 +383,8 @@ def _rules() -> int:
     return zlib.crc32(Path(__file__).read_bytes())
 
 
-def _axes(sharding: Any, mesh: Any, rank: int) -> list[Axes]:
-    """Mesh dimensions of each axis; none where a split is not one over whole mesh dimensions."""
+def _axes(sharding: jax.sharding.Sharding, mesh: jax.sharding.Mesh, rank: int) -> list[Axes]:
+    """Return the mesh dimensions of each axis; none for splits of parts of mesh dimensions."""
     try:
         spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
     except Exception:
@@ -386,7 +394,7 @@ def _axes(sharding: Any, mesh: Any, rank: int) -> list[Axes]:
 
 
 def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShardingRule:
-    """Which axes of image, kernel and result are split alike."""
+    """Return the rule for which axes of image, kernel and result are split together."""
     numbers = parameters["dimension_numbers"]
     left, right, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     features, rows = (parameters[name] for name in _GROUPS)
@@ -394,8 +402,8 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
     groups = max(features, rows)
     sizes: dict[str, int] = {}
 
-    def within(name: str, size: int) -> Any:
-        """An axis that goes through the groups, and then through `size` places in each."""
+    def make_factor(name: str, size: int) -> str | CompoundFactor:
+        """Return the factor of an axis with `size` positions in each group."""
         if groups == 1:
             return name
         if size == 1:
@@ -403,10 +411,10 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
         sizes.update({"g": groups, name: size})
         return CompoundFactor("g", name)
 
-    x[left[0]] = within("n", shapes[0][left[0]] // rows) if rows > 1 else "n"
+    x[left[0]] = make_factor("n", shapes[0][left[0]] // rows) if rows > 1 else "n"
     y[out[0]] = "n"
-    k[right[0]] = y[out[1]] = within("o", shapes[1][right[0]] // groups)
-    x[left[1]] = within("i", shapes[1][right[1]]) if features > 1 else "i"
+    k[right[0]] = y[out[1]] = make_factor("o", shapes[1][right[0]] // groups)
+    x[left[1]] = make_factor("i", shapes[1][right[1]]) if features > 1 else "i"
     k[right[1]] = "i"
     sums = ["i"]
     for s in range(len(left) - 2):
@@ -416,14 +424,14 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
         k[b], y[c] = (f"s{s}", f"t{s}") if over_kernel else (f"t{s}", f"s{s}")
         if over_kernel:
             sums.append(f"s{s}")
-    # Of factors that are no whole axis anywhere it has to be told the sizes.
-    unknown: Any = {name: size for name, size in sizes.items() if name not in (*x, *k, *y)}
-    # Shardy wants them in the order of their first use.
+    # The rule needs the sizes of factors that are never a complete axis.
+    factor_sizes: Any = {name: size for name, size in sizes.items() if name not in (*x, *k, *y)}
+    # Shardy requires the order of their first use.
     used = [(f,) if isinstance(f, str) else f for f in (*x, *k)]
     order = list(dict.fromkeys(itertools.chain(*used)))
     return SdyShardingRule(
         (ArrayMapping(*x), ArrayMapping(*k), ArrayMapping()),
         (ArrayMapping(*y),),
         reduction_factors=tuple(sorted(sums, key=order.index)),
-        **unknown,
+        **factor_sizes,
     )

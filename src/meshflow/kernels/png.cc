@@ -1,5 +1,5 @@
-// PNG images by the libpng that Pillow brings along, which is found when the program runs. Called
-// without the interpreter's lock, which Pillow keeps while it decompresses.
+// PNG decoding by the libpng in Pillow's wheel, which is located at run time. Called without the global
+// interpreter lock, which Pillow holds while it decompresses.
 
 #include "png.h"
 
@@ -15,7 +15,7 @@
 
 namespace {
 
-// What libpng's simplified interface works on, version 1.
+// Image structure of libpng's simplified interface, version 1.
 struct Image {
   void* opaque;
   uint32_t version, width, height, format, flags, colors, problem;
@@ -36,8 +36,8 @@ uint32_t number(const unsigned char* data) {
   return uint32_t(data[0]) << 24 | data[1] << 16 | data[2] << 8 | data[3];
 }
 
-// Whether pixels are stored as they are wanted: bytes of one or three colours, without transparency and
-// without anything that says how bright they are, which libpng would correct.
+// Returns whether pixels are stored as requested: bytes of one or three channels, without transparency and
+// without gamma information, which libpng would correct.
 bool is_plain(const unsigned char* data, size_t bytes, int channels) {
   if (bytes < 33 || std::memcmp(data, kSignature, sizeof(kSignature)) != 0) return false;
   const int depth = data[24], kind = data[25];
@@ -54,7 +54,7 @@ bool is_plain(const unsigned char* data, size_t bytes, int channels) {
 
 }  // namespace
 
-// Uses a shared library; 0 when it has what is needed.
+// Loads a shared library; returns 0 if it has the required functions.
 extern "C" int meshflow_png_library(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return 1;
@@ -84,7 +84,7 @@ bool decode_png(const unsigned char* data, int64_t bytes, int channels, int64_t 
   }
   const int32_t found[3] = {int32_t(image.height), int32_t(image.width), channels};
   std::memcpy(shape, found, sizeof(found));
-  // It frees what it has. Warnings count as problems, which are left to Pillow.
+  // This frees the image. Warnings count as errors, which Pillow handles.
   const int done = api.finish(&image, nullptr, pixels->data(), int32_t(image.width) * channels, nullptr);
   return done && image.problem == 0;
 }

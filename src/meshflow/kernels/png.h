@@ -1,10 +1,10 @@
-// PNG images by libpng.
+// PNG decoding by libpng.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-// The pixels of an image of size [height, width, channels]; false when it cannot be decoded here: it is
-// damaged, not stored as 8 bits for each of these channels, or larger than `limit` bytes.
+// Decodes an image of size [height, width, channels]; returns false if it cannot be decoded here: it is
+// damaged, not stored as 8 bits per channel, or larger than `limit` bytes.
 bool decode_png(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape,
                 std::vector<unsigned char>* pixels);

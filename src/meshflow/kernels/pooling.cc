@@ -1,8 +1,8 @@
-// The XLA FFI handler for maxima of windows (max pooling) and their gradients, over arrays
-// [batch, 1 to 3 spatial dimensions, channels].
+// XLA FFI handlers for maxima of windows (max pooling) and their gradients, over arrays [batch, 1 to 3
+// spatial dimensions, channels].
 //
-// oneDNN's own maximum loses NaNs, which training with a loss scale must see; these loops keep
-// them, and give a gradient to the first maximum of its window in reading order.
+// oneDNN's maximum loses NaNs, which training with a loss scale must detect; these loops keep them, and
+// assign a gradient to the first maximum of its window in reading order.
 
 #include <omp.h>
 
@@ -28,14 +28,15 @@ using meshflow::handled;
 using meshflow::narrow;
 using meshflow::wide;
 
-// Positive and a number: as an integer from 1 to infinity. A comparison of floats would leave loops without vectors.
+// Whether a float is positive and not NaN: as an integer from 1 to infinity. A float comparison would prevent
+// vectorization.
 inline uint32_t positive(float value) { return SAME_BITS(uint32_t, value) - 1 < 0x7f800000; }
 
-// The number, or zero where `open` is 0 and not 1.
+// Returns the number, or zero if `open` is 0 instead of 1.
 inline float masked(float value, uint32_t open) { return SAME_BITS(float, SAME_BITS(uint32_t, value) & (0 - open)); }
 inline bfloat16 masked(bfloat16 value, uint32_t open) { return {static_cast<uint16_t>(value.bits & (0 - open))}; }
 
-// Loops over the channels of one place.
+// Loops over the channels of one position.
 template <typename T>
 INLINE void take_maximum_loop(const T* __restrict x, float* __restrict best, int64_t n) {
   for (int64_t c = 0; c < n; ++c) {
@@ -80,7 +81,7 @@ constexpr auto give_to_first = for_every_cpu<give_to_first_loop<T>>;
 
 struct Geometry {
   int64_t batch, channels, image = 1, results = 1;
-  bool gated;  // the gradient passes only where the image is positive
+  bool gated;  // whether the gradient passes only where the image is positive
   std::vector<int64_t> in, out, window, strides, dilations, low;
 
   Geometry(Reader descriptor, bool gated) : gated(gated) {
@@ -96,7 +97,7 @@ struct Geometry {
     if (!fits) throw std::invalid_argument("the descriptor has a size of nothing");
   }
 
-  // Whether every element of the image is in one window.
+  // Whether every element of the image is in exactly one window.
   bool tiles() const {
     bool whole = true;
     for (int i = 0; i < 3; ++i)
@@ -104,7 +105,7 @@ struct Geometry {
     return whole;
   }
 
-  // Calls visit(place in the image) for each element of a window that is inside, in reading order.
+  // Calls visit(position in the image) for each element of a window that is inside, in reading order.
   template <typename Visit>
   void elements(int64_t d, int64_t h, int64_t w, Visit visit) const {
     int64_t z = d * strides[0] - low[0];
@@ -122,7 +123,8 @@ struct Geometry {
   }
 };
 
-// Memory for each of OpenMP's threads, taken before they begin: no exception may leave what they do.
+// Memory of each OpenMP thread, allocated before they start, because no exception may leave a parallel
+// region.
 template <typename T>
 class ForThreads {
  public:
@@ -154,7 +156,7 @@ void maximum(const Geometry& g, const T* x, T* y) {
   }
 }
 
-// Where windows are tiles, there is nothing to add up.
+// Without overlap, gradients need not be summed.
 template <typename T>
 void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
@@ -176,7 +178,7 @@ void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T
   }
 }
 
-// Gradients of an image are added up in float32; an image belongs to one thread.
+// Sums gradients of an image in float32; each image is processed by one thread.
 template <typename T>
 void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   int64_t n = g.channels, size = g.image * n;
@@ -215,7 +217,7 @@ void pool(const Geometry& g, const std::vector<void*>& buffers) {
   }
 }
 
-// Of x, its windows' maxima; of x, these and their gradients, the gradient of x.
+// From x, its windows' maxima; from x, these and their gradients, the gradient of x.
 template <bool gated>
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                    ffi::Span<const int64_t> descriptor) {
@@ -257,6 +259,6 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_pooling, execute<false>,
                               ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));
 
-// The gradient alone, zero where x is not positive: behind the gradient of a ReLU.
+// The gradient of max pooling fused with that of the preceding ReLU: zero where x is not positive.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_gated_pooling, execute<true>,
                               ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));

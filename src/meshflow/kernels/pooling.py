@@ -1,4 +1,4 @@
-"""How maxima of overlapping windows are compiled for the CPU: by loops of our own where they apply."""
+"""CPU lowering of max pooling with overlapping windows, and of its gradient, to compiled loops."""
 
 from __future__ import annotations
 
@@ -9,68 +9,70 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.environment.types import Primitive
 from meshflow.kernels import library, lowerings
+from meshflow.kernels.library import HandlerCall
 
-# Arrays with fewer channels side by side are left to XLA; so are small ones.
+# Arrays with fewer contiguous channels, or fewer elements, use XLA's code.
 LEAST_CHANNELS = 8
 LEAST_SIZE = 1 << 13
 
-# The primitive of a gradient behind which is the gradient of a ReLU, by that of the gradient alone.
-GATED: dict[Any, Any] = {}
+# Maps the primitive of each gradient to the one that also applies the gradient of a preceding ReLU.
+GATED: dict[Primitive, Primitive] = {}
 
 
 def descriptor(shape: tuple[int, ...], windows: Any) -> list[int] | None:
-    """The integers that describe windows to the handler.
+    """Return the integers that describe windows to the handler.
 
-    Dimensions before the first with windows are the batch, those behind the last are channels.
+    Dimensions before the first with windows are merged as batch, those after the last as channels.
 
     Args:
-      shape: of the image.
-      windows: a `Windows`.
+      shape: Shape of the image.
+      windows: A `Windows`.
 
     Returns:
-      The descriptor; None when the handler has no loop for it.
+      The descriptor, or None if the handler has no loop for it.
     """
-    trivial = [part == (1, 1, (0, 0), 1) for part in zip(*windows, strict=True)]
-    if all(trivial) or math.prod(shape) < LEAST_SIZE or 0 in windows.grid(shape):
+    is_trivial = [part == (1, 1, (0, 0), 1) for part in zip(*windows, strict=True)]
+    if all(is_trivial) or math.prod(shape) < LEAST_SIZE or 0 in windows.grid(shape):
         return None
-    first, last = trivial.index(False), len(shape) - trivial[::-1].index(False)
+    first, last = is_trivial.index(False), len(shape) - is_trivial[::-1].index(False)
     batch, channels, rank = math.prod(shape[:first]), math.prod(shape[last:]), last - first
     low = [pair[0] for pair in windows.pads]
     if rank > 3 or channels < LEAST_CHANNELS or min(low) < 0:
         return None
-    numbers = [batch, channels]
+    integers = [batch, channels]
     values = (shape, windows.grid(shape), windows.size, windows.strides, windows.dilations)
     for part in values:
-        numbers += [*(1,) * (3 - rank), *part[first:last]]
-    return [*numbers, *(0,) * (3 - rank), *low[first:last]]
+        integers += [*(1,) * (3 - rank), *part[first:last]]
+    return [*integers, *(0,) * (3 - rank), *low[first:last]]
 
 
-def _choose(gated: bool, *avals: Any) -> Any:
-    """A function of the image, or of the image, its maxima and their gradients; or None."""
+def _choose(is_gated: bool, *avals: Any) -> HandlerCall | None:
+    """Return a function of the image, or of the image, its maxima and their gradients; or None."""
     *operands, out, parameters = avals
-    types = {np.dtype(a.dtype).name for a in (*operands, out)}
-    numbers = descriptor(operands[0].shape, parameters["windows"])
-    if numbers is None or types not in ({"float32"}, {"bfloat16"}):
+    dtypes = {np.dtype(a.dtype).name for a in (*operands, out)}
+    integers = descriptor(operands[0].shape, parameters["windows"])
+    if integers is None or dtypes not in ({"float32"}, {"bfloat16"}):
         return None
-    if len(operands) == 1 and types == {"float32"}:
-        # XLA is as fast, and fuses it with what is around.
+    if len(operands) == 1 and dtypes == {"float32"}:
+        # XLA's code is as fast for float32 and can be fused with other operations.
         return None
     loaded = library.load()
-    target = library.GATED_POOLING if gated else library.POOLING
+    target = library.GATED_POOLING if is_gated else library.POOLING
     if loaded is None or not loaded.has_handler(target):
         return None
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
-    return lambda *arrays: lowerings.run(numbers, arrays, result, target)
+    return lambda *arrays: lowerings.run(integers, arrays, result, target)
 
 
-def register(maximum: Any, gradient: Any, gated: Any) -> None:
-    """Gives the primitives of window maxima and their gradients these loops.
+def register(maximum: Primitive, gradient: Primitive, gated: Primitive) -> None:
+    """Register the loops for the primitives of window maxima and their gradients.
 
     Args:
-      maximum: of arrays, with a parameter `windows`, as all of them.
-      gradient: of the image, the maxima and their gradient.
-      gated: the same, zero where the image is not positive.
+      maximum: Maximum of windows; all three have the parameter `windows`.
+      gradient: Gradient of the image, from image, maxima and their gradient.
+      gated: The same, but zero where the image is not positive.
     """
     for primitive in (maximum, gradient, gated):
         lowerings.override(primitive, functools.partial(_choose, primitive is gated))

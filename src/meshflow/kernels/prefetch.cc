@@ -1,6 +1,6 @@
-// Rows taken by a second thread while the interpreter goes on. What that thread has not begun when it is
-// asked for is done by the one who asks: nobody waits for a thread that gets no processor, and a forked
-// process, which has no second thread, works as well.
+// Gathers rows on a second thread while the interpreter continues. A job that the second thread has not
+// started when its result is requested runs on the requesting thread: so no thread waits for one that is not
+// scheduled, and a forked process without the second thread works as well.
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@ namespace {
 
 enum State { kFree, kFilling, kReady, kRunning, kDone };
 
-// Each in a cache line of its own.
+// Each in a separate cache line.
 struct alignas(64) Job {
   std::atomic<int> state{kFree};
   const Rows* rows;
@@ -33,7 +33,7 @@ struct alignas(64) Job {
 };
 
 constexpr int kJobs = 32;
-// How often a thread looks before it sleeps: some 20 us.
+// Number of polls before a thread sleeps: about 20 us.
 constexpr int kLooks = 400;
 Job jobs[kJobs];
 // The number of jobs so far, and whether the thread sleeps until it changes.
@@ -42,7 +42,7 @@ std::atomic<bool> asleep{false};
 
 bool begun(Job& job) {
   int ready = kReady;
-  // Looking is cheap, trying takes the line from the other thread.
+  // Reading is cheap; an exchange would take the cache line from the other thread.
   if (job.state.load() != kReady || !job.state.compare_exchange_strong(ready, kRunning)) return false;
   job.failed = meshflow_rows_take(job.rows, job.index, job.count, job.out, 1);
   job.state.store(kDone);
@@ -62,7 +62,7 @@ void work() {
   }
 }
 
-// What the other thread was at when the process was forked is done by who asks for it.
+// After a fork, the job that the other thread was processing runs on the requesting thread.
 void after_fork() {
   for (Job& job : jobs)
     if (job.state.load() == kRunning) job.state.store(kReady);
@@ -70,11 +70,11 @@ void after_fork() {
 
 }  // namespace
 
-// `meshflow_rows_take` begun; what it is given must stay until it is finished. The job's number, -1 when
-// there are too many.
+// Starts `meshflow_rows_take`; its arguments must remain valid until it is finished. Returns the id of the
+// job, -1 if there are too many.
 extern "C" int meshflow_rows_begin(const Rows* rows, const int64_t* index, int64_t count, char* out) noexcept {
   static std::once_flag once;
-  // Without another thread the one that asks for the result computes it.
+  // Without a second thread, the requesting thread computes the result.
   meshflow::guarded([&] {
     std::call_once(once, [] {
       std::thread(work).detach();
@@ -94,7 +94,7 @@ extern "C" int meshflow_rows_begin(const Rows* rows, const int64_t* index, int64
   return -1;
 }
 
-// The result of a job, whose number is then another's.
+// Returns the status of a job and releases its id.
 extern "C" int meshflow_rows_finish(int number) noexcept {
   Job& job = jobs[number];
   if (!begun(job))

@@ -1,5 +1,6 @@
-// The XLA FFI handler for elementwise updates of whole arrays, in one pass over memory. What is made beside an old value goes
-// past the caches: they cannot hold it, and a line that is written as a whole need not be read before.
+// XLA FFI handler for elementwise updates of large arrays, in one pass over memory. New values that do not
+// replace the old ones are written with streaming stores: the caches cannot hold them, and a cache line that
+// is written completely need not be read before.
 
 #include <emmintrin.h>
 
@@ -21,22 +22,22 @@ using meshflow::Program;
 using meshflow::Registers;
 using meshflow::Worker;
 
-constexpr int64_t kTile = 512;         // numbers of a register: they stay in the first cache
-constexpr int64_t kAhead = 2 * kTile;  // numbers after which others are fetched
-constexpr int64_t kBlock = 1 << 16;    // numbers that a thread takes at a time
-constexpr int64_t kLeast = 1 << 18;    // numbers that are worth a team of threads
-constexpr uintptr_t kVector = 16 - 1;  // what streamed stores are aligned to
+constexpr int64_t kTile = 512;         // elements of a register, which remain in the first-level cache
+constexpr int64_t kAhead = 2 * kTile;  // elements that are prefetched ahead
+constexpr int64_t kBlock = 1 << 16;    // elements per block of a thread
+constexpr int64_t kLeast = 1 << 18;    // elements from which a team of threads is worthwhile
+constexpr uintptr_t kVector = 16 - 1;  // alignment of streaming stores
 
 struct Update {
   const Program& program;
   std::vector<float*> arrays;
   std::vector<float> scalars;
-  // What was an array before is written where it lies.
+  // Of each result: the memory of the array it replaces, or new memory.
   std::vector<float*> results;
   std::vector<bool> is_beside;
 };
 
-// 16 numbers, in as many of the processor's vectors as that takes.
+// 16 floats, in as many of the processor's vectors as required.
 typedef float Vector __attribute__((vector_size(64)));
 
 INLINE Vector vector_at(const float* from) {
@@ -57,7 +58,8 @@ INLINE void stream(const float* from, float* to, int64_t count) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
-// Does a step whose result nothing else needs: where operations are simple it never is in a register of memory.
+// Computes a step with a result that no other step needs: with simple operations it is never stored in a
+// register block.
 INLINE void stream_step(const Program::Step& step, const std::vector<float*>& places, float* to, int64_t count) {
   const float *x = places[step.operands[0]], *y = places[step.operands[1]], *z = places[step.operands[2]];
   switch (count % 16 == 0 ? step.code : -1) {
@@ -92,7 +94,7 @@ INLINE void update_loop(const Update& update, int64_t begin, int64_t end) {
     const int64_t count = std::min(kTile, end - at);
     for (int64_t i = 0; i < program.arrays; ++i) {
       places[i] = update.arrays[i] + at;
-      // Each of several steps asks for its own arrays only, with nothing to wait for after that.
+      // Each step prefetches only its own arrays, so that nothing waits for them.
       for (int64_t ahead = 0; has_steps && ahead < kTile; ahead += 16) __builtin_prefetch(places[i] + kAhead + ahead);
     }
     for (size_t i = 0; i < program.steps.size() - streams_last; ++i) compute(program.steps[i], places, count);
@@ -114,13 +116,14 @@ constexpr auto update_part = &meshflow::Computing<update_loop>::run;
 void update_whole(const Update& update, int64_t size) {
   if (size < kLeast) return update_part(update, 0, size);
   Worker::get().run([&] {
-    // Threads that wait for a core, as where several processes share them, leave the rest to the others.
+    // Threads take blocks dynamically, because some may wait for a core that other processes use.
 #pragma omp parallel for schedule(dynamic)
     for (int64_t begin = 0; begin < size; begin += kBlock) update_part(update, begin, std::min(size, begin + kBlock));
   });
 }
 
-// Operands: the arrays, then the scalars. Results: new values of the first arrays, in their memory or elsewhere.
+// Operands: the arrays, then the scalars. Results: new values of the first arrays, in their memory or in new
+// memory.
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> code) {
   return handled("meshflow_renew", [&]() -> ffi::Error {
     const Program program(code.begin(), code.size());

@@ -1,5 +1,8 @@
-"""Elementwise updates of whole arrays on the CPU, whose new values lie beside the old ones: XLA's code reads what it writes
-before, as the caches do not hold it."""
+"""Elementwise updates of large arrays on the CPU that keep the old values.
+
+XLA's code reads the destination from memory before it writes it, because it is not in the caches;
+the handler only writes.
+"""
 
 from __future__ import annotations
 
@@ -9,69 +12,77 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import elementwise, library
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.elementwise import Program
+from meshflow.kernels.library import Avals, HandlerCall
 
-# Bytes of an array below which its new value stays in the caches.
+# Bytes of an array below which its new value fits in the caches.
 LEAST_SIZE = 1 << 24
 
-# Operands: arrays and scalars. Parameters: `rule`, a program of them, and `kept`, which results have other memory than the array
-# of their place. Results: new values of the first arrays.
+# Operands: arrays and scalars. Parameters: `rule`, a program of them, and `kept`: for each result,
+# whether it needs other memory than the array that it replaces. Results: new values of the first
+# arrays.
 renewed_p = jex_core.Primitive("renewed")
 renewed_p.multiple_results = True
 
 
-def _renewed(*given: Any, rule: Program, kept: tuple[bool, ...]) -> list[Any]:
-    return rule(given[: rule.arrays], given[rule.arrays :])
+def _renewed(*operands: Array, rule: Program, kept: tuple[bool, ...]) -> list[Array]:
+    return rule(operands[: rule.arrays], operands[rule.arrays :])
 
 
-def _abstract(*given: Any, rule: Program, kept: tuple[bool, ...]) -> list[Any]:
-    return [a.strip_weak_type() for a in given[: len(rule.results)]]
+def _abstract(
+    *avals: jax.core.ShapedArray, rule: Program, kept: tuple[bool, ...]
+) -> list[jax.core.AbstractValue]:
+    return [a.strip_weak_type() for a in avals[: len(rule.results)]]
 
 
-def _choose(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
-    """A function that calls the handler, or None where XLA's code is taken."""
+def _choose(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
+    """Return a function that calls the handler, or None to use XLA's code."""
     loaded = library.load()
     if loaded is None or not loaded.has_handler(library.RENEW):
         return None
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
-    places = {n: n for n, kept in enumerate(parameters["kept"]) if not kept}
-    call = jax.ffi.ffi_call(library.RENEW, shapes, input_output_aliases=places)
+    aliases = {n: n for n, kept in enumerate(parameters["kept"]) if not kept}
+    call = jax.ffi.ffi_call(library.RENEW, shapes, input_output_aliases=aliases)
     return functools.partial(call, program=parameters["rule"].packed())
 
 
 def renewed(
-    rule: Callable[..., Sequence[Any]], arrays: Sequence[Any], gradient: Any, kept: Sequence[bool]
-) -> list[Any]:
-    """What an update makes of arrays and a gradient of their shape.
+    rule: Callable[..., Sequence[Any]],
+    arrays: Sequence[Array],
+    gradient: Array,
+    kept: Sequence[bool],
+) -> list[Array]:
+    """Update arrays with a gradient of their shape.
 
     Args:
-      rule: the update, called with the arrays and the gradient.
-      arrays: the arrays.
-      gradient: the gradient.
-      kept: of which arrays the old value is still needed.
+      rule: The update, called with the list of arrays and the gradient.
+      arrays: The arrays.
+      gradient: The gradient.
+      kept: For each array, whether its old value is still needed.
     """
-    given = [*arrays, gradient]
-    found = None
+    operands = [*arrays, gradient]
+    parsed = None
     if gradient.size * np.dtype(gradient.dtype).itemsize >= LEAST_SIZE:
-        found = elementwise.read(
+        parsed = elementwise.read(
             lambda *parts: rule(parts[:-1], parts[-1]),
-            [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given],
+            [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands],
         )
-    if found is None or not _stay_in_place(found[0]):
+    if parsed is None or not _stay_in_place(parsed[0]):
         return list(rule(arrays, gradient))
-    program, scalars = found
-    return renewed_p.bind(*given, *scalars, rule=program, kept=tuple(kept))
+    program, scalars = parsed
+    return renewed_p.bind(*operands, *scalars, rule=program, kept=tuple(kept))
 
 
 def _stay_in_place(program: Program) -> bool:
-    """Whether no array becomes another's new value, which may be written over the former."""
-    return all(n >= program.arrays or n == place for place, n in enumerate(program.results))
+    """Check whether no array becomes the new value of another, which could overwrite it early."""
+    return all(n >= program.arrays or n == index for index, n in enumerate(program.results))
 
 
 def register() -> None:
-    """Makes the primitive known to JAX."""
+    """Register the primitive with JAX."""
     register_composite(renewed_p, _renewed, _abstract, _choose)

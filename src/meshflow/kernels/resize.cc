@@ -1,5 +1,5 @@
-// Images in another size, by bilinear interpolation as TensorFlow rounds it: along rows first, then
-// between rows. Called through ctypes, without the interpreter's lock.
+// Bilinear resizing of images, rounded as in TensorFlow: along rows first, then between rows. Called through
+// ctypes, without the global interpreter lock.
 
 #include "resize.h"
 
@@ -10,7 +10,7 @@
 #include "cpus.h"
 #include "guard.h"
 
-// A product and a sum are rounded one after the other.
+// Product and sum are rounded separately.
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #define TWICE_ROUNDED
@@ -35,8 +35,8 @@ INLINE TWICE_ROUNDED void along_loop(const float* row, const int32_t* low, const
   }
 }
 
-// Pixels of three channels, whose neighbours in memory are loaded with them: there is one number more
-// behind a row, and behind the result.
+// Pixels of three channels are loaded together with the following element, so rows and results are padded by
+// one element.
 TWICE_ROUNDED void along_threes(const float* row, const int32_t* low, const int32_t* high,
                                 const float* share, float* out, int64_t count) {
   typedef float Four __attribute__((vector_size(16)));
@@ -88,7 +88,7 @@ void bilinear(const Pixels& image, const Grid& across, const Grid& down, const S
   std::vector<float> plain(copied ? width + 1 : 0), held(2 * count + 2);
   float* lines[2] = {held.data(), held.data() + count + 1};
   int64_t numbers[2] = {-1, -1};
-  // A row of the old image along the new places; `keep` is the line that must stay.
+  // Resizes a row of the old image along its width; the line `keep` must not be replaced.
   auto line = [&](int64_t number, int keep) {
     for (int i = 0; i < 2; ++i)
       if (numbers[i] == number) return i;
@@ -108,7 +108,7 @@ void bilinear(const Pixels& image, const Grid& across, const Grid& down, const S
     return at;
   };
   for (int64_t y = 0; y < down.count; ++y) {
-    // The lower row is found after the upper one, which it must not replace.
+    // The lower row is computed after the upper one and must not replace it.
     const int first = line(down.low[y], numbers[0] == down.high[y] ? 0 : 1);
     const int second = line(down.high[y], first);
     float* row = out + y * count;
@@ -117,9 +117,9 @@ void bilinear(const Pixels& image, const Grid& across, const Grid& down, const S
   }
 }
 
-// An image of `width` numbers a row, uint8 (`bytes`) or float32, gives `rows` rows of `count` numbers:
-// number i lies between those at low[i] and high[i], row y between those at top[y] and bottom[y]. 1 where
-// memory runs out.
+// Resizes an image with rows of `width` elements, uint8 (`bytes`) or float32, to `rows` rows of `count`
+// elements: element i is interpolated between low[i] and high[i], row y between top[y] and bottom[y]. Returns
+// 1 if there is not enough memory.
 extern "C" int meshflow_bilinear(const void* image, int bytes, int64_t width, const int32_t* low,
                                   const int32_t* high, const float* across, int64_t count,
                                   int64_t channels, const int32_t* top, const int32_t* bottom, const float* down,

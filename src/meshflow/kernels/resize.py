@@ -1,4 +1,4 @@
-"""Bilinear resizing of host images, by a compiled loop or by NumPy with the same numbers."""
+"""Bilinear resizing of host images, by a compiled loop or by NumPy with equal results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["bilinear"]
 
 
 class _Places(NamedTuple):
-    """Between which old pixels new ones lie: `share` of the way from `low` to `high`; and where these are."""
+    """Indices of the old pixels before and after each new one, and the fraction between them."""
 
     low: np.ndarray
     high: np.ndarray
@@ -25,40 +25,40 @@ class _Places(NamedTuple):
 
 @functools.lru_cache(1024)
 def _places(new: int, old: int, channels: int) -> _Places:
-    """The places along one axis, for each channel of each pixel."""
-    place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
-    place -= np.float32(0.5)
-    first = np.floor(place)
+    """Compute the positions along one axis, for each channel of each pixel."""
+    position = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
+    position -= np.float32(0.5)
+    first = np.floor(position)
     pixels = (np.clip(p, 0, old - 1).astype(np.int32) for p in (first, first + 1))
     low, high = (
         (p[:, None] * np.int32(channels) + np.arange(channels, dtype=np.int32)).reshape(-1)
         for p in pixels
     )
-    share = np.repeat(place - first, channels)
-    return _Places(low, high, share, (low.ctypes.data, high.ctypes.data, share.ctypes.data))
+    fraction = np.repeat(position - first, channels)
+    return _Places(low, high, fraction, (low.ctypes.data, high.ctypes.data, fraction.ctypes.data))
 
 
 @functools.cache
 def _loop() -> Callable[..., int] | None:
-    """The compiled loop, or None."""
+    """Return the compiled loop, or None."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_bilinear", None) if loaded else None
     if function is not None:
-        address, number = ctypes.c_void_p, ctypes.c_int64
+        address, integer = ctypes.c_void_p, ctypes.c_int64
         function.argtypes = [
-            *(address, ctypes.c_int, number, address, address, address, number, number),
-            *(address, address, address, number, address),
+            *(address, ctypes.c_int, integer, address, address, address, integer, integer),
+            *(address, address, address, integer, address),
         ]
     return function
 
 
 def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """An image in another size.
+    """Resize an image with bilinear interpolation.
 
     Args:
-      image: numbers [height, width, channels], without a size of 0.
-      height: the new height.
-      width: the new width.
+      image: Array [height, width, channels], without empty dimensions.
+      height: New height.
+      width: New width.
 
     Returns:
       float32 [height, width, channels].
@@ -73,7 +73,7 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
     out = np.empty((height, width * channels), np.float32)
     if loop is None:
         left, right = (image.take(i, 1) for i in across[:2])
-        # In place, for these arrays are what takes the time.
+        # In place, because allocating these arrays would take most of the time.
         right -= left
         right *= across.share
         right += left
@@ -94,5 +94,5 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
             out.ctypes.data,
         )
         if failed:
-            raise MemoryError("no memory to resize an image")
+            raise MemoryError("Not enough memory to resize an image.")
     return out.reshape(height, width, channels)

@@ -1,5 +1,5 @@
-// Input pipelines: rows of an array gathered, turned into float32 and computed on in one pass over
-// memory, and the draws of a shuffle buffer. Called through ctypes, without the interpreter's lock.
+// Input pipelines: gathers rows of an array, casts them to float32 and applies steps in one pass over memory;
+// draws of a shuffle buffer. Called through ctypes, without the global interpreter lock.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,16 +19,16 @@ using meshflow::Level;
 enum Type { kBytes, kBool, kUint8, kInt8, kUint16, kInt16, kInt32, kInt64, kFloat32, kFloat64 };
 enum Operation { kAdd, kSubtract, kSubtractFrom, kMultiply, kDivide, kDivideInto, kDivideQuickly };
 
-// Numbers that stay in the first cache from one operation to the next.
+// Elements that remain in the first-level cache from one operation to the next.
 constexpr int64_t kTile = 2048;
-// Bytes of results that are worth a thread.
+// Bytes of results from which another thread is worthwhile.
 constexpr int64_t kThread = 1 << 18;
-// Bytes of the rows to come that are fetched while one is computed.
+// Bytes of the following rows that are prefetched while one is computed.
 constexpr int64_t kPrefetched = 2048;
 
-// `Rows` of row_gather.py: an array whose rows lie `stride` bytes apart, each of `size` numbers side by side
-// (of type 0: bytes), and what is done with the numbers after they have become float32: `steps` operations,
-// each with one value or (`each`) with one for each number of a row.
+// Description of an array (row_gather.py): rows are `stride` bytes apart, each with `size` contiguous
+// elements (type 0: bytes). After a cast to float32, `steps` operations are applied, each with one value or
+// (`each`) with one for each element of a row.
 struct Rows {
   const char* source;
   int64_t stride, rows, size, type, steps;
@@ -85,7 +85,7 @@ INLINE void operate(int32_t code, float* x, const float* values, bool each, int6
     OPERATION(kDivide, a / b)
     OPERATION(kDivideInto, b / a)
     case kDivideQuickly:
-      // A product, corrected by what it leaves of `a`.
+      // The quotient as a product, corrected by its remainder.
       for (int64_t i = 0; i < count; ++i) {
         const float a = x[i], quotient = a * inverse;
         x[i] = __builtin_fmaf(__builtin_fmaf(-quotient, value, a), inverse, quotient);
@@ -103,7 +103,7 @@ INLINE void computed(const Rows& rows, const char* from, float* to) {
   }
 }
 
-// A row, compiled for several processors. Where there are fused products, divisions may be quick.
+// Computes a row, compiled for several processors. With fused multiply-add, divisions may be replaced.
 __attribute__((target("avx512f,avx512bw,avx512vl,fma"))) void row_by_512(const Rows& rows, const char* from,
                                                                           float* to) {
   computed(rows, from, to);
@@ -149,13 +149,13 @@ void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
   meshflow::for_every_cpu<operate_loop>(steps, x, at, count);
 }
 
-// Has divisions done quickly where that gives the same bits for every number of the type: a quotient takes
-// four times as long as a product. Without memory to find out they stay as they are.
+// Enables the replacement of divisions if it has the same bits for every value of the type: a division takes
+// four times as long as a product. Without memory for the check, divisions are not replaced.
 extern "C" void meshflow_rows_prepare(const Rows* rows) noexcept {
   meshflow::guarded([&] { prepare(rows); });
 }
 
-// Rows `index`, copied or computed on. 1 when an index is outside of the array.
+// Copies or computes the rows `index`. Returns 1 if an index is out of range.
 extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_t count, char* out,
                                   int threads) noexcept {
   const Rows r = *rows;
@@ -180,8 +180,8 @@ extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_
   return 0;
 }
 
-// Takes a number from a place of the buffer for each new one, as TensorFlow's ring: the first number goes where one was
-// taken, and the new one, the last, where the first was. Gives the new place of the first.
+// Removes a random element of the ring for each new one, like TensorFlow: the first element replaces the
+// removed one, and the new one, the last, replaces the first. Returns the new index of the first.
 extern "C" int64_t meshflow_ring(const uint32_t* words, const int64_t* items, int64_t count,
                                  int64_t* buffer, int64_t size, int64_t first,
                                  int64_t* out) noexcept {
@@ -196,7 +196,7 @@ extern "C" int64_t meshflow_ring(const uint32_t* words, const int64_t* items, in
   return first;
 }
 
-// Exchanges numbers of a buffer, from the first on, for one of those from there to the end.
+// Swaps each element, from the first, with a random one from there to the end.
 extern "C" void meshflow_shuffle(const uint32_t* words, int64_t steps, int64_t* buffer,
                                  int64_t count) noexcept {
   for (int64_t i = 0; i < steps; ++i) {

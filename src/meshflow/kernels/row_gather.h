@@ -1,10 +1,10 @@
-// Operations with constants on rows of float32 numbers.
+// Operations with constants on rows of float32 elements.
 #pragma once
 
 #include <cstdint>
 
-// `codes` in the order of `OPERATIONS` in row_gather.py; `values` hold one number each, or (`each`) one for every
-// number of a row.
+// `codes` in the order of `OPERATIONS` in row_gather.py; `values` hold one value each, or (`each`) one for
+// every element of a row.
 struct Steps {
   int64_t count;
   const int32_t* codes;
@@ -12,5 +12,5 @@ struct Steps {
   const int32_t* each;
 };
 
-// Does them, one after the other, on `count` numbers of a row from number `at` on.
+// Applies the operations in order to `count` elements of a row, starting at element `at`.
 void operate(const Steps& steps, float* x, int64_t at, int64_t count);

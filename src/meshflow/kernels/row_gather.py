@@ -1,7 +1,7 @@
-"""Loops of input pipelines: rows gathered and computed on in one pass, and the draws of shuffles.
+"""Loops of input pipelines: gathering rows with elementwise steps in one pass, and shuffling.
 
-Compiled ones release the interpreter's lock and use several threads; without them NumPy gives the
-same numbers.
+The compiled loops release the global interpreter lock and use several threads; without them, NumPy
+computes the same values.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
     "take",
 ]
 
-# What rows may hold to be computed on, in rows.cc's order, which begins with plain bytes.
+# Element types that rows may have if steps are applied, in row_gather.cc's order after plain bytes.
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
 _CODES = {np.dtype(name): code for code, name in enumerate(TYPES, 1)}
-# Operations with a constant, in rows.cc's order; those of two names have the constant first.
+# Operations with a constant, in row_gather.cc's order; "from" and "into" exchange the operands.
 OPERATIONS = {
     "add": lambda a, b, out: np.add(a, b, out=out),
     "sub": lambda a, b, out: np.subtract(a, b, out=out),
@@ -43,7 +43,7 @@ OPERATIONS = {
     "div into": lambda a, b, out: np.divide(b, a, out=out),
 }
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
-# Threads beyond these wait for memory.
+# More threads would wait for memory.
 _THREADS = 4
 
 
@@ -51,11 +51,11 @@ _Byte = ctypes.c_char
 
 
 class Step(NamedTuple):
-    """An operation of float32 numbers with a constant.
+    """An operation of float32 rows with a constant.
 
     Attributes:
-      operation: one of `OPERATIONS`.
-      value: float32, a scalar, or [size] with one number for each of a row.
+      operation: One of `OPERATIONS`.
+      value: float32: a scalar, or [size] with one value for each element of a row.
     """
 
     operation: str
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
 
 class Packed(ctypes.Structure):
-    """Operations as rows.h has them."""
+    """Steps as in row_gather.h."""
 
     _fields_ = (
         ("count", ctypes.c_int64),
@@ -72,7 +72,7 @@ class Packed(ctypes.Structure):
 
     def __init__(self, steps: Sequence[Step]) -> None:
         count = len(steps)
-        # They live as long as this object.
+        # The structure holds addresses of these, so they must live as long as this object.
         self.kept = steps
         self.arrays: tuple[ctypes.Array[Any], ...] = (
             (ctypes.c_int32 * count)(*[_NUMBERS[s.operation] for s in steps]),
@@ -83,7 +83,7 @@ class Packed(ctypes.Structure):
 
 
 class _Plan(ctypes.Structure):
-    """What rows.cc is told about an array, as `Rows` there."""
+    """Description of an array for row_gather.cc, as `Rows` there."""
 
     _fields_ = (
         ("source", ctypes.c_void_p),
@@ -96,27 +96,27 @@ class Loops:
     """The compiled loops.
 
     Args:
-      compiled: the library that has them.
+      compiled: The library that contains them.
 
     Raises:
-      AttributeError: when it was built before there were any.
+      AttributeError: If the library is older than the loops.
     """
 
     def __init__(self, compiled: ctypes.CDLL) -> None:
-        address, number = ctypes.c_void_p, ctypes.c_int64
+        address, integer = ctypes.c_void_p, ctypes.c_int64
         self.prepare = compiled.meshflow_rows_prepare
         self.prepare.argtypes = [address]
         self.take = compiled.meshflow_rows_take
-        self.take.argtypes = [address, address, number, address, ctypes.c_int]
+        self.take.argtypes = [address, address, integer, address, ctypes.c_int]
         self.begin = compiled.meshflow_rows_begin
-        self.begin.argtypes = [address, address, number, address]
+        self.begin.argtypes = [address, address, integer, address]
         self.finish = compiled.meshflow_rows_finish
         self.finish.argtypes = [ctypes.c_int]
         self.exchange = compiled.meshflow_ring
-        self.exchange.argtypes = [address, address, number, address, number, number, address]
-        self.exchange.restype = number
+        self.exchange.argtypes = [address, address, integer, address, integer, integer, address]
+        self.exchange.restype = integer
         self.shuffle = compiled.meshflow_shuffle
-        self.shuffle.argtypes = [address, number, address, number]
+        self.shuffle.argtypes = [address, integer, address, integer]
 
 
 @functools.cache
@@ -134,16 +134,16 @@ def _threads() -> int:
 
 
 class Rows:
-    """The rows of an array, and what is computed of them.
+    """The rows of an array, optionally with elementwise steps.
 
     Args:
-      array: of rank at least 1; its memory must stay where it is.
-      steps: what is computed, after the numbers have become float32; None for rows as they are.
+      array: Array of rank at least 1; its memory must not move.
+      steps: Steps applied after a cast to float32; None for unchanged rows.
 
     Attributes:
-      shape: the shape of a row.
-      dtype: what the rows have when they are taken.
-      steps: what is computed.
+      shape: Shape of a row.
+      dtype: Dtype of the gathered rows.
+      steps: The steps.
     """
 
     def __init__(self, array: np.ndarray, steps: Sequence[Step] | None = None) -> None:
@@ -155,10 +155,10 @@ class Rows:
         loops = _loops()
         size = math.prod(self.shape)
         code = 0 if steps is None else _CODES.get(array.dtype, 0)
-        known = not array.dtype.hasobject and (steps is None or code > 0)
-        if loops is None or not known or not size or not _rows_are_whole(array):
+        is_supported = not array.dtype.hasobject and (steps is None or code > 0)
+        if loops is None or not is_supported or not size or not _rows_are_whole(array):
             return
-        # The plan holds addresses; what is there must stay.
+        # The plan holds addresses of these arrays, so keep them alive.
         self._held = Packed(steps or ())
         self._plan = _Plan(
             array.ctypes.data,
@@ -169,25 +169,25 @@ class Rows:
             self._held,
         )
         self._address = ctypes.addressof(self._plan)
-        # What is found out about all numbers of a type is worth it for more numbers than those.
+        # The table of results for all values of a small type pays off only for larger arrays.
         if steps and array.size > 4 << 8 * min(array.itemsize, 4):
             loops.prepare(self._address)
         self._take, self._threads = loops.take, _threads()
         self._begin, self._finish = loops.begin, loops.finish
 
     def take(self, index: np.ndarray, out: np.ndarray, address: int | None = None) -> np.ndarray:
-        """Some rows.
+        """Gather rows.
 
         Args:
-          index: int64 [count], their numbers.
-          out: C-contiguous, [count] and as many numbers as a row has.
-          address: where `out` is; it takes time to ask.
+          index: int64 [count], indices of the rows.
+          out: C-contiguous, [count] and as many elements as a row has.
+          address: Address of `out`, if known; computing it takes time.
 
         Returns:
           `out`.
 
         Raises:
-          IndexError: when there is no such row.
+          IndexError: If an index is out of range.
         """
         if self._take is None:
             return _by_numpy(self._array, index, out, self.steps)
@@ -200,11 +200,11 @@ class Rows:
 
     @property
     def begins(self) -> bool:
-        """Whether there is another thread for what is begun."""
+        """Check whether `start` can use another thread."""
         return self._take is not None and self._threads > 1
 
     def begin(self, index: np.ndarray, out: np.ndarray, address: int) -> Begun | None:
-        """Has some rows taken by another thread, as `take` does; None where there is no such thread."""
+        """Gather rows as `take` does, on another thread; return None if there is no such thread."""
         if not self.begins:
             return None
         index = np.ascontiguousarray(index, np.int64)
@@ -217,7 +217,7 @@ class Rows:
 
 
 class Begun:
-    """Rows that another thread takes; nothing they need ends before they are there."""
+    """Rows that another thread gathers. The operands are kept alive until it has finished."""
 
     __slots__ = ("_index", "_job", "_out", "_rows")
 
@@ -229,10 +229,10 @@ class Begun:
             self._rows._finish(self._job)
 
     def result(self) -> np.ndarray:
-        """The rows; to be asked for once.
+        """Return the rows; may be called once.
 
         Raises:
-          IndexError: when there is no such row.
+          IndexError: If an index is out of range.
         """
         job, self._job = self._job, -1
         if self._rows._finish(job):
@@ -242,7 +242,7 @@ class Begun:
 
 def _address(index: np.ndarray) -> int:
     try:
-        # A third of the time of `index.ctypes`.
+        # This takes a third of the time of `index.ctypes`.
         return ctypes.addressof(_Byte.from_buffer(index))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return index.ctypes.data
@@ -251,12 +251,12 @@ def _address(index: np.ndarray) -> int:
 def take(
     array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[Step] | None = None
 ) -> np.ndarray:
-    """Rows of an array, by their numbers: `Rows` used once."""
+    """Gather rows of an array once; see `RowSource.take`."""
     return Rows(array, steps).take(index, out)
 
 
 def _rows_are_whole(array: np.ndarray) -> bool:
-    """Whether the numbers of a row lie side by side."""
+    """Check whether the elements of a row are contiguous."""
     width = array.itemsize
     for size, stride in zip(array.shape[:0:-1], array.strides[:0:-1], strict=True):
         if size != 1 and stride != width:
@@ -268,19 +268,19 @@ def _rows_are_whole(array: np.ndarray) -> bool:
 def _by_numpy(
     array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[Step] | None
 ) -> np.ndarray:
-    # Taking from an array in memory is faster than indexing it; one on disk is no plain array.
-    found = array.take(index, 0) if type(array) is np.ndarray else array[index]
-    out[...] = found.reshape(out.shape)
+    # Taking from an array in memory is faster than indexing it; a memory-mapped one needs indexing.
+    rows = array.take(index, 0) if type(array) is np.ndarray else array[index]
+    out[...] = rows.reshape(out.shape)
     operate(out.reshape(len(out), -1), steps or ())
     return out
 
 
 def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
-    """Does operations on rows, in place.
+    """Apply steps to rows, in place.
 
     Args:
       rows: float32 [count, size].
-      steps: the operations.
+      steps: The steps.
     """
     with np.errstate(all="ignore"):
         for step in steps:
@@ -290,57 +290,57 @@ def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
 def exchange(
     words: np.ndarray, items: np.ndarray, buffer: np.ndarray, first: int
 ) -> tuple[np.ndarray, int]:
-    """Numbers taken from random places of a full ring, which gets new ones at its end, one after the other.
+    """Replace random elements of a full ring buffer, in sequence, and append new ones.
 
     Args:
       words: uint32 [count], random.
-      items: int64 [count], the new numbers.
-      buffer: int64, changed.
-      first: the place of the ring's first number.
+      items: int64 [count], new elements.
+      buffer: int64, changed in place.
+      first: Index of the ring's first element.
 
     Returns:
-      (int64 [count], the place of the first number afterwards).
+      The removed elements, int64 [count], and the new index of the first element.
     """
-    found = np.empty(len(items), np.int64)
-    compiled = _loops()
-    if compiled is not None:
+    removed = np.empty(len(items), np.int64)
+    loops = _loops()
+    if loops is not None:
         items, words = np.ascontiguousarray(items, np.int64), np.ascontiguousarray(words, np.uint32)
-        first = compiled.exchange(
+        first = loops.exchange(
             words.ctypes.data,
             items.ctypes.data,
             len(items),
             buffer.ctypes.data,
             len(buffer),
             first,
-            found.ctypes.data,
+            removed.ctypes.data,
         )
-        return found, first
+        return removed, first
     size = len(buffer)
     for i, (offset, item) in enumerate(zip((words % size).tolist(), items.tolist(), strict=True)):
-        place = (first + offset) % size
-        found[i], buffer[place], buffer[first] = buffer[place], buffer[first], item
+        index = (first + offset) % size
+        removed[i], buffer[index], buffer[first] = buffer[index], buffer[first], item
         first = (first + 1) % size
-    return found, first
+    return removed, first
 
 
 def shuffle(words: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """All numbers of a buffer in random order (Fisher and Yates), exchanged from the front as in TensorFlow's kernels.
+    """Shuffle a buffer (Fisher and Yates), exchanging from the front like TensorFlow's kernels.
 
     Args:
-      words: uint32, random, one for each number; the last one may be left out.
-      buffer: int64 [count], changed.
+      words: uint32, random, one for each element; the last one is optional.
+      buffer: int64 [count], changed in place.
 
     Returns:
       The buffer.
     """
-    compiled = _loops()
-    if compiled is not None:
+    loops = _loops()
+    if loops is not None:
         words = np.ascontiguousarray(words, np.uint32)
-        compiled.shuffle(words.ctypes.data, len(words), buffer.ctypes.data, len(buffer))
+        loops.shuffle(words.ctypes.data, len(words), buffer.ctypes.data, len(buffer))
         return buffer
-    left = buffer.tolist()
+    items = buffer.tolist()
     for i, word in enumerate(words.tolist()):
-        place = i + word % (len(left) - i)
-        left[i], left[place] = left[place], left[i]
-    buffer[:] = left
+        j = i + word % (len(items) - i)
+        items[i], items[j] = items[j], items[i]
+    buffer[:] = items
     return buffer

@@ -1,5 +1,6 @@
-// The XLA FFI handler for updates of rows: of each row number the gradients' sum, the arrays' rows, and what an optimizer's
-// rule makes of them, in place and in one pass. XLA's code gathers each array, computes, and scatters each again.
+// XLA FFI handler for updates of rows: for each row index the sum of its gradients, the rows of the arrays,
+// and the results of an optimizer's rule, in place and in one pass. XLA's code gathers each array, computes,
+// and scatters each again.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,10 +26,10 @@ using meshflow::Rows;
 using meshflow::rows_of;
 using meshflow::Wrong;
 
-// Numbers of a register: they stay in the first cache from one operation to the next.
+// Elements of a register, which remain in the first-level cache from one operation to the next.
 constexpr int64_t kTile = 512;
 
-// A row that is updated, and the first of its gradients.
+// A row that is updated, and the index of its first gradient.
 struct Target {
   int64_t number, first;
 };
@@ -38,18 +39,18 @@ struct Update {
   std::vector<Rows> tables;
   std::vector<float> scalars;
   const float* gradients;
-  int64_t width;  // of a row
+  int64_t width;  // elements of a row
   std::vector<Target> targets;
-  // By gradient, the next one of the same row, or -1; empty where no row is given again.
+  // For each gradient the next one of the same row, or -1; empty if all rows are unique.
   std::vector<int64_t> next;
 };
 
-// Finds out which rows are updated, and by which gradients.
+// Finds the rows that are updated, and their gradients.
 void find_targets(Update& update, const Numbers& numbers, int64_t rows) {
   Places places(numbers.count);
   std::vector<int64_t> last;
   for (int64_t i = 0; i < numbers.count; ++i) {
-    // Below zero they count from the end; those past it have no row.
+    // Negative indices count from the end; indices after the last row are ignored.
     const int64_t number = numbers[i] < 0 ? numbers[i] + rows : numbers[i];
     if (number < 0 || number >= rows) continue;
     const int64_t first = places.first(number, i);
@@ -82,7 +83,7 @@ INLINE void fetch_rows(const Update& update, int64_t begin, int64_t end) {
         __builtin_prefetch(table[update.targets[i].number] + at, 1);
 }
 
-// Some of the rows, as many at a time as a register holds; of longer rows parts.
+// Processes as many rows at a time as a register holds; long rows in parts.
 INLINE void update_loop(const Update& update, int64_t begin, int64_t end) {
   const Program& program = update.program;
   const Registers registers(program.registers, kTile);
@@ -111,7 +112,8 @@ INLINE void update_loop(const Update& update, int64_t begin, int64_t end) {
 
 constexpr auto update_rows = &meshflow::Computing<update_loop>::run;
 
-// Operands: row numbers, gradients, the arrays, scalars. Results: the arrays, whose memory they have, or copies of it.
+// Operands: row indices, gradients, the arrays, scalars. Results: the arrays, in the same memory or copies of
+// it.
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> code) {
   return handled("meshflow_update_rows", [&]() -> ffi::Error {
     const Program program(code.begin(), code.size());

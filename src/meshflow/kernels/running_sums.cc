@@ -1,5 +1,5 @@
-// The XLA FFI handler for running sums along a dimension of an array [outer, length, inner]. XLA's code takes
-// a pass over the array for each doubling of the length; this is one pass, and totals are kept in 64 bits.
+// XLA FFI handler for running sums along a dimension of an array [outer, length, inner]. XLA's code makes a
+// pass over the array for each doubling of the length; this makes one pass, and totals have 64 bits.
 
 #include <algorithm>
 #include <string>
@@ -18,11 +18,11 @@ using meshflow::SingleThread;
 using meshflow::wide;
 using meshflow::Worker;
 
-constexpr int64_t kColumns = 64;     // that run side by side
-constexpr int64_t kRows = 4;         // likewise, where there is one column: additions of a row wait for each other
-constexpr int64_t kLeast = 1 << 16;  // elements that are worth a team of threads
+constexpr int64_t kColumns = 64;     // columns that are summed together
+constexpr int64_t kRows = 4;         // rows summed together for one column, because additions of a row are sequential
+constexpr int64_t kLeast = 1 << 16;  // elements from which a team of threads is worthwhile
 
-// The sums of `count` lines, each `apart` elements from the next, of `length` elements that are `step` apart.
+// Sums `count` lines that are `apart` elements apart, each with `length` elements that are `step` apart.
 template <typename T, int64_t most>
 void lines(const T* x, T* y, int64_t count, int64_t apart, int64_t length, int64_t step) {
   double totals[most] = {};
@@ -56,7 +56,7 @@ void running_sums(const T* x, T* y, int64_t outer, int64_t length, int64_t inner
 
 ffi::Error wrong(const std::string& what) { return ffi::Error::InvalidArgument("meshflow_running_sums: " + what); }
 
-// Descriptor: outer, length, inner, whether the last element comes first.
+// Descriptor: outer, length, inner, and whether to start at the last element.
 ffi::Error execute(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, ffi::Span<const int64_t> descriptor) {
   return handled("meshflow_running_sums", [&]() -> ffi::Error {
     Reader reader(descriptor.begin(), descriptor.size());

@@ -1,4 +1,4 @@
-"""How running sums are compiled for the CPU: in one pass, where XLA makes one for each doubling of the length."""
+"""CPU lowering of running sums to one pass; XLA makes a pass for each doubling of the length."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from meshflow.kernels import library, lowerings
+from meshflow.kernels.library import Aval, HandlerCall
 
 # Elements below which XLA's code is as fast as the call.
 LEAST_SIZE = 1 << 12
 
 
-def _choose(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
-    """A function of the array that calls the handler, or None where XLA's code is taken."""
+def _choose(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+    """Return a function that calls the handler, or None to use XLA's code."""
     shape, axis = operand.shape, parameters["axis"]
     if math.prod(shape) < LEAST_SIZE or np.dtype(operand.dtype).name == "float16":
         return None
@@ -29,5 +30,5 @@ def _choose(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
 
 
 def register() -> None:
-    """Gives running sums this code."""
+    """Register the handler as the CPU lowering of `jax.lax.cumsum`."""
     lowerings.override(jax.lax.cumsum_p, _choose)

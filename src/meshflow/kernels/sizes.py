@@ -1,7 +1,8 @@
-"""How large a computation must be for a handler, and for more threads than the one that calls.
+"""Thresholds from which a computation is worth a handler call, or more than one thread.
 
-The numbers come from benchmarks/small_kernels.py and are the same on every machine and for whatever
-a result is divided into: how many devices there are changes no choice, and so no bits.
+The values come from benchmarks/small_kernels.py. They depend neither on the machine nor on the
+number of devices over which a result is split, so the choice of code, and with it the bits of the
+result, does not either.
 """
 
 from __future__ import annotations
@@ -14,23 +15,25 @@ import numpy as np
 
 from meshflow.kernels import descriptors
 
-# Multiply-adds (elements of a sum) below which XLA's own loop costs less than the call of a handler.
+# Multiply-adds (elements of a sum) below which XLA's loop is faster than the call of a handler.
 LEAST_WORK = 1 << 17
-# The same of a convolution: XLA's own takes 25 us wherever it has more to do than that, a handler 10. On processors without
-# AVX-512 XLA's sums depend on an image's size as well, so that parts of one would not have the bits of the whole.
+# The same for convolutions: above this, XLA's code takes at least 25 us, a handler 10 us. On
+# processors without AVX-512, XLA's order of summation depends on the size of the image, so that
+# shards would not have the bits of the full convolution.
 LEAST_CONVOLUTION = 1 << 11
-# Work up to which the calling thread computes alone: waking a team of threads takes 10-60 us, in which one
-# thread does this much.
+# Work up to which the calling thread computes without others: one thread does as much in the 10 to
+# 60 us that it takes to wake a team of threads.
 MOST_INLINE = 1 << 22
-# An element read or written takes as long as so many multiply-adds.
+# Number of multiply-adds that take as long as reading or writing one element.
 ELEMENT_WORK = 8
-# Multiply-adds from which XLA computes a float32 vector's product with a matrix in 0.4 to 0.7 of oneDNN's time. Two
-# rows gain nothing, and the gradient of such a matrix would lose: XLA takes 10 times as long for narrow results.
+# Multiply-adds from which XLA multiplies a float32 vector by a matrix in 0.4 to 0.7 of oneDNN's
+# time. Two rows are not faster, and the gradient of such a matrix would be slower: XLA takes 10
+# times as long for narrow results.
 VECTOR_WORK = 1 << 18
 
 
 class _Thread(threading.local):
-    """Whether programs that this thread makes are to be computed by the thread that calls them."""
+    """Whether programs created by this thread run on the calling thread only."""
 
     is_alone = False
 
@@ -40,7 +43,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """Programs made inside take one core: others compute at the same time on all that there are."""
+    """Make programs created inside use one core, because other programs run at the same time."""
     saved, _thread.is_alone = _thread.is_alone, True
     try:
         yield
@@ -49,34 +52,22 @@ def one_core() -> Iterator[None]:
 
 
 def worth_a_call(work: float) -> bool:
-    """Whether a product of so many multiply-adds is worth the call of a handler."""
+    """Check whether a product with this many multiply-adds is worth the call of a handler."""
     return work >= LEAST_WORK
 
 
 def convolution_worth_a_call(work: float) -> bool:
-    """Whether a convolution of so many multiply-adds is worth the call of a handler."""
+    """Check whether a convolution with this many multiply-adds is worth the call of a handler."""
     return work >= LEAST_CONVOLUTION
 
 
 def is_vectors(result: Sequence[int], work: float, dtype: np.dtype) -> bool:
-    """Whether a product is one of a large matrix with a vector, which XLA reads faster.
-
-    Args:
-      result: its sizes, batches first.
-      work: multiply-adds.
-      dtype: of the operands.
-    """
-    alone = len(result) == 2 and result[0] == 1
-    return alone and work >= VECTOR_WORK and dtype == np.float32
+    """Check whether a product is one of a vector with a large matrix, for which XLA is faster."""
+    is_row = len(result) == 2 and result[0] == 1
+    return is_row and work >= VECTOR_WORK and dtype == np.float32
 
 
 def placed(descriptor: Sequence[int], work: float, elements: int) -> list[int]:
-    """A descriptor that says whether the calling thread computes alone.
-
-    Args:
-      descriptor: of the whole computation.
-      work: its multiply-adds.
-      elements: those of its operands and its result.
-    """
-    alone = _thread.is_alone or work + ELEMENT_WORK * elements <= MOST_INLINE
-    return descriptors.inline(descriptor) if alone else list(descriptor)
+    """Return a descriptor that runs on the calling thread only, if the computation is small."""
+    is_inline = _thread.is_alone or work + ELEMENT_WORK * elements <= MOST_INLINE
+    return descriptors.inline(descriptor) if is_inline else list(descriptor)

@@ -1,5 +1,5 @@
-// XLA FFI handlers for rows of a table, by their numbers: read, written in place, and summed where a number is
-// given again. XLA's code goes element by element, and finds a row's place anew for each.
+// XLA FFI handlers for rows of a table by index: read, written in place, and summed over equal indices. XLA's
+// code processes single elements, and computes a row's address again for each.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,21 +24,21 @@ using meshflow::rows_of;
 using meshflow::run;
 using meshflow::Wrong;
 
-// Rows of a table; those of numbers that it has not are the nearest ones, or with `fills` not numbers.
+// Reads rows of a table; an index out of range reads the nearest row or, with `fills`, NaN.
 INLINE void gather_loop(const Rows& table, const Numbers& numbers, const Rows& out, bool fills, int64_t begin,
                         int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     fetch(table, numbers, i, end, false);
     const int64_t number = numbers[i], there = std::clamp<int64_t>(number, 0, table.count - 1);
     if (fills && number != there)
-      // All bits set: not a number of any float.
+      // With all bits set, every float type is NaN.
       std::memset(out[i], 0xff, out.width);
     else
       std::memcpy(out[i], table[there], out.width);
   }
 }
 
-// Rows put into a table or added to it, one after the other; those of numbers that it has not are left out.
+// Writes rows to a table or adds them to it, in order; rows with an index out of range are ignored.
 INLINE void scatter_loop(const Rows& table, const Numbers& numbers, const Rows& rows, bool adds, int64_t from,
                          int64_t bytes) {
   for (int64_t i = 0; i < numbers.count; ++i) {
@@ -52,12 +52,13 @@ INLINE void scatter_loop(const Rows& table, const Numbers& numbers, const Rows& 
   }
 }
 
-// The rows of each number, summed in their order where it was met first; elsewhere zeros, and numbers past the table's end.
+// Sums the rows of each index, stored at its first occurrence; zeros elsewhere, and indices after the end of
+// the table.
 template <typename Number>
 INLINE void sum_loop(const Numbers& numbers, const Rows& rows, const Rows& sums, Number* different, int64_t last) {
   Places places(numbers.count);
   for (int64_t i = 0; i < numbers.count; ++i) {
-    // All numbers past the last row are one, which has no row either.
+    // All indices after the last row are equivalent, because they have no row.
     const int64_t number = std::min(numbers[i], last), place = places.first(number, i);
     if (place == i) {
       different[i] = static_cast<Number>(number);
@@ -96,10 +97,10 @@ ffi::Error scatter(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer 
       throw Wrong("rows are not as long as the table's");
     if (adds && (table.element_type() != ffi::DataType::F32 || updates.element_type() != ffi::DataType::F32))
       throw Wrong("numbers that are added are not float32");
-    // XLA gives operand and result the same memory, or copies of it.
+    // XLA passes operand and result in the same memory, or copies of it.
     if (before.data != after.data) std::memcpy(after.data, before.data, before.count * before.width);
     constexpr auto loop = for_every_cpu<scatter_columns>;
-    // Threads take columns: each row is written in the order of its updates.
+    // Threads process columns, so that each row is written in the order of its updates.
     const int64_t columns = std::max<int64_t>(64, (rows.width / 2 + 63) / 64 * 64);
     run<loop>(rows.count * rows.width, rows.width, columns, after, numbers, rows, adds);
     return ffi::Error::Success();

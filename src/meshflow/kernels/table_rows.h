@@ -1,4 +1,4 @@
-// Rows of tables and their numbers, as handlers are given them.
+// Rows of tables and their indices, as handlers receive them.
 
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace meshflow {
 
-constexpr int64_t kTeam = 1 << 22;    // bytes that are worth a team of threads
-constexpr int64_t kAhead = 8;         // rows that are fetched before they are needed
-constexpr int64_t kFetched = 1 << 9;  // bytes of each of them
+constexpr int64_t kTeam = 1 << 22;    // bytes from which a team of threads is worthwhile
+constexpr int64_t kAhead = 8;         // rows that are prefetched ahead
+constexpr int64_t kFetched = 1 << 9;  // bytes that are prefetched of each row
 
 struct Wrong : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Row numbers of either width.
+// Row indices of either width.
 struct Numbers {
   const int32_t* narrow = nullptr;
   const int64_t* wide = nullptr;
@@ -44,7 +44,7 @@ struct Rows {
   INLINE char* operator[](int64_t i) const { return data + i * width; }
 };
 
-// An array as rows, of which there are so many.
+// View of an array as `count` rows.
 inline Rows rows_of(const ffi::AnyBuffer& buffer, int64_t count) {
   const int64_t bytes = buffer.size_bytes();
   if (count < 1 ? bytes != 0 : bytes % count != 0) throw Wrong("an array has other sizes than it should");
@@ -71,7 +71,7 @@ INLINE void add_row(const char* from, char* to, int64_t bytes) {
   for (int64_t i = 0; i < bytes / 4; ++i) y[i] += x[i];
 }
 
-// Numbers that were met, each with the place of its first row.
+// Hash table of indices, each with the position of its first row.
 class Places {
  public:
   explicit Places(int64_t count) {
@@ -79,9 +79,9 @@ class Places {
     slots_.assign(size_t{1} << bits_, {0, -1});
   }
 
-  // Where a number was met first: at `place` if it is new.
+  // Returns the position of an index's first occurrence: `place` if it is new.
   INLINE int64_t first(int64_t number, int64_t place) {
-    // The upper bits of a product with the golden ratio are spread well.
+    // The upper bits of a product with the golden ratio are well distributed.
     uint64_t at = (static_cast<uint64_t>(number) * 0x9e3779b97f4a7c15u) >> (64 - bits_);
     for (const uint64_t mask = slots_.size() - 1;; at = (at + 1) & mask) {
       Slot& slot = slots_[at];

@@ -1,10 +1,10 @@
-// Winograd's F(2 x 2, 3 x 3): a 2 x 2 tile of the result from a 4 x 4 tile of the image takes 16
-// products per channel where the definition takes 36 (Lavin and Gray, "Fast Algorithms for
-// Convolutional Neural Networks", 2015, section 4.1). The transforms only add and halve, so the
-// result is as close to the exact one as the sum by definition; larger tiles would not be.
+// Winograd's F(2 x 2, 3 x 3): computes a 2 x 2 tile of the result from a 4 x 4 tile of the image with 16
+// products per channel instead of 36 (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
+// 2015, section 4.1). The transforms only add and halve, so the result is as accurate as the sum by
+// definition; larger tiles would not be.
 //
-// Tiles are taken in blocks that stay in the second-level cache: transform, sixteen matrix products,
-// transform back.
+// Tiles are processed in blocks that fit in the second-level cache: transform, sixteen matrix products,
+// inverse transform.
 
 #include "winograd.h"
 
@@ -21,9 +21,9 @@ namespace {
 
 struct Layout {
   Tiles tiles;
-  int64_t block;         // tiles taken together
-  int64_t line, point;   // transformed image: floats from a tile, a point to the next
-  int64_t panels, sums;  // panels of features; floats from a point's sums to the next's
+  int64_t block;         // tiles per block
+  int64_t line, point;   // transformed image: floats to the next tile, to the next point
+  int64_t panels, sums;  // panels of features; floats to the next point's sums
 
   explicit Layout(const Winograd& s)
       : tiles(s), line(s.channels + kLanes), panels(up(s.features, kPanel)) {
@@ -42,7 +42,7 @@ inline void spread(const Vector* g, int64_t step, Vector* to, int64_t to_step) {
   to[0] = g[0], to[to_step] = ends + middle, to[2 * to_step] = ends - middle, to[3 * to_step] = g[2 * step];
 }
 
-// One panel of 32 features of the kernel: transformed[point][panel][channel][feature].
+// Transforms one panel of 32 features of the kernel: transformed[point][panel][channel][feature].
 void transform_kernel(const Winograd& s, const Layout& l, const float* kernel, int64_t panel, float* to) {
   for (int64_t half = 0; half < kPanel / kLanes; ++half) {
     int64_t first = panel * kPanel + half * kLanes, left = s.features - first;
@@ -106,8 +106,8 @@ void block(const Winograd& s, const Layout& l, const float* image, const float* 
 }  // namespace
 
 bool suits(const Winograd& s) {
-  // Also for few tiles, which hardly pay for the kernel's transform: a part of an image that is divided
-  // among devices is computed like the whole, to the bit.
+  // Also for few tiles, for which the kernel's transform hardly pays off: a shard of an image must have the
+  // same bits as the full image.
   return transforms(s);
 }
 
@@ -145,7 +145,7 @@ void convolve(const Winograd& s, const float* image, const float* kernel, const 
 
 }  // namespace meshflow
 
-#else  // a compiler that does not know the instructions
+#else  // for compilers without these instructions
 
 namespace meshflow {
 bool suits(const Winograd&) { return false; }

@@ -1,8 +1,8 @@
-// The gradient of a 3 x 3 kernel by the transposed transforms of F(2 x 2, 3 x 3): with the tile of the
-// image and the tile of the result's gradient both at sixteen points, it is a sum of outer products
-// over the tiles, transformed to nine taps once at the end.
+// Gradient of a 3 x 3 kernel by the transposed transforms of F(2 x 2, 3 x 3): with the tile of the image and
+// the tile of the result's gradient transformed to sixteen points, it is a sum of outer products over the
+// tiles, transformed to nine taps once at the end.
 //
-// Each task owns a block of channels x features, whose sums stay in the second-level cache.
+// Each task computes a block of channels x features; its sums remain in the second-level cache.
 
 #include "winograd.h"
 
@@ -20,14 +20,14 @@ namespace {
 
 struct Plan {
   Blocks grid;
-  int64_t channels, features;           // of a block
-  int64_t tiles, line, image, panel;    // tiles taken together; floats to the next tile, point, panel
+  int64_t channels, features;           // channels and features of a block
+  int64_t tiles, line, image, panel;    // tiles per block; floats to the next tile, point, panel
   int64_t result, sums;                 // floats to the next point
 
   Plan(const Winograd& s, int threads)
       : grid(divide(s.channels, s.features, cache() / (kPoints * 32 * kPanel * 4), threads)),
         channels(grid.channels * 32), features(grid.features * 32), line(channels + kLanes) {
-    // The sums take half of the cache, image and result the rest.
+    // The sums use half of the cache, image and result the rest.
     tiles = cache() / (kPoints * 4 * (line + features)) / 4 * 4;
     tiles = std::max<int64_t>(8, std::min<int64_t>(tiles, 96));
     image = tiles * line + kSkew;
@@ -44,7 +44,7 @@ inline void spread(const Vector* y, int64_t step, Vector* to, int64_t to_step) {
   to[2 * to_step] = y[0] - y[step], to[3 * to_step] = _mm512_setzero_ps() - y[step];
 }
 
-// `features` of a tile of the result, from the panel's first: to[panel][point][feature].
+// Transforms `features` of a tile of the result, starting with the panel's first: to[panel][point][feature].
 void transform_result(const Winograd& s, const Plan& p, const float* result, Tile tile, int64_t features,
                       float* to) {
   const float* from = result + tile.image * s.result[0] + tile.y * s.result[1] + tile.x * s.result[2];
@@ -123,7 +123,7 @@ void differentiate(const Winograd& s, const float* image, const float* result, f
 
 }  // namespace meshflow
 
-#else  // a compiler that does not know the instructions
+#else  // for compilers without these instructions
 
 namespace meshflow {
 bool differentiates(const Winograd&, int) { return false; }

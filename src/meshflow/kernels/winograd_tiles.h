@@ -1,4 +1,4 @@
-// What Winograd's convolution and its kernel gradient share: vectors, tiles, transforms.
+// Shared code of Winograd's convolution and its kernel gradient: vectors, tiles, transforms.
 
 #pragma once
 
@@ -16,19 +16,19 @@
 namespace meshflow {
 
 constexpr int64_t kPoints = 16, kPanel = 32, kRows = 12, kLanes = 16;
-constexpr int64_t kSkew = 48;  // keeps the points' rows from sharing cache sets
+constexpr int64_t kSkew = 48;  // prevents the points' rows from mapping to the same cache sets
 
 using Vector = __m512;
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Bytes that a block of transformed values may take.
+// Maximum bytes of a block of transformed values.
 inline int64_t cache() {
   static const int64_t bytes = std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 1 << 20) * 15 / 32;
   return bytes;
 }
 
-// Tiles of 2 x 2 places of the result.
+// Tiles of 2 x 2 positions of the result.
 struct Tiles {
   int64_t across, down, count;
   explicit Tiles(const Winograd& s)
@@ -36,13 +36,13 @@ struct Tiles {
 };
 
 struct Tile {
-  int64_t image, y, x;  // which image; the tile's first row and column in the result
+  int64_t image, y, x;  // index of the image; the tile's first row and column in the result
   Tile(const Tiles& tiles, int64_t number)
       : image(number / (tiles.down * tiles.across)), y(number / tiles.across % tiles.down * 2),
         x(number % tiles.across * 2) {}
 };
 
-// Whether vectors are full and products large.
+// Returns whether vectors are full and products large.
 inline bool transforms(const Winograd& s) {
   return has(Level::kAvx512) && s.channels % kLanes == 0 && s.features % kLanes == 0 && s.channels >= 64 &&
          s.features >= 64;
@@ -54,7 +54,7 @@ inline void difference(const Vector* d, int64_t step, Vector* to) {
   to[2 * step] = d[2 * step] - d[step], to[3 * step] = d[step] - d[3 * step];
 }
 
-// The 4 x 4 tile of the image under a tile, `channels` of them: to[point][channel].
+// Transforms the 4 x 4 tile of the image under a tile, `channels` of them: to[point][channel].
 inline void transform_image(const Winograd& s, const float* image, Tile tile, int64_t channels, float* to,
                             int64_t point) {
   const float* from[kPoints];
@@ -73,7 +73,7 @@ inline void transform_image(const Winograd& s, const float* image, Tile tile, in
   }
 }
 
-// sums[rows, 32] (+)= left[rows, depth] right[depth, 32]; neighbours in a row, a column of left.
+// sums[rows, 32] (+)= left[rows, depth] right[depth, 32]; `row` and `column` are the strides of left.
 template <int64_t rows, bool add>
 inline void multiply(const float* left, int64_t row, int64_t column, const float* right, int64_t depth,
                      float* sums, int64_t line) {

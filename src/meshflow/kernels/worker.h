@@ -1,4 +1,4 @@
-// What the handlers share: the thread that computes, its scratch memory, and the reading of descriptors.
+// Shared code of the handlers: the computing thread, its scratch memory, and the reader of descriptors.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace meshflow {
 
-// Asks for huge pages behind fresh memory: touching it page by page costs a tenth of a convolution.
+// Requests huge pages for fresh memory: touching it page by page takes a tenth of a convolution.
 inline void huge_pages(void* data, size_t size) {
   constexpr uintptr_t page = 2 << 20;
   uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
@@ -56,7 +56,7 @@ class Scratch {
   size_t size_ = 0;
 };
 
-// Within its life the calling thread computes alone: OpenMP and oneDNN start no team for it.
+// During its lifetime the calling thread computes without a team of OpenMP or oneDNN threads.
 class SingleThread {
  public:
   SingleThread() : before_(omp_get_max_threads()) {
@@ -71,12 +71,12 @@ class SingleThread {
   int before_;
 };
 
-// One thread owns oneDNN's team of OpenMP threads. XLA calls handlers from many threads, each of
-// which would otherwise start a team of its own and crowd the cores.
+// One thread owns oneDNN's team of OpenMP threads. XLA calls handlers from many threads, each of which would
+// otherwise start a separate team, with more threads than cores.
 class Worker {
  public:
   static Worker& get() {
-    static Worker* worker = new Worker();  // never destroyed: calls may come at exit
+    static Worker* worker = new Worker();  // never destroyed: handlers may be called at exit
     return *worker;
   }
 

@@ -1,4 +1,4 @@
-"""Rewrites of jaxprs: automatic mixed precision. They know JAX only, and work on any JAX function.
+"""Rewrites of jaxprs, such as automatic mixed precision, for any JAX function.
 
 >>> import jax, jax.numpy as jnp
 >>> from meshflow import passes

@@ -1,14 +1,13 @@
-"""In which precision values cross the boundary of an equation with programs inside.
+"""The precision in which values cross the boundary of an equation that contains programs.
 
-A value enters a loop, a branch or a function with its own derivative in the precision it is used
-in there, so that its cast happens outside, once; a result leaves in the precision it was made in.
+A value enters a loop, a branch or a function with a custom derivative in the precision in which the
+inner program uses it, so that it is cast outside, once. A result leaves in the precision in which
+it was computed.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
 
@@ -16,101 +15,94 @@ __all__ = ["BoundaryCasts"]
 
 
 class BoundaryCasts:
-    """The boundaries of a program in mixed precision.
+    """Precisions of operands and results at the boundaries of a mixed-precision program.
 
     Args:
-      precisions: its precisions.
+      precisions: Precisions of the program's equations.
     """
 
     def __init__(self, precisions: Precisions) -> None:
         self._precisions = precisions
-        self._uses: dict[Path, dict[Any, set[bool]]] = {}
+        self._uses: dict[Path, dict[Atom, set[bool]]] = {}
 
     def operands(
-        self, eqn: Any, regions: list[Region], where: Path, given: list[bool]
+        self, eqn: JaxprEqn, regions: list[Region], path: Path, available: list[bool]
     ) -> list[bool]:
-        """Which operands enter in low precision.
+        """Return for each operand whether it enters in low precision.
 
-        Args:
-          eqn: the equation.
-          regions: the programs inside it.
-          where: its path.
-          given: which operands exist in low precision already.
+        `available` has, for each operand, whether it exists in low precision already.
         """
-        wanted: list[set[bool]] = [set() for _ in eqn.invars]
+        requested: list[set[bool]] = [set() for _ in eqn.invars]
         for region in regions:
-            uses = self._uses_of(region.jaxpr, (*where, region.key))
+            uses = self._uses_of(region.jaxpr, (*path, region.key))
             for var, (operand, pinned) in zip(region.jaxpr.invars, region.feeds, strict=True):
-                wanted[operand] |= {False} if pinned else uses.get(var, set())
+                requested[operand] |= {False} if pinned else uses.get(var, set())
         return [
             is_float32(v) and (w == {True} or (g and w != {False}))
-            for v, w, g in zip(eqn.invars, wanted, given, strict=True)
+            for v, w, g in zip(eqn.invars, requested, available, strict=True)
         ]
 
     def results(
-        self, eqn: Any, regions: list[Region], where: Path, operands: list[bool]
+        self, eqn: JaxprEqn, regions: list[Region], path: Path, operands: list[bool]
     ) -> list[bool]:
-        """Which results leave in low precision: those that every inner program makes so.
+        """Return for each result whether it leaves in low precision: if all programs compute it so.
 
-        Args:
-          eqn: the equation.
-          regions: the programs inside it.
-          where: its path.
-          operands: which operands enter in low precision.
+        `operands` has, for each operand, whether it enters in low precision.
         """
         flags = [is_float32(v) for v in eqn.outvars]
         for region in regions:
-            entering = [not pinned and operands[i] for i, pinned in region.feeds]
-            made = self._made_low(region.jaxpr, (*where, region.key), entering)
-            for (result, pinned), low in zip(region.results, made, strict=True):
+            low_inputs = [not pinned and operands[i] for i, pinned in region.feeds]
+            low_outputs = self._made_low(region.jaxpr, (*path, region.key), low_inputs)
+            for (result, pinned), low in zip(region.results, low_outputs, strict=True):
                 if result is not None:
                     flags[result] = flags[result] and low and not pinned
         return flags
 
-    def _uses_of(self, jaxpr: Any, path: Path) -> dict[Any, set[bool]]:
-        """In which precisions each variable of a jaxpr is read."""
+    def _uses_of(self, jaxpr: Jaxpr, path: Path) -> dict[Atom, set[bool]]:
+        """Return the precisions in which each variable of a jaxpr is read; True is low precision."""
         known = self._uses.get(path)
         if known is not None:
             return known
-        uses: dict[Any, set[bool]] = {}
+        uses: dict[Atom, set[bool]] = {}
 
-        def add(atom: Any, precisions: set[bool]) -> None:
-            if not isinstance(atom, jex_core.Literal) and is_float32(atom):
+        def add(atom: Atom, precisions: set[bool]) -> None:
+            if not isinstance(atom, Literal) and is_float32(atom):
                 uses.setdefault(atom, set()).update(precisions)
 
         for i, eqn in enumerate(jaxpr.eqns):
-            where = (*path, i)
-            if where not in self._precisions.regions:
+            eqn_path = (*path, i)
+            if eqn_path not in self._precisions.regions:
                 for atom in eqn.invars:
-                    add(atom, {where in self._precisions.low_precision})
+                    add(atom, {eqn_path in self._precisions.low_precision})
                 continue
             for region in regions_of(eqn):
-                inner = self._uses_of(region.jaxpr, (*where, region.key))
+                inner = self._uses_of(region.jaxpr, (*eqn_path, region.key))
                 for var, (operand, pinned) in zip(region.jaxpr.invars, region.feeds, strict=True):
                     add(eqn.invars[operand], {False} if pinned else inner.get(var, set()))
         self._uses[path] = uses
         return uses
 
-    def _made_low(self, jaxpr: Any, path: Path, entering: list[bool]) -> list[bool]:
-        """Which outputs of a jaxpr are made in low precision."""
-        env = dict.fromkeys(jaxpr.constvars, False) | dict(zip(jaxpr.invars, entering, strict=True))
+    def _made_low(self, jaxpr: Jaxpr, path: Path, low_inputs: list[bool]) -> list[bool]:
+        """Return for each output of a jaxpr whether it is computed in low precision."""
+        env: dict[Atom, bool] = dict.fromkeys(jaxpr.constvars, False)
+        env |= dict(zip(jaxpr.invars, low_inputs, strict=True))
 
-        def read(atom: Any) -> bool:
-            return not isinstance(atom, jex_core.Literal) and env[atom]
+        def read(atom: Atom) -> bool:
+            return not isinstance(atom, Literal) and env[atom]
 
         for i, eqn in enumerate(jaxpr.eqns):
-            where = (*path, i)
-            if where in self._precisions.regions:
+            eqn_path = (*path, i)
+            if eqn_path in self._precisions.regions:
                 regions = regions_of(eqn)
                 flags = [read(v) for v in eqn.invars]
                 if eqn.primitive.name in INLINED:
                     body = regions[0]
-                    made = self._made_low(body.jaxpr, (*where, body.key), flags)
+                    low_outputs = self._made_low(body.jaxpr, (*eqn_path, body.key), flags)
                 else:
-                    flags = self.operands(eqn, regions, where, flags)
-                    made = self.results(eqn, regions, where, flags)
+                    flags = self.operands(eqn, regions, eqn_path, flags)
+                    low_outputs = self.results(eqn, regions, eqn_path, flags)
             else:
-                low_precision = where in self._precisions.low_precision
-                made = [low_precision and is_float32(v) for v in eqn.outvars]
-            env.update(zip(eqn.outvars, made, strict=True))
+                low_precision = eqn_path in self._precisions.low_precision
+                low_outputs = [low_precision and is_float32(v) for v in eqn.outvars]
+            env.update(zip(eqn.outvars, low_outputs, strict=True))
         return [read(v) for v in jaxpr.outvars]

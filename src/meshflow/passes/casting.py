@@ -1,10 +1,10 @@
-"""Runs a program in mixed precision with the casts that follow from its precisions.
+"""Interpreter that runs a program in mixed precision and inserts the necessary casts.
 
-Every float32 value exists in the precision that made it and is cast at most once to the other.
-Programs inside equations (loops, branches, custom derivatives) take each value in the precision
-they use it in, so that casts happen outside of loops where they can.
+Every float32 value exists in the precision in which it was computed and is cast at most once to the
+other. Programs inside equations (loops, branches, custom derivatives) receive each value in the
+precision in which they use it, so that casts happen outside of loops where possible.
 
-Functions with custom derivatives keep them: the rule is called with float32 values and is itself
+Functions keep their custom derivatives: the rule is called with float32 values and is itself
 rewritten.
 """
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands, jex_core, source_info_util
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.passes.boundary_casts import BoundaryCasts
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
@@ -30,41 +31,49 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype")
 
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 
-# What looks for a value among those it was chosen from, as a rule of a custom derivative may: all must have
-# the digits it has.
+# These primitives may compare a value with the values it was selected from, so all of them must be
+# rounded alike.
 _COMPARE = ("eq", "ne", "max_windows_gradient", "select_and_scatter_add", "custom_vjp_call")
 
-# Makes a function compute in mixed precision: what the rules of custom derivatives go through.
+# Makes a function compute in mixed precision; applied to the rules of custom derivatives.
 Rewriter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def run(
-    closed: Any, precisions: Precisions, low: Any, rewritten: Rewriter, arrays: Sequence[Any]
+    closed: ClosedJaxpr,
+    precisions: Precisions,
+    low: np.dtype,
+    rewriter: Rewriter,
+    arrays: Sequence[Any],
 ) -> list[Any]:
-    """The results of a program, computed in mixed precision.
+    """Return the results of a program, computed in mixed precision.
 
     Args:
-      closed: the program.
-      precisions: its precisions.
-      low: the low precision, a NumPy dtype.
-      rewritten: makes a function compute in mixed precision.
-      arrays: its inputs.
+      closed: The program.
+      precisions: Precisions of its equations.
+      low: The low precision, a NumPy dtype.
+      rewriter: Makes a function compute in mixed precision.
+      arrays: Inputs of the program.
     """
     if not precisions.low_precision:
         return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *arrays)
-    program = _Program(precisions, low, rewritten)
-    outputs = program.run(closed.jaxpr, (), closed.consts, arrays)
-    return [program.as_array(o, False) for o in outputs]
+    interpreter = _Program(precisions, low, rewriter)
+    outputs = interpreter.run(closed.jaxpr, (), closed.consts, arrays)
+    return [interpreter.as_array(o, False) for o in outputs]
 
 
 class _Value:
-    """A float32 value of the original program: as it was made, and cast when asked for."""
+    """A float32 value of the original program, cached in each precision in which it is read."""
 
     __slots__ = ("low", "versions")
 
-    def __init__(self, array: Any, low: bool) -> None:
+    def __init__(self, array: Array, low: bool) -> None:
         self.low = low
         self.versions = {low: array}
+
+
+# The value of a variable: float32 values are castable, all others are arrays.
+_AnyValue: TypeAlias = _Value | Any
 
 
 @dataclasses.dataclass
@@ -72,11 +81,11 @@ class _Custom:
     """A function with a custom derivative.
 
     Attributes:
-      original: the function in float32, with its derivative.
-      invars: its inputs.
-      outvars: its results.
-      ins: which inputs arrive in low precision.
-      outs: which results leave in low precision.
+      original: The function in float32, with its derivative.
+      invars: Its inputs.
+      outvars: Its results.
+      ins: For each input, whether it arrives in low precision.
+      outs: For each result, whether it leaves in low precision.
     """
 
     original: Callable[..., list[Any]]
@@ -87,24 +96,24 @@ class _Custom:
 
 
 class _Program:
-    """Runs a jaxpr in mixed precision. Environments hold `_Value`s for float32, arrays for the rest."""
+    """Interpreter of a jaxpr; values of float32 variables are `_CastableValue`s, all others arrays."""
 
-    def __init__(self, precisions: Precisions, low: Any, rewritten: Rewriter) -> None:
+    def __init__(self, precisions: Precisions, low: np.dtype, rewriter: Rewriter) -> None:
         self._precisions = precisions
         self._low = low
-        self._rewritten = rewritten
+        self._rewritten = rewriter
         self._boundary_casts = BoundaryCasts(precisions)
 
     # ---- values ----------------------------------------------------------------------------
 
-    def value(self, atom: Any, array: Any) -> Any:
-        """An array as the value of a variable: a `_Value` when the variable is float32."""
+    def value(self, atom: Atom, array: _AnyValue) -> _AnyValue:
+        """Return the value of a variable: a `_CastableValue` if the variable is float32."""
         if not is_float32(atom) or isinstance(array, _Value):
             return array
         return _Value(array, array.dtype == self._low)
 
-    def as_array(self, value: Any, low: bool) -> Any:
-        """The array of a value, float32 values in the asked precision."""
+    def as_array(self, value: _AnyValue, low: bool) -> Array:
+        """Return the array of a value; float32 values in the requested precision."""
         if not isinstance(value, _Value):
             return value
         if low not in value.versions:
@@ -112,15 +121,15 @@ class _Program:
             value.versions[low] = _cast(value.versions[value.low], dtype)
         return value.versions[low]
 
-    def _rounded(self, value: Any, array: Any) -> Any:
-        """The float32 array of a value made in low precision, surely rounded: XLA leaves out casts there and back."""
+    def _rounded(self, value: _AnyValue, array: Array) -> Array:
+        """Round a low-precision value that was cast to float32; XLA may remove a pair of casts."""
         if not isinstance(value, _Value) or not value.low:
             return array
-        kind = jax.numpy.finfo(self._low)
-        return jax.lax.reduce_precision(array, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)
+        info = jax.numpy.finfo(self._low)
+        return jax.lax.reduce_precision(array, exponent_bits=info.nexp, mantissa_bits=info.nmant)
 
-    def _operands(self, eqn: Any, values: list[Any], flags: Sequence[bool]) -> list[Any]:
-        """The arrays that an equation reads, each in low precision or not."""
+    def _operands(self, eqn: JaxprEqn, values: list[Any], flags: Sequence[bool]) -> list[Any]:
+        """Return the operands of an equation, each in low precision if its flag is set."""
         arrays = [self.as_array(v, f) for v, f in zip(values, flags, strict=True)]
         if eqn.primitive.name not in _COMPARE:
             return arrays
@@ -129,19 +138,21 @@ class _Program:
 
     # ---- running ---------------------------------------------------------------------------
 
-    def run(self, jaxpr: Any, path: Path, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Values of a jaxpr's outputs, from arrays or values of its inputs."""
-        env: dict[Any, Any] = {}
+    def run(
+        self, jaxpr: Jaxpr, path: Path, consts: Sequence[Any], args: Sequence[Any]
+    ) -> list[Any]:
+        """Return the values of a jaxpr's outputs, given arrays or values of its inputs."""
+        env: dict[Atom, _AnyValue] = {}
         for var, array in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
             env[var] = self.value(var, array)
 
-        def read(atom: Any) -> Any:
+        def read(atom: Atom) -> _AnyValue:
             if isinstance(atom, jex_core.Literal):
                 return _Value(atom.val, False) if is_float32(atom) else atom.val
             return env[atom]
 
         for i, eqn in enumerate(jaxpr.eqns):
-            where = (*path, i)
+            eqn_path = (*path, i)
             values = [read(v) for v in eqn.invars]
             info = eqn.source_info
             stack = source_info_util.current_name_stack() + info.name_stack
@@ -149,18 +160,18 @@ class _Program:
                 source_info_util.user_context(info.traceback, name_stack=stack),
                 eqn.ctx.manager,
             ):
-                outs = self._equation(eqn, where, values)
+                outs = self._equation(eqn, eqn_path, values)
             for var, out in zip(eqn.outvars, outs, strict=True):
                 env[var] = self.value(var, out)
         return [read(v) for v in jaxpr.outvars]
 
-    def _equation(self, eqn: Any, where: Path, values: list[Any]) -> list[Any]:
-        if where in self._precisions.regions:
+    def _equation(self, eqn: JaxprEqn, path: Path, values: list[Any]) -> list[Any]:
+        if path in self._precisions.regions:
             regions = regions_of(eqn)
             if eqn.primitive.name in INLINED:
-                return self._inline(eqn, regions[0], where, values)
-            return self._contain(eqn, regions, where, values)
-        low_precision = where in self._precisions.low_precision
+                return self._inline(eqn, regions[0], path, values)
+            return self._contain(eqn, regions, path, values)
+        low_precision = path in self._precisions.low_precision
         params = eqn.params
         if low_precision:
             params = dict(params)
@@ -170,11 +181,11 @@ class _Program:
         arrays = self._operands(eqn, values, [low_precision] * len(values))
         if low_precision and _casts_to_itself(eqn, arrays, params):
             return arrays
-        bound = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
-        return list(bound) if eqn.primitive.multiple_results else [bound]
+        results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
+        return list(results) if eqn.primitive.multiple_results else [results]
 
-    def _inline(self, eqn: Any, region: Region, where: Path, values: list[Any]) -> list[Any]:
-        outs = self.run(region.jaxpr, (*where, region.key), region.consts, values)
+    def _inline(self, eqn: JaxprEqn, region: Region, path: Path, values: list[Any]) -> list[Any]:
+        outs = self.run(region.jaxpr, (*path, region.key), region.consts, values)
         shardings = eqn.params.get("out_shardings", ())
         for i, sharding in enumerate(shardings):
             if isinstance(sharding, jax.sharding.Sharding):
@@ -185,12 +196,14 @@ class _Program:
 
     # ---- programs inside equations ---------------------------------------------------------
 
-    def _contain(self, eqn: Any, regions: list[Region], where: Path, values: list[Any]) -> Any:
-        given = [isinstance(v, _Value) and v.low for v in values]
-        flags = self._boundary_casts.operands(eqn, regions, where, given)
-        outs = self._boundary_casts.results(eqn, regions, where, flags)
+    def _contain(
+        self, eqn: JaxprEqn, regions: list[Region], path: Path, values: list[Any]
+    ) -> list[Any]:
+        available = [isinstance(v, _Value) and v.low for v in values]
+        flags = self._boundary_casts.operands(eqn, regions, path, available)
+        outs = self._boundary_casts.results(eqn, regions, path, flags)
         arrays = self._operands(eqn, values, flags)
-        bodies = [self._body(r, where, outs) for r in regions]
+        bodies = [self._body(r, path, outs) for r in regions]
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
             return _scan(params, bodies[0], arrays)
@@ -209,13 +222,14 @@ class _Program:
             )(*arrays)
         if name in _CUSTOM:
             count = params["num_consts"]
-            # What the function closes over is no argument of its derivative rule.
+            # Values that the function closes over are not arguments of its derivative rule.
             body = functools.partial(bodies[0], *arrays[:count])
             original = functools.partial(_bound(eqn), *self._full(arrays[:count], eqn.invars))
-            kind = _Custom(original, eqn.invars[count:], eqn.outvars, flags[count:], outs)
-            make = self._custom_jvp if name == "custom_jvp_call" else self._custom_vjp
-            return make(body, kind)(*arrays[count:])
-        # jax.checkpoint: the equation says more than the function takes, so it is made anew.
+            custom = _Custom(original, eqn.invars[count:], eqn.outvars, flags[count:], outs)
+            wrap = self._custom_jvp if name == "custom_jvp_call" else self._custom_vjp
+            return wrap(body, custom)(*arrays[count:])
+        # The equation of jax.checkpoint has parameters that jax.checkpoint does not accept, so bind
+        # it directly.
         closed = jax.make_jaxpr(bodies[0])(*arrays)
         jaxpr = closed.jaxpr.replace(
             constvars=[],
@@ -224,11 +238,11 @@ class _Program:
         )
         return eqn.primitive.bind(*closed.consts, *arrays, **{**params, "jaxpr": jaxpr})
 
-    def _body(self, region: Region, where: Path, flags: list[bool]) -> Callable[..., list[Any]]:
-        """The program of a region as a function of arrays."""
+    def _body(self, region: Region, path: Path, flags: list[bool]) -> Callable[..., list[Any]]:
+        """Return the program of a region as a function of arrays."""
 
         def body(*arrays: Any) -> list[Any]:
-            outs = self.run(region.jaxpr, (*where, region.key), region.consts, arrays)
+            outs = self.run(region.jaxpr, (*path, region.key), region.consts, arrays)
             return [
                 self.as_array(o, result is not None and flags[result])
                 for (result, _), o in zip(region.results, outs, strict=True)
@@ -237,7 +251,9 @@ class _Program:
         body.__name__ = region.jaxpr.debug_info.func_name.split(" ")[0]
         return body
 
-    def _cond(self, eqn: Any, bodies: list[Any], arrays: list[Any]) -> list[Any]:
+    def _cond(
+        self, eqn: JaxprEqn, bodies: list[Callable[..., Any]], arrays: list[Any]
+    ) -> list[Any]:
         index, *operands = arrays
         branches = [jax.make_jaxpr(body)(*operands) for body in bodies]
         # Constants of all branches become operands of each.
@@ -257,46 +273,45 @@ class _Program:
         params = {**eqn.params, "branches": tuple(closed)}
         return eqn.primitive.bind(index, *consts, *operands, **params)
 
-    def _custom_jvp(self, body: Any, custom: _Custom) -> Any:
+    def _custom_jvp(self, body: Callable[..., Any], custom: _Custom) -> Callable[..., Any]:
         fn = jax.custom_jvp(body)
 
         @fn.defjvp
-        def rule(primals: Any, tangents: Any) -> Any:
+        def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             full = self._full(primals, custom.invars)
-            # Tangents of integers are of a type that programs do not take.
-            moving = [i for i, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
-            moved = self._full([tangents[i] for i in moving], [custom.invars[i] for i in moving])
+            # Tangents of integers have the dtype float0, which programs do not accept.
+            indices = [i for i, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
+            moving = self._full([tangents[i] for i in indices], [custom.invars[i] for i in indices])
 
-            def derive(full: Any, moved: Any) -> Any:
+            def derive(full: Sequence[Any], moving: Sequence[Any]) -> Any:
                 complete = list(tangents)
-                for i, tangent in zip(moving, moved, strict=True):
+                for i, tangent in zip(indices, moving, strict=True):
                     complete[i] = tangent
                 return jax.jvp(custom.original, tuple(full), tuple(complete))
 
-            results, derivatives = self._rewritten(derive)(full, moved)
+            results, derivatives = self._rewritten(derive)(full, moving)
             return self._fit(results, custom.outs), self._fit(derivatives, custom.outs)
 
         return fn
 
-    def _custom_vjp(self, body: Any, custom: _Custom) -> Any:
+    def _custom_vjp(self, body: Callable[..., Any], custom: _Custom) -> Callable[..., Any]:
         fn = jax.custom_vjp(body)
 
-        def forward(*arrays: Any) -> Any:
+        def forward(*arrays: Any) -> tuple[list[Any], Callable[..., Any]]:
             derive = functools.partial(jax.vjp, custom.original)
-            first = self._rewritten(derive)
-            results, back = first(*self._full(arrays, custom.invars))
-            return self._fit(results, custom.outs), back
+            results, pullback = self._rewritten(derive)(*self._full(arrays, custom.invars))
+            return self._fit(results, custom.outs), pullback
 
-        def backward(back: Any, cotangents: Any) -> Any:
+        def backward(pullback: Callable[..., Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
             full = self._full(cotangents, custom.outvars)
-            gradients = self._fit(self._rewritten(back)(full), custom.ins)
+            gradients = self._fit(self._rewritten(pullback)(full), custom.ins)
             return tuple(None if g.dtype == jax.dtypes.float0 else g for g in gradients)
 
         fn.defvjp(forward, backward)
         return fn
 
-    def _full(self, arrays: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Arrays as the original program has them."""
+    def _full(self, arrays: Sequence[Any], variables: Sequence[Atom]) -> list[Any]:
+        """Cast arrays to the dtypes of the original program."""
         return [
             _cast(a, np.dtype("float32")) if is_float32(v) else a
             for a, v in zip(arrays, variables, strict=False)
@@ -306,17 +321,17 @@ class _Program:
         return [_cast(a, self._low) if f else a for a, f in zip(arrays, low, strict=True)]
 
 
-def _cast(array: Any, dtype: Any) -> Any:
+def _cast(array: Any, dtype: np.dtype) -> Any:
     if np.ndim(array) == 0 and isinstance(array, np.generic | np.ndarray | float | int):
-        # A mask of -1e9 becomes the least number of float16, not an infinity that 0 makes a NaN.
-        most = float(jax.numpy.finfo(dtype).max)
-        return np.asarray(np.clip(array, -most, most) if np.isfinite(array) else array, dtype)
+        # A mask of -1e9 becomes float16's minimum, because an infinity times 0 would be NaN.
+        limit = float(jax.numpy.finfo(dtype).max)
+        return np.asarray(np.clip(array, -limit, limit) if np.isfinite(array) else array, dtype)
     if array.dtype == dtype:
         return array
     return jax.lax.convert_element_type(array, dtype)
 
 
-def _casts_to_itself(eqn: Any, arrays: list[Any], params: dict[str, Any]) -> bool:
+def _casts_to_itself(eqn: JaxprEqn, arrays: list[Any], params: dict[str, Any]) -> bool:
     return (
         eqn.primitive.name == "convert_element_type"
         and params.get("sharding") is None
@@ -324,16 +339,16 @@ def _casts_to_itself(eqn: Any, arrays: list[Any], params: dict[str, Any]) -> boo
     )
 
 
-def _bound(eqn: Any) -> Callable[..., list[Any]]:
-    """An equation as a function of arrays."""
+def _bound(eqn: JaxprEqn) -> Callable[..., list[Any]]:
+    """Return an equation as a function of arrays."""
     params = eqn.primitive.get_bind_params(eqn.params)
     return lambda *arrays: eqn.primitive.bind(*arrays, **params)
 
 
-def _scan(params: dict[str, Any], body: Any, arrays: list[Any]) -> list[Any]:
+def _scan(params: dict[str, Any], body: Callable[..., Any], arrays: list[Any]) -> list[Any]:
     consts, carry = count_scan_operands(params)
 
-    def step(state: Any, slices: Any) -> Any:
+    def step(state: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         outs = body(*arrays[:consts], *state, *slices)
         return outs[:carry], outs[carry:]
 

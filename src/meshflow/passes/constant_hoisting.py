@@ -1,28 +1,28 @@
-"""A program in two: what it makes of values that stay from call to call, and the rest, which takes that.
+"""Hoisting of computations on constant operands, such as weights, out of a program.
 
-Casts of weights and their rearrangement for a processor cost as much as the computation where batches are
-small. Made apart, they are made once for as long as the weights stay. Only what moves and rounds numbers is
-made apart, so that the results have the same bits.
+For small batches, casting weights and packing them for a processor costs as much as the
+computation. The hoisted program is run again only when the weights change. It contains only
+equations that move or round values, so the results have the same bits.
 
-Like fusing, it comes when no derivative is taken any more.
+The pass runs after all derivatives are taken, like the fusion passes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshflow.kernels.epilogues import convolution_p
 from meshflow.kernels.packing import packed_p, packing
-from meshflow.passes.jaxprs import part, variables
+from meshflow.passes.jaxprs import get_aval, part, variables
 
 __all__ = ["Hoisted", "hoist_constants"]
 
-# Bytes of an array that is worth keeping, and of all that are kept for one program.
+# Minimum bytes of a hoisted array, and maximum bytes of all hoisted arrays of a program.
 _LEAST, _MOST = 1 << 16, 1 << 30
-# XLA does these without making an array.
+# XLA does not materialize the results of these.
 _FREE = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice"}
 _EXACT = _FREE | {"convert_element_type", "transpose", "rev", "concatenate", packed_p.name}
 _CONVOLUTIONS = ("conv_general_dilated", convolution_p.name)
@@ -33,104 +33,110 @@ class Hoisted(NamedTuple):
     """The two parts of a program.
 
     Attributes:
-      early: from some of the values that stay to others that stay as long.
-      reads: the numbers of the operands that it takes.
-      rest: the program with its results as the last operands.
+      hoisted: Computes values that are the same in every call from constant operands of the
+        program.
+      operand_indices: Indices of the program's operands that `hoisted` takes.
+      remainder: The program with the results of `hoisted` as additional last operands.
     """
 
-    early: jex_core.ClosedJaxpr
+    early: ClosedJaxpr
     reads: list[int]
-    rest: jex_core.ClosedJaxpr
+    rest: ClosedJaxpr
 
 
-def hoist_constants(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Hoisted | None:
-    """A program in two parts; None where there is nothing that should be made apart.
+def hoist_constants(closed: ClosedJaxpr, constant_operands: Iterable[int]) -> Hoisted | None:
+    """Split a program in two; return None if there is nothing to hoist.
 
-    Args:
-      closed: a `ClosedJaxpr`.
-      stays: the numbers of the operands that stay what they are.
+    `constant_operands` are indices of the operands that are the same in every call.
     """
     jaxpr = closed.jaxpr
-    numbers = {jaxpr.invars[i]: i for i in stays}
-    eqns, early = _packed(jaxpr.eqns, numbers)
+    indices = {jaxpr.invars[i]: i for i in constant_operands}
+    eqns, constants = _packed(jaxpr.eqns, indices)
     needed = set(variables(jaxpr.outvars))
-    rest: list[Any] = []
-    found: list[Any] = []
+    rest: list[JaxprEqn] = []
+    hoisted: list[Var] = []
     for eqn in reversed(eqns):
-        moved = eqn.outvars[0] in early if eqn.outvars else False
-        if moved and not needed.intersection(eqn.outvars):
+        is_constant = bool(eqn.outvars) and eqn.outvars[0] in constants
+        if is_constant and not needed.intersection(eqn.outvars):
             continue
-        if moved and eqn.primitive.name not in _FREE:
+        if is_constant and eqn.primitive.name not in _FREE:
             size = _bytes(eqn.outvars)
-            if size >= _LEAST and size + _bytes(found) <= _MOST:
-                found += eqn.outvars
+            if size >= _LEAST and size + _bytes(hoisted) <= _MOST:
+                hoisted += eqn.outvars
                 continue
         rest.append(eqn)
         needed.update(variables(eqn.invars))
-    if not found:
+    if not hoisted:
         return None
-    before = _makers(eqns, found)
-    read = {v: None for eqn in before for v in variables(eqn.invars) if v in numbers}
+    producers = _makers(eqns, hoisted)
+    inputs = {v: None for eqn in producers for v in variables(eqn.invars) if v in indices}
     return Hoisted(
-        part(closed, [*read], found, before),
-        [numbers[v] for v in read],
-        part(closed, [*jaxpr.invars, *found], jaxpr.outvars, rest[::-1]),
+        part(closed, [*inputs], hoisted, producers),
+        [indices[v] for v in inputs],
+        part(closed, [*jaxpr.invars, *hoisted], jaxpr.outvars, rest[::-1]),
     )
 
 
-def _packed(eqns: list[Any], staying: Iterable[Any]) -> tuple[list[Any], set[Any]]:
-    """The equations, with convolutions that take packed kernels where these stay; what can be made early."""
-    found: list[Any] = []
-    early: set[Any] = set(staying)
-    made: dict[Any, Any] = {}
+def _packed(eqns: list[JaxprEqn], constants: Iterable[Var]) -> tuple[list[JaxprEqn], set[Atom]]:
+    """Pack constant kernels of convolutions; return all equations and the hoistable variables."""
+    result: list[JaxprEqn] = []
+    hoistable: set[Atom] = set(constants)
+    producers: dict[Atom, JaxprEqn] = {}
     for eqn in eqns:
-        if eqn.primitive.name in _CONVOLUTIONS and eqn.invars[1] in early:
-            eqn = _with_packed_kernel(eqn, made, found, early)
+        if eqn.primitive.name in _CONVOLUTIONS and eqn.invars[1] in hoistable:
+            eqn = _with_packed_kernel(eqn, producers, result, hoistable)
         elif eqn.primitive.name in _EXACT and not eqn.effects:
-            read = variables(eqn.invars)
-            grows = sum(v.aval.size for v in eqn.outvars) > sum(v.aval.size for v in read)
-            if read and not grows and early.issuperset(read):
-                early.update(eqn.outvars)
-        made.update(dict.fromkeys(eqn.outvars, eqn))
-        found.append(eqn)
-    return found, early
+            inputs = variables(eqn.invars)
+            grows = sum(get_aval(v).size for v in eqn.outvars) > sum(
+                get_aval(v).size for v in inputs
+            )
+            if inputs and not grows and hoistable.issuperset(inputs):
+                hoistable.update(eqn.outvars)
+        producers.update(dict.fromkeys(eqn.outvars, eqn))
+        result.append(eqn)
+    return result, hoistable
 
 
-def _with_packed_kernel(conv: Any, made: Any, eqns: list[Any], early: set[Any]) -> Any:
-    """A convolution that takes its kernel packed; the equation that packs it is added to the others."""
-    image, kernel, *others = conv.invars
-    # Kernels are rounded while they are packed.
-    maker = made.get(kernel)
-    if maker is not None and maker.primitive.name == "convert_element_type":
-        (source,) = maker.invars
-        kernel = source if source.aval.dtype == "float32" else kernel
+def _with_packed_kernel(
+    conv: JaxprEqn, producers: dict[Atom, JaxprEqn], eqns: list[JaxprEqn], hoistable: set[Atom]
+) -> JaxprEqn:
+    """Make a convolution read a packed kernel; append the equation that packs it to `eqns`."""
+    image, kernel, *rest = conv.invars
+    # The packing rounds kernels itself, so skip a preceding conversion.
+    producer = producers.get(kernel)
+    if producer is not None and producer.primitive.name == "convert_element_type":
+        (source,) = producer.invars
+        kernel = source if get_aval(source).dtype == "float32" else kernel
     parameters = {**_NO_EPILOGUE, **conv.params}
-    if parameters["packed"] or any(isinstance(v, jex_core.Literal) for v in conv.invars):
+    if parameters["packed"] or any(isinstance(v, Literal) for v in conv.invars):
         return conv
-    operands = [v.aval for v in (image, kernel, *others)]
-    how = packing(operands, conv.outvars[0].aval, parameters)
-    if how is None:
+    operands = [get_aval(v) for v in (image, kernel, *rest)]
+    plan = packing(operands, get_aval(conv.outvars[0]), parameters)
+    if plan is None:
         return conv
-    aval, _ = packed_p.abstract_eval(kernel.aval, **how)
-    blob = type(kernel)(aval)
-    early.add(blob)
-    eqns.append(conv.replace(primitive=packed_p, invars=[kernel], outvars=[blob], params=how))
+    aval, _ = packed_p.abstract_eval(kernel.aval, **plan)
+    packed_kernel = Var(aval)
+    hoistable.add(packed_kernel)
+    eqns.append(
+        conv.replace(primitive=packed_p, invars=[kernel], outvars=[packed_kernel], params=plan)
+    )
     return conv.replace(
         primitive=convolution_p,
-        invars=[image, kernel, *others, blob],
+        invars=[image, kernel, *rest, packed_kernel],
         params={**parameters, "packed": True},
     )
 
 
-def _makers(eqns: list[Any], wanted: Iterable[Any]) -> list[Any]:
-    """The equations that some variables are made by."""
-    needed, found = set(wanted), []
+def _makers(eqns: list[JaxprEqn], outputs: Iterable[Atom]) -> list[JaxprEqn]:
+    """Return the equations on which the outputs depend."""
+    needed, selected = set(outputs), []
     for eqn in reversed(eqns):
         if needed.intersection(eqn.outvars):
-            found.append(eqn)
+            selected.append(eqn)
             needed.update(variables(eqn.invars))
-    return found[::-1]
+    return selected[::-1]
 
 
-def _bytes(variables: Iterable[Any]) -> int:
-    return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
+def _bytes(variables: Iterable[Atom]) -> int:
+    avals = map(get_aval, variables)
+    return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)

@@ -1,14 +1,13 @@
-"""Products over several dimensions name those of their second operand in order.
+"""Sorting of contracted dimensions: products list those of their second operand in ascending order.
 
-What they compute does not depend on it, but TensorFlow's converter for TensorFlow Lite takes the second operand's
-dimensions in ascending order whatever is written, where sizes are unknown: its files then gave wrong numbers.
+The order does not change the result, but TensorFlow's converter for TensorFlow Lite assumes
+ascending dimensions in the second operand if sizes are unknown; otherwise, its files would compute
+wrong values.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ClosedJaxpr, JaxprEqn
 from meshflow.passes.jaxprs import everywhere
 
 __all__ = ["order_contractions"]
@@ -16,11 +15,8 @@ __all__ = ["order_contractions"]
 _DOT = "dot_general"
 
 
-def order_contractions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """The program with every product's contracted dimensions ascending in its second operand.
-
-    Args:
-      closed: a `ClosedJaxpr`.
+def order_contractions(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Sort the contracted dimensions of every product by those of its second operand.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -33,12 +29,12 @@ def order_contractions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     return everywhere(closed, lambda _, eqns: [_ordered(eqn) for eqn in eqns], (_DOT,))
 
 
-def _ordered(eqn: Any) -> Any:
+def _ordered(eqn: JaxprEqn) -> JaxprEqn:
     if eqn.primitive.name != _DOT:
         return eqn
     (left, right), batch = eqn.params["dimension_numbers"]
     pairs = sorted(zip(right, left, strict=True))
     if [r for r, _ in pairs] == list(right):
         return eqn
-    ordered = (tuple(l for _, l in pairs), tuple(r for r, _ in pairs))
-    return eqn.replace(params={**eqn.params, "dimension_numbers": (ordered, batch)})
+    contracted = (tuple(l for _, l in pairs), tuple(r for r, _ in pairs))
+    return eqn.replace(params={**eqn.params, "dimension_numbers": (contracted, batch)})

@@ -1,67 +1,65 @@
-"""Convolutions and products take in what surrounds them: vectors that their features are multiplied by or that
-are added to them (biases, what batch normalisation comes to when it does not learn), arrays that are added
-(what skips a few layers), a ReLU, the gradient of one, or a GELU. Convolutions also take in what is done to their
-kernels, which are rounded from float32 and flipped for the gradient of an image. Gradients of maxima of
-windows take in the gradient of a ReLU, too.
+"""Fusion of elementwise epilogues into convolutions and products.
 
-It is the last rewrite before a program is compiled, when no derivative is taken any more. A step is
-taken in where nothing else reads the values between; what a comparison of these with zero tells is
-told by the ReLU's result as well.
+Fused are vectors by which features are multiplied or that are added to them (biases, batch
+normalization in inference), arrays that are added (skip connections), a ReLU, the gradient of one,
+or a GELU. A convolution also absorbs the conversion of its kernel from float32 and the flip of the
+kernel in the gradient of an image. The gradient of max pooling absorbs the gradient of a ReLU.
+
+It is the last pass before a program is compiled, when all derivatives are taken. A step is fused
+only if no other equation reads the values in between. Comparisons of a ReLU's operand with zero
+read its result instead, which compares alike.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from meshflow.kernels.epilogues import convolution_p, features, product_p
 from meshflow.kernels.library import TYPES
 from meshflow.kernels.pooling import GATED
-from meshflow.passes.jaxprs import everywhere, makers, opened, users
+from meshflow.passes.jaxprs import everywhere, get_aval, makers, opened, users
 from meshflow.passes.patterns import gelu
 
 __all__ = ["fuse_epilogues"]
 
-# Calls that a ReLU comes in.
+# Calls that may wrap a ReLU, with the parameter that holds their program.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
 
 
 class _Chain(NamedTuple):
-    """Steps that follow an equation: where they are, their names, what they read, and the last's result."""
+    """Steps that follow an equation: their indices, names and operands, and the last result."""
 
     parts: list[int]
     epilogue: list[str]
-    operands: list[Any]
-    result: Any
+    operands: list[Atom]
+    result: Var
 
 
-def fuse_epilogues(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """The program with fused convolutions; the same object when there are none.
-
-    Args:
-      closed: a `ClosedJaxpr`.
-    """
-    of = ("conv_general_dilated", "dot_general", "gt", *[gradient.name for gradient in GATED])
-    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run(), of)
+def fuse_epilogues(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Fuse convolutions and products with the steps after them; return the same object if none."""
+    primitives = ("conv_general_dilated", "dot_general", "gt", *[p.name for p in GATED])
+    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run(), primitives)
 
 
 class _Fusion:
-    """The convolutions of one jaxpr.
+    """Fusion of the equations of one jaxpr.
 
     Args:
-      jaxpr: with the outputs.
-      eqns: its equations.
+      jaxpr: The jaxpr; its outputs count as reads.
+      eqns: Its equations.
     """
 
-    def __init__(self, jaxpr: Any, eqns: list[Any]) -> None:
+    def __init__(self, jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> None:
         self._eqns: list[Any] = eqns
         self._made, self._uses = makers(eqns), users(jaxpr, eqns)
 
     def run(self) -> list[Any]:
-        """The equations, fused."""
+        """Return the fused equations."""
         self._compare_results()
         for i, eqn in enumerate(self._eqns):
             if eqn is not None and eqn.primitive.name == "conv_general_dilated":
@@ -73,94 +71,100 @@ class _Fusion:
         return [eqn for eqn in self._eqns if eqn is not None]
 
     def _compare_results(self) -> None:
-        """Comparisons with zero are made with a ReLU's result instead of its operand."""
-        rectified: dict[Any, Any] = {}
+        """Make comparisons with zero read a ReLU's result instead of its operand."""
+        relu_results: dict[Atom, Var] = {}
         for i, eqn in enumerate(self._eqns):
             operand = _rectified(eqn, self._zero)
             if operand is not None:
-                rectified.setdefault(operand, eqn.outvars[0])
+                relu_results.setdefault(operand, eqn.outvars[0])
             elif eqn.primitive.name == "gt" and self._zero(eqn.invars[1]):
                 old = eqn.invars[0]
-                new = None if isinstance(old, jex_core.Literal) else rectified.get(old)
+                new = None if isinstance(old, Literal) else relu_results.get(old)
                 if new is not None:
                     self._eqns[i] = eqn.replace(invars=[new, eqn.invars[1]])
                     self._made |= dict.fromkeys(eqn.outvars, self._eqns[i])
                     self._uses[old].remove(i)
                     self._uses.setdefault(new, []).append(i)
 
-    def _fuse_convolution(self, at: int) -> None:
-        conv = self._eqns[at]
+    def _fuse_convolution(self, index: int) -> None:
+        conv = self._eqns[index]
         if not _is_plain(conv):
             return
         chain = self._chain(conv, (conv.params["dimension_numbers"].out_spec[1],))
         kernel, flipped = self._kernel(conv)
         if chain.epilogue or kernel is not conv.invars[1]:
-            operands, added = [conv.invars[0], kernel], {"flipped": flipped, "packed": False}
-            self._replace(at, chain, convolution_p, operands, {**conv.params, **added})
+            operands = [conv.invars[0], kernel]
+            parameters = {**conv.params, "flipped": flipped, "packed": False}
+            self._replace(index, chain, convolution_p, operands, parameters)
 
-    def _fuse_product(self, at: int) -> None:
-        product = self._eqns[at]
+    def _fuse_product(self, index: int) -> None:
+        product = self._eqns[index]
         if product.params.get("out_sharding") is not None or not _has_one_type(product):
             return
-        axes = features(product.invars[1].aval, product.outvars[0].aval, product.params)
+        avals = get_aval(product.invars[1]), get_aval(product.outvars[0])
+        axes = features(*avals, product.params)
         chain = self._chain(product, axes)
         if any(step != "add" for step in chain.epilogue):
-            self._replace(at, chain, product_p, product.invars, product.params)
+            self._replace(index, chain, product_p, product.invars, product.params)
 
     def _replace(
-        self, at: int, chain: _Chain, primitive: Any, operands: Any, parameters: Any
+        self,
+        index: int,
+        chain: _Chain,
+        primitive: Primitive,
+        operands: list[Any],
+        parameters: dict[str, Any],
     ) -> None:
-        """Puts a primitive in the place of an equation and what follows it."""
-        old = self._eqns[at]
-        for part in (at, *chain.parts):
-            self._eqns[part] = None
-        # The last of the operands is known where the last step was.
-        self._eqns[max((at, *chain.parts))] = old.replace(
+        """Replace an equation and the chain that follows it by one equation."""
+        old = self._eqns[index]
+        for i in (index, *chain.parts):
+            self._eqns[i] = None
+        # All operands exist at the index of the last step.
+        self._eqns[max((index, *chain.parts))] = old.replace(
             primitive=primitive,
             invars=[*operands, *chain.operands],
             outvars=[chain.result],
             params={**parameters, "epilogue": tuple(chain.epilogue)},
         )
 
-    def _chain(self, eqn: Any, axes: tuple[int, ...]) -> _Chain:
-        """The steps that follow an equation and that nobody else follows.
-
-        Args:
-          eqn: a convolution or product.
-          axes: the dimensions of its result that are features.
-        """
+    def _chain(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> _Chain:
+        """Find the longest chain of steps after an equation with the feature axes `axes`."""
         value = eqn.outvars[0]
-        dtype = value.aval.dtype
-        parts: list[int] = []
+        dtype = get_aval(value).dtype
+        indices: list[int] = []
         epilogue: list[str] = []
-        operands: list[Any] = []
-        found = _Chain([], [], [], value)
-        while (taken := self._next(value, dtype, axes)) is not None:
-            step, places, value = taken
-            parts += places
+        operands: list[Atom] = []
+        chain = _Chain([], [], [], value)
+        while (found := self._next(value, dtype, axes)) is not None:
+            step, added, value = found
+            indices += added
             epilogue += step[:1]
             operands += step[1:]
-            if value.aval.dtype == dtype:
-                found = _Chain(list(parts), list(epilogue), list(operands), value)
-        return found
+            if get_aval(value).dtype == dtype:
+                chain = _Chain(list(indices), list(epilogue), list(operands), value)
+        return chain
 
-    def _next(self, value: Any, dtype: Any, axes: tuple[int, ...]) -> Any:
-        """What is done to a value that nothing else reads: a step, where it is, its result; or None."""
-        unit = gelu(value, self._eqns, self._uses)
-        if unit is not None:
-            name, places, result = unit
-            return [name], places, result
-        where = self._only_use(value)
-        if where is None or self._eqns[where] is None:
+    def _next(
+        self, value: Var, dtype: np.dtype, axes: tuple[int, ...]
+    ) -> tuple[list[Any], list[int], Var] | None:
+        """Return the next step, the indices of its equations and its result, or None."""
+        match = gelu(value, self._eqns, self._uses)
+        if match is not None:
+            name, indices, result = match
+            return [name], indices, result
+        index = self._only_use(value)
+        if index is None or self._eqns[index] is None:
             return None
-        step = self._step(self._eqns[where], value, dtype, axes)
-        return None if step is None else (step, [where], self._eqns[where].outvars[0])
+        step = self._step(self._eqns[index], value, dtype, axes)
+        return None if step is None else (step, [index], self._eqns[index].outvars[0])
 
-    def _step(self, eqn: Any, value: Any, dtype: Any, axes: tuple[int, ...]) -> list[Any] | None:
-        """The name of a step and what it reads, nothing for a conversion; None where it is none."""
+    def _step(
+        self, eqn: JaxprEqn, value: Var, dtype: np.dtype, axes: tuple[int, ...]
+    ) -> list[Any] | None:
+        """Return a step's name and operand, an empty list for a conversion, or None for no step."""
         name = eqn.primitive.name
         if name == "convert_element_type":
-            return [] if eqn.outvars[0].aval.dtype in (dtype, np.float32) else None
+            return [] if get_aval(eqn.outvars[0]).dtype in (dtype, np.float32) else None
         if _rectified(eqn, self._zero) is value:
             return ["relu"]
         if name == "select_n":
@@ -169,7 +173,7 @@ class _Fusion:
         if name not in ("add", "add_any", "mul"):
             return None
         others = [v for v in eqn.invars if v is not value]
-        if len(others) != 1 or isinstance(others[0], jex_core.Literal):
+        if len(others) != 1 or isinstance(others[0], Literal):
             return None
         vector = self._vector(others[0], value, axes)
         if vector is not None:
@@ -177,135 +181,137 @@ class _Fusion:
         array = self._array(others[0], value)
         return None if array is None or name == "mul" else ["plus", array]
 
-    def _mask_windows(self, at: int, maxima: Any) -> None:
-        """A gradient of maxima takes in the gradient of the ReLU whose result these are taken of."""
-        eqn = self._eqns[at]
-        where = self._only_use(eqn.outvars[0])
-        if where is None or self._eqns[where].primitive.name != "select_n":
+    def _mask_windows(self, index: int, max_gradient: JaxprEqn) -> None:
+        """Fuse a gradient of max pooling with the gradient of the preceding ReLU."""
+        eqn = self._eqns[index]
+        consumer = self._only_use(eqn.outvars[0])
+        if consumer is None or self._eqns[consumer].primitive.name != "select_n":
             return
-        if self._relu_mask(self._eqns[where], eqn.outvars[0]) is eqn.invars[0]:
-            outvars, self._eqns[where] = self._eqns[where].outvars, None
-            gated, parameters = GATED[maxima.primitive], maxima.params
-            self._eqns[at] = eqn.replace(primitive=gated, outvars=outvars, params=parameters)
+        if self._relu_mask(self._eqns[consumer], eqn.outvars[0]) is eqn.invars[0]:
+            outvars, self._eqns[consumer] = self._eqns[consumer].outvars, None
+            gated, parameters = GATED[max_gradient.primitive], max_gradient.params
+            self._eqns[index] = eqn.replace(primitive=gated, outvars=outvars, params=parameters)
 
-    def _only_use(self, var: Any) -> int | None:
-        """The index of the only equation that reads a variable."""
-        uses = self._uses.get(var, [])
-        return uses[0] if len(uses) == 1 and uses[0] < len(self._eqns) else None
+    def _only_use(self, var: Atom) -> int | None:
+        """Return the index of the only equation that reads a variable, or None."""
+        consumers = self._uses.get(var, [])
+        return consumers[0] if len(consumers) == 1 and consumers[0] < len(self._eqns) else None
 
-    def _zero(self, atom: Any) -> bool:
-        """Whether a value is a zero, or an array of zeros."""
-        if isinstance(atom, jex_core.Literal):
+    def _zero(self, atom: Atom) -> bool:
+        """Check whether a value is a zero or an array of zeros."""
+        if isinstance(atom, Literal):
             return np.ndim(atom.val) == 0 and bool(atom.val == 0)
-        made = self._made.get(atom)
+        producer = self._made.get(atom)
         return (
-            made is not None
-            and made.primitive.name in ("broadcast_in_dim", "convert_element_type")
-            and self._zero(made.invars[0])
+            producer is not None
+            and producer.primitive.name in ("broadcast_in_dim", "convert_element_type")
+            and self._zero(producer.invars[0])
         )
 
-    def _kernel(self, conv: Any) -> tuple[Any, bool]:
-        """A convolution's kernel before it was flipped and rounded; whether it was flipped."""
+    def _kernel(self, conv: JaxprEqn) -> tuple[Atom, bool]:
+        """Return a convolution's kernel before its flip and rounding, and whether it is flipped."""
         kernel, flipped = conv.invars[1], False
         layout = conv.params["dimension_numbers"]
-        made = self._maker(kernel, "rev")
-        if made is not None and set(made.params["dimensions"]) == set(layout.rhs_spec[2:]):
-            kernel, flipped = made.invars[0], True
-        made = self._maker(kernel, "convert_element_type")
-        if made is not None and made.invars[0].aval.dtype == np.float32:
-            kernel = made.invars[0]
+        producer = self._maker(kernel, "rev")
+        if producer is not None and set(producer.params["dimensions"]) == set(layout.rhs_spec[2:]):
+            kernel, flipped = producer.invars[0], True
+        producer = self._maker(kernel, "convert_element_type")
+        if producer is not None and get_aval(producer.invars[0]).dtype == np.float32:
+            kernel = producer.invars[0]
         return kernel, flipped
 
-    def _maker(self, atom: Any, name: str) -> Any:
-        """The equation that made a value, where it is of a primitive of that name; else None."""
-        made = None if isinstance(atom, jex_core.Literal) else self._made.get(atom)
-        return made if made is not None and made.primitive.name == name else None
+    def _maker(self, atom: Atom, name: str) -> JaxprEqn | None:
+        """Return the equation that computes a value if its primitive has this name, else None."""
+        producer = None if isinstance(atom, Literal) else self._made.get(atom)
+        return producer if producer is not None and producer.primitive.name == name else None
 
-    def _vector(self, other: Any, value: Any, axes: tuple[int, ...]) -> Any:
-        """The values of features that an array of a result's shape repeats at every place, or None."""
-        made = self._made.get(other)
-        if made is None or made.primitive.name not in ("broadcast_in_dim", "reshape"):
+    def _vector(self, other: Atom, value: Var, axes: tuple[int, ...]) -> Var | None:
+        """Return the vector of features that `other` broadcasts to the shape of `value`, or None."""
+        producer = self._made.get(other)
+        if producer is None or producer.primitive.name not in ("broadcast_in_dim", "reshape"):
             return None
-        vector, shape = made.invars[0], value.aval.shape
-        if isinstance(vector, jex_core.Literal) or vector.aval.shape != tuple(
-            shape[i] for i in axes
-        ):
+        vector, shape = producer.invars[0], get_aval(value).shape
+        if isinstance(vector, Literal) or get_aval(vector).shape != tuple(shape[i] for i in axes):
             return None
         ones = tuple(size if i in axes else 1 for i, size in enumerate(shape))
-        if made.primitive.name == "reshape":
-            fits = other.aval.shape == ones
+        if producer.primitive.name == "reshape":
+            fits = get_aval(other).shape == ones
         else:
-            fits = tuple(made.params["broadcast_dimensions"]) == axes
-            fits = fits and other.aval.shape in (ones, shape)
-        return vector if fits and vector.aval.dtype.name in TYPES else None
+            fits = tuple(producer.params["broadcast_dimensions"]) == axes
+            fits = fits and get_aval(other).shape in (ones, shape)
+        return vector if fits and get_aval(vector).dtype.name in TYPES else None
 
-    def _array(self, other: Any, value: Any) -> Any:
-        """An array of a result's shape as it lies in memory, or None."""
-        made = self._made.get(other)
-        if made is not None and made.primitive.name == "broadcast_in_dim":
+    def _array(self, other: Atom, value: Var) -> Atom | None:
+        """Return `other` if it is a materialized array of the shape and dtype of `value`, or None."""
+        producer = self._made.get(other)
+        if producer is not None and producer.primitive.name == "broadcast_in_dim":
             return None
-        same = other.aval.shape == value.aval.shape and other.aval.dtype == value.aval.dtype
-        return other if same else None
+        return other if _have_same_type(other, value) else None
 
-    def _relu_mask(self, select: Any, result: Any) -> Any:
-        """The array whose positive elements let a gradient pass, or None."""
-        which, *cases = select.invars
+    def _relu_mask(self, select: JaxprEqn, result: Atom) -> Var | None:
+        """Return the array with positive elements where a gradient passes, or None."""
+        predicate, *cases = select.invars
         if len(cases) != 2 or cases[1] is not result or not self._zero(cases[0]):
             return None
-        made = None if isinstance(which, jex_core.Literal) else self._made.get(which)
-        if made is None or made.primitive.name != "gt" or not self._zero(made.invars[1]):
+        comparison = self._maker(predicate, "gt")
+        if comparison is None or not self._zero(comparison.invars[1]):
             return None
-        mask = made.invars[0]
-        same = mask.aval.shape == result.aval.shape and mask.aval.dtype == result.aval.dtype
-        return mask if same and not isinstance(mask, jex_core.Literal) else None
+        mask = comparison.invars[0]
+        return mask if not isinstance(mask, Literal) and _have_same_type(mask, result) else None
 
 
-def _size(atom: Any, spec: Any) -> int:
-    """The number of places of a convolution's operand."""
-    return math.prod(atom.aval.shape[i] for i in spec[2:])
+def _have_same_type(a: Atom, b: Atom) -> bool:
+    first, second = get_aval(a), get_aval(b)
+    return first.shape == second.shape and first.dtype == second.dtype
 
 
-def _has_one_type(eqn: Any) -> bool:
-    """Whether operands and result of an equation are of one type that there is code for."""
-    if any(isinstance(v, jex_core.Literal) for v in eqn.invars):
+def _size(atom: Atom, spec: tuple[int, ...]) -> int:
+    """Return the number of spatial positions of a convolution's operand."""
+    return math.prod(get_aval(atom).shape[i] for i in spec[2:])
+
+
+def _has_one_type(eqn: JaxprEqn) -> bool:
+    """Check whether operands and result of an equation have one dtype, which the kernels support."""
+    if any(isinstance(v, Literal) for v in eqn.invars):
         return False
-    types = {v.aval.dtype.name for v in (*eqn.invars, eqn.outvars[0])}
-    return len(types) == 1 and types <= set(TYPES)
+    dtypes = {get_aval(v).dtype.name for v in (*eqn.invars, eqn.outvars[0])}
+    return len(dtypes) == 1 and dtypes <= set(TYPES)
 
 
-def _is_plain(conv: Any) -> bool:
-    """Whether there is code for such a convolution: a forward one, or the gradient of its image."""
+def _is_plain(conv: JaxprEqn) -> bool:
+    """Check whether the kernels support a convolution: a forward one, or the gradient of its image."""
     parameters = conv.params
     layout = parameters["dimension_numbers"]
     dense = parameters["batch_group_count"] == 1 and all(d == 1 for d in parameters["lhs_dilation"])
-    # What slides over the image is larger than where it comes to: a kernel's gradient.
+    # A window larger than the result distinguishes a kernel's gradient.
     window = _size(conv.invars[1], layout.rhs_spec)
     return dense and _has_one_type(conv) and window <= _size(conv.outvars[0], layout.out_spec)
 
 
-def _gradient_of_maxima(eqn: Any) -> Any:
-    """The equation that computes a gradient of maxima, in a call of its own or not, or None."""
+def _gradient_of_maxima(eqn: JaxprEqn) -> JaxprEqn | None:
+    """Return the equation that computes a gradient of max pooling, maybe inside a call, or None."""
     if eqn.primitive in GATED:
         return eqn
     if eqn.primitive.name != "custom_vjp_call":
         return None
     body = opened(eqn.params["call_jaxpr"])
-    alone = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
-    whole = alone and body.eqns[0].invars == body.invars
-    return body.eqns[0] if whole and body.eqns[0].primitive in GATED else None
+    is_single = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
+    forwards = is_single and body.eqns[0].invars == body.invars
+    return body.eqns[0] if forwards and body.eqns[0].primitive in GATED else None
 
 
-def _rectified(eqn: Any, zero: Any) -> Any:
-    """The operand of which an equation computes the ReLU, or None."""
+def _rectified(eqn: JaxprEqn, is_zero: Callable[[Atom], bool]) -> Var | None:
+    """Return the operand if the equation computes its ReLU, or None."""
     name = eqn.primitive.name
     if name == "max":
         a, b = eqn.invars
-        operand = a if zero(b) else b if zero(a) else None
-        return None if isinstance(operand, jex_core.Literal) else operand
+        operand = a if is_zero(b) else b if is_zero(a) else None
+        return None if isinstance(operand, Literal) else operand
     if name in _CALLS and len(eqn.invars) == len(eqn.outvars) == 1:
         body = opened(eqn.params[_CALLS[name]])
-        constant = lambda atom: isinstance(atom, jex_core.Literal) and bool(np.all(atom.val == 0))
-        alone = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
-        if alone and _rectified(body.eqns[0], constant) is body.invars[0]:
-            return eqn.invars[0]
+        is_zero_literal = lambda atom: isinstance(atom, Literal) and bool(np.all(atom.val == 0))
+        is_single = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
+        if is_single and _rectified(body.eqns[0], is_zero_literal) is body.invars[0]:
+            operand = eqn.invars[0]
+            return None if isinstance(operand, Literal) else operand
     return None

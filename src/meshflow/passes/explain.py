@@ -1,4 +1,4 @@
-"""What runs in which precision, and why: a table of a function's equations."""
+"""Table of a function's equations with their precision and the reason for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from jax.typing import DTypeLike
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import source_info_util
+from meshflow.environment.types import ClosedJaxpr
+from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.mixed_precision import low_precision_dtype, traced
 from meshflow.passes.precision_lists import PrecisionLists, checked
 from meshflow.passes.precision_propagation import Node, propagate_precision
@@ -26,16 +29,16 @@ _HEADINGS = ("primitive", "result", "list", "precision", "why", "where")
 
 
 class Row(NamedTuple):
-    """One equation that reads or makes float32 values.
+    """One equation that reads or computes float32 values.
 
     Attributes:
-      depth: how many loops, branches and functions with own derivatives it is inside.
-      primitive: the primitive's name.
-      result: dtype and shape of the (first) result in the original program.
+      depth: Number of loops, branches and functions with custom derivatives around it.
+      primitive: Name of the primitive.
+      result: Dtype and shape of the (first) result in the original program.
       list: 'allow', 'infer', 'deny', 'clear' or 'other'.
-      precision: the dtype it runs in.
-      reason: why.
-      source: file and line of the code that made it.
+      precision: Dtype in which it runs.
+      reason: Why it runs in this precision.
+      source: File and line of the code that created it.
     """
 
     depth: int
@@ -49,21 +52,21 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """The equations of a function with their precisions; `str` gives a table.
+    """The equations of a function with their precisions; `str` formats a table.
 
     Attributes:
-      rows: a `Row` for each equation on float32 values, in program order.
-      dtype: the low precision.
+      rows: A `Row` for each equation on float32 values, in program order.
+      dtype: Name of the low precision.
     """
 
     rows: tuple[Row, ...]
     dtype: str
 
     def count(self, precision: str) -> int:
-        """How many equations run in a precision.
+        """Return the number of equations that run in a precision.
 
         Args:
-          precision: a dtype name.
+          precision: A dtype name.
         """
         return sum(row.precision == precision for row in self.rows)
 
@@ -83,7 +86,7 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The table as notebooks show it; what runs in low precision is bold."""
+        """Format the table for notebooks; equations in low precision are bold."""
         if not self.rows:
             return f"<p>{self}</p>"
         lines = ["<tr>" + "".join(f"<th>{h}</th>" for h in _HEADINGS) + "</tr>"]
@@ -99,24 +102,24 @@ class Explanation:
 def explain(
     fn: Callable[..., Any],
     *args: Any,
-    dtype: Any = "bfloat16",
+    dtype: DTypeLike = "bfloat16",
     lists: PrecisionLists | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Shows what `mixed_precision` makes of a function, without running it.
+    """Show the effect of `mixed_precision` on a function, without running it.
 
     Args:
-      fn: a JAX function.
-      *args: its arguments, or `jax.ShapeDtypeStruct`s.
-      dtype: the low precision, 'bfloat16' or 'float16'.
-      lists: what may be computed in it; default those of this process, `passes.lists`.
-      **kwargs: further arguments.
+      fn: A JAX function.
+      *args: Its arguments, or `jax.ShapeDtypeStruct`s.
+      dtype: The low precision, 'bfloat16' or 'float16'.
+      lists: Precision of each primitive; default: the lists of this process, `passes.lists`.
+      **kwargs: Keyword arguments of `fn`.
 
     Returns:
-      An `Explanation`; `str` of it is a table, `rows` are its lines.
+      An `Explanation`; `str` formats it as a table, `rows` are its lines.
 
     Raises:
-      ValueError: for another dtype.
+      ValueError: If `dtype` is not 'bfloat16' or 'float16'.
 
     Example:
       >>> import jax.numpy as jnp
@@ -133,20 +136,17 @@ def explain(
 
 
 def explain_jaxpr(
-    closed: jex_core.ClosedJaxpr, dtype: Any = "bfloat16", lists: PrecisionLists | None = None
+    closed: ClosedJaxpr, dtype: DTypeLike = "bfloat16", lists: PrecisionLists | None = None
 ) -> Explanation:
-    """The explanation of a program that is traced already.
+    """Explain a program that is traced already.
 
     Args:
-      closed: the jaxpr.
-      dtype: the low precision, 'bfloat16' or 'float16'.
-      lists: what may be computed in it; default those of this process, `passes.lists`.
-
-    Returns:
-      An `Explanation`.
+      closed: The program.
+      dtype: The low precision, 'bfloat16' or 'float16'.
+      lists: Precision of each primitive; default: the lists of this process, `passes.lists`.
 
     Raises:
-      ValueError: for another dtype.
+      ValueError: If `dtype` is not 'bfloat16' or 'float16'.
     """
     low = low_precision_dtype(dtype).name
     nodes = propagate_precision(closed.jaxpr, checked(lists)).nodes
@@ -154,7 +154,7 @@ def explain_jaxpr(
 
 
 def _row(node: Node, low: str) -> Row:
-    outs = [v.aval for v in node.eqn.outvars]
+    outs = [get_aval(v) for v in node.eqn.outvars]
     return Row(
         node.depth,
         node.name,
@@ -166,10 +166,9 @@ def _row(node: Node, low: str) -> Row:
     )
 
 
-def _line_of(source_info: Any) -> str:
-    """The innermost line outside of this package and JAX; empty when there is none."""
-    frames = source_info.traceback.frames if source_info.traceback else ()
-    for frame in frames:
+def _line_of(source_info: source_info_util.SourceInfo) -> str:
+    """Return the innermost line outside of this package and JAX; empty if there is none."""
+    for frame in getattr(source_info.traceback, "frames", ()):
         if not frame.file_name.startswith(_LIBRARIES):
             path = Path(frame.file_name)
             return f"{path.parent.name}/{path.name}:{frame.line_num}".lstrip("/")

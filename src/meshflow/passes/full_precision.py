@@ -1,14 +1,12 @@
-"""Ask for full float32 in products and convolutions that were traced while TensorFloat-32 was allowed."""
+"""Full float32 for products and convolutions that were traced while TensorFloat-32 was allowed."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import numpy as np
 
-from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import everywhere
+from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshflow.passes.jaxprs import everywhere, get_aval
 
 __all__ = ["compute_in_full_float32"]
 
@@ -16,24 +14,20 @@ _PRODUCTS = ("dot_general", "conv_general_dilated")
 _HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
 
 
-def compute_in_full_float32(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """Return the program without rounded factors; the same object when there are no such products.
-
-    Args:
-      closed: a `ClosedJaxpr`.
-    """
+def compute_in_full_float32(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Forbid rounded factors in products and convolutions; return the same object if none."""
     return everywhere(closed, _asked, _PRODUCTS)
 
 
-def _asked(jaxpr: Any, eqns: list[Any]) -> list[Any]:
+def _asked(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     return [
         eqn.replace(params={**eqn.params, "precision": _HIGHEST}) if _may_round(eqn) else eqn
         for eqn in eqns
     ]
 
 
-def _may_round(eqn: Any) -> bool:
-    """Return whether an equation is a product of float32 arrays that asks for no precision."""
+def _may_round(eqn: JaxprEqn) -> bool:
+    """Check whether an equation is a product of float32 arrays without an explicit precision."""
     if eqn.primitive.name not in _PRODUCTS or eqn.params["precision"] is not None:
         return False
-    return any(v.aval.dtype == np.float32 for v in eqn.invars)
+    return any(get_aval(v).dtype == np.float32 for v in eqn.invars)

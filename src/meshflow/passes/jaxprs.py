@@ -1,4 +1,4 @@
-"""Helpers for walking jaxprs: what is inside an equation of any kind, who makes and reads a value."""
+"""Helpers that read, split and rewrite jaxprs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import itertools
 import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+
+AnyJaxpr: TypeAlias = Jaxpr | ClosedJaxpr
 
 
-def inner_jaxprs(equation: Any) -> list[Any]:
-    """The jaxprs inside an equation's parameters, open or closed."""
-    found: list[Any] = []
+def get_aval(atom: Atom) -> jax.core.ShapedArray:
+    """Return the shape and dtype of a variable or literal."""
+    return cast(jax.core.ShapedArray, atom.aval)
+
+
+def inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
+    """Return the jaxprs in an equation's parameters, open or closed."""
+    found: list[AnyJaxpr] = []
     for value in equation.params.values():
         for item in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(item, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
@@ -23,56 +31,61 @@ def inner_jaxprs(equation: Any) -> list[Any]:
     return found
 
 
-def opened(jaxpr: Any) -> Any:
-    """A jaxpr without its constants."""
+def opened(jaxpr: AnyJaxpr) -> Jaxpr:
+    """Return a jaxpr without the values of its constants."""
     return jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
 
 
-def variables(atoms: Iterable[Any]) -> list[Any]:
-    """What is no literal."""
+def variables(atoms: Iterable[Atom]) -> list[Any]:
+    """Return the atoms that are not literals."""
     return [a for a in atoms if not isinstance(a, jex_core.Literal)]
 
 
-def makers(eqns: list[Any]) -> dict[Any, Any]:
-    """The equation that makes each variable."""
+def makers(eqns: Sequence[JaxprEqn]) -> dict[Atom, JaxprEqn]:
+    """Map each variable to the equation that computes it."""
     return {variable: eqn for eqn in eqns for variable in eqn.outvars}
 
 
-def users(jaxpr: Any, eqns: list[Any]) -> dict[Any, list[int]]:
-    """The numbers of the equations that read each variable.
+def users(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn]) -> dict[Atom, list[int]]:
+    """Map each variable to the indices of the equations that read it.
 
-    Args:
-      jaxpr: with the outputs, which an equation that does not exist reads: number `len(eqns)`.
-      eqns: its equations.
+    Reads by outputs of the jaxpr have the index `len(eqns)`.
     """
-    found: dict[Any, list[int]] = {}
+    consumers: dict[Atom, list[int]] = {}
     for i, atoms in enumerate([*[eqn.invars for eqn in eqns], jaxpr.outvars]):
         for atom in atoms:
             if not isinstance(atom, jex_core.Literal):
-                found.setdefault(atom, []).append(i)
-    return found
+                consumers.setdefault(atom, []).append(i)
+    return consumers
 
 
-def reads_of_outputs(equation: Any) -> list[set[int]]:
-    """For each output of an equation the numbers of the inputs that it depends on; looks into calls and branches."""
-    every = set(range(len(equation.invars)))
-    whole = [every for _ in equation.outvars]
+def reads_of_outputs(equation: JaxprEqn) -> list[set[int]]:
+    """Return for each output of an equation the indices of the inputs on which it depends.
+
+    Calls and branches are examined; for other equations every output depends on every input.
+    """
+    all_inputs = set(range(len(equation.invars)))
+    full = [all_inputs for _ in equation.outvars]
     inner = [opened(jaxpr) for jaxpr in inner_jaxprs(equation)]
-    # A branch has all inputs but the first, which says the branch, and which all outputs depend on.
-    first = int(equation.primitive.name == "cond")
-    called = first or equation.primitive.name in _CALLS
-    if not called or not inner or any(len(j.invars) + first != len(every) for j in inner):
-        return whole
-    found: list[set[int]] = [set(range(first)) for _ in equation.outvars]
+    # The first input of a branch selects it, so it is not passed on, and all outputs depend on it.
+    num_selectors = int(equation.primitive.name == "cond")
+    is_call = num_selectors or equation.primitive.name in _CALLS
+    if (
+        not is_call
+        or not inner
+        or any(len(j.invars) + num_selectors != len(all_inputs) for j in inner)
+    ):
+        return full
+    dependencies: list[set[int]] = [set(range(num_selectors)) for _ in equation.outvars]
     for jaxpr in inner:
-        behind: dict[Any, set[int]] = {v: {first + i} for i, v in enumerate(jaxpr.invars)}
+        env: dict[Atom, set[int]] = {v: {num_selectors + i} for i, v in enumerate(jaxpr.invars)}
         for eqn in jaxpr.eqns:
-            reads = [_behind(behind, a) for a in eqn.invars]
-            for v, numbers in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
-                behind[v] = set().union(*(reads[n] for n in numbers))
-        for numbers, atom in zip(found, jaxpr.outvars, strict=True):
-            numbers |= _behind(behind, atom)
-    return found
+            reads = [_behind(env, a) for a in eqn.invars]
+            for v, indices in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
+                env[v] = set().union(*(reads[n] for n in indices))
+        for indices, atom in zip(dependencies, jaxpr.outvars, strict=True):
+            indices |= _behind(env, atom)
+    return dependencies
 
 
 _CALLS = frozenset(
@@ -80,12 +93,12 @@ _CALLS = frozenset(
 )
 
 
-def _behind(behind: dict[Any, set[int]], atom: Any) -> set[int]:
-    return set() if isinstance(atom, jex_core.Literal) else behind.get(atom, set())
+def _behind(env: dict[Atom, set[int]], atom: Atom) -> set[int]:
+    return set() if isinstance(atom, jex_core.Literal) else env.get(atom, set())
 
 
-def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of an equation of other operands."""
+def bound(equation: JaxprEqn, operands: Sequence[Array]) -> list[Any]:
+    """Return the results of an equation for other operands."""
     results = equation.primitive.bind(
         *operands, **equation.primitive.get_bind_params(equation.params)
     )
@@ -93,16 +106,9 @@ def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def part(
-    closed: jex_core.ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], eqns: Sequence[Any]
-) -> jex_core.ClosedJaxpr:
-    """Some equations of a program as one of their own, with the constants that they read.
-
-    Args:
-      closed: the program.
-      inputs: the variables that become arguments.
-      outputs: variables and literals that become results.
-      eqns: the equations, in order.
-    """
+    closed: ClosedJaxpr, inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[JaxprEqn]
+) -> ClosedJaxpr:
+    """Extract some equations of a program, and the constants they read, as a program."""
     read = set(variables(itertools.chain(*(e.invars for e in eqns), outputs)))
     pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
     constants = [(v, c) for v, c in pairs if v in read]
@@ -117,48 +123,48 @@ def part(
     return jex_core.ClosedJaxpr(jaxpr, [c for _, c in constants])
 
 
-def without_calls(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """A program with the equations of what it calls in place of the calls."""
+def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Replace the calls in a program by the equations of the called programs."""
 
-    def run(jaxpr: Any, constants: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *operands], strict=True))
+    def run(jaxpr: Jaxpr, constants: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *operands], strict=True))
 
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jex_core.Literal) else known[atom]
+        def read(atom: Atom) -> Array:
+            return atom.val if isinstance(atom, jex_core.Literal) else env[atom]
 
         for eqn in jaxpr.eqns:
-            values = [value(a) for a in eqn.invars]
+            values = [read(a) for a in eqn.invars]
             if eqn.primitive.name in ("jit", "pjit", "closed_call"):
                 (inner,) = inner_jaxprs(eqn)
                 results = run(opened(inner), getattr(inner, "consts", ()), values)
             else:
                 results = bound(eqn, values)
-            known.update(zip(eqn.outvars, results, strict=True))
-        return [value(a) for a in jaxpr.outvars]
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(a) for a in jaxpr.outvars]
 
     specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
     return jax.make_jaxpr(lambda *arrays: run(closed.jaxpr, closed.consts, arrays))(*specs)
 
 
 class Contents(NamedTuple):
-    """What is in a jaxpr.
+    """Summary of the equations of a jaxpr.
 
     Attributes:
-      primitives: names of the primitives of its equations, and of those in the programs inside.
-      nested: the numbers of the equations with programs inside.
+      primitives: Names of all primitives, including those of inner programs.
+      nested: Indices of the equations with inner programs.
     """
 
     primitives: frozenset[str]
     nested: tuple[int, ...]
 
 
-_contents: weakref.WeakKeyDictionary[Any, Contents] = weakref.WeakKeyDictionary()
+_contents: weakref.WeakKeyDictionary[Jaxpr, Contents] = weakref.WeakKeyDictionary()
 
 
-def contents(jaxpr: Any) -> Contents:
-    """What is in an open jaxpr; looked for once, as jaxprs do not change."""
-    found = _contents.get(jaxpr)
-    if found is None:
+def contents(jaxpr: Jaxpr) -> Contents:
+    """Return the summary of an open jaxpr, cached because jaxprs are immutable."""
+    summary = _contents.get(jaxpr)
+    if summary is None:
         names, nested = set(), []
         for i, eqn in enumerate(jaxpr.eqns):
             names.add(eqn.primitive.name)
@@ -167,57 +173,50 @@ def contents(jaxpr: Any) -> Contents:
                 nested.append(i)
             for inner in inside:
                 names |= contents(opened(inner)).primitives
-        found = _contents[jaxpr] = Contents(frozenset(names), tuple(nested))
-    return found
+        summary = _contents[jaxpr] = Contents(frozenset(names), tuple(nested))
+    return summary
 
 
 def everywhere(
-    closed: jex_core.ClosedJaxpr,
-    rewrite: Callable[[Any, list[Any]], list[Any]],
-    of: Collection[str] | None = None,
-) -> jex_core.ClosedJaxpr:
-    """A program with other equations, also in the programs inside; the same object when none changed.
+    closed: ClosedJaxpr,
+    rewrite: Callable[[Jaxpr, list[JaxprEqn]], list[JaxprEqn]],
+    primitives: Collection[str] | None = None,
+) -> ClosedJaxpr:
+    """Rewrite all equations of a program; return the same object if none change."""
 
-    Args:
-      closed: a `ClosedJaxpr`.
-      rewrite: gives the equations of an open jaxpr, given those with rewritten programs inside.
-      of: names of primitives without any of which a jaxpr stays as it is; default all are rewritten.
-    """
-
-    def of_jaxpr(jaxpr: Any) -> Any:
-        inside = contents(jaxpr)
-        if of is not None and inside.primitives.isdisjoint(of):
+    def rewrite_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
+        summary = contents(jaxpr)
+        if primitives is not None and summary.primitives.isdisjoint(primitives):
             return jaxpr
         eqns = list(jaxpr.eqns)
-        for i in inside.nested:
-            eqns[i] = of_equation(eqns[i])
-        found = rewrite(jaxpr, eqns)
-        return jaxpr if _same(found, jaxpr.eqns) else jaxpr.replace(eqns=found)
+        for i in summary.nested:
+            eqns[i] = rewrite_equation(eqns[i])
+        changed = rewrite(jaxpr, eqns)
+        return jaxpr if _same(changed, jaxpr.eqns) else jaxpr.replace(eqns=changed)
 
-    def of_item(item: Any) -> Any:
+    def rewrite_item(item: object) -> object:
         if isinstance(item, jex_core.ClosedJaxpr):
-            return everywhere(item, rewrite, of)
-        return of_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
+            return everywhere(item, rewrite, primitives)
+        return rewrite_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
 
-    def like(value: Any, items: list[Any]) -> Any:
+    def rebuild(value: object, items: list[object]) -> object:
         if not isinstance(value, (tuple, list)):
             return items[0]
-        # Tuples with named parts are made of parts.
+        # Named tuples take their fields as separate arguments.
         return getattr(value, "_make", type(value))(items)
 
-    def of_equation(eqn: Any) -> Any:
+    def rewrite_equation(eqn: JaxprEqn) -> JaxprEqn:
         changed = {}
         for name, value in eqn.params.items():
             items = value if isinstance(value, (tuple, list)) else (value,)
-            new = [of_item(item) for item in items]
+            new = [rewrite_item(item) for item in items]
             if not _same(new, items):
-                changed[name] = like(value, new)
+                changed[name] = rebuild(value, new)
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
-    jaxpr = of_jaxpr(closed.jaxpr)
+    jaxpr = rewrite_jaxpr(closed.jaxpr)
     return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two lists hold the same objects."""
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))

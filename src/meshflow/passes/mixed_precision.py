@@ -1,9 +1,9 @@
 """Automatic mixed precision for any JAX function: a rewrite of its jaxpr.
 
-Products and convolutions, and what lies between them, are computed in bfloat16 or float16; what
-needs the range or the digits stays in float32; inputs and results keep their dtypes. `precision_propagation`
-decides which equations run in low precision, `casting` runs the program again with the casts that
-follow. It is TensorFlow's graph rewrite (`auto_mixed_precision`) for jaxprs.
+Products, convolutions and the equations between them are computed in bfloat16 or float16. Equations
+that need the range or precision of float32 remain in float32. Inputs and results keep their dtypes.
+`precision_propagation` decides which equations run in low precision; `casting` runs the program
+with the required casts. It is TensorFlow's graph rewrite (`auto_mixed_precision`) for jaxprs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 from meshflow.passes.casting import run
-from meshflow.passes.jaxprs import inner_jaxprs, opened
+from meshflow.passes.jaxprs import get_aval, inner_jaxprs, opened
 from meshflow.passes.precision_lists import PrecisionLists, checked
 from meshflow.passes.precision_propagation import propagate_precision
 
@@ -29,29 +30,28 @@ _DTYPES = ("bfloat16", "float16")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None = None) -> F:
-    """A function that computes as `fn` does, with products and convolutions in low precision.
+def mixed_precision(fn: F, dtype: DTypeLike = "bfloat16", lists: PrecisionLists | None = None) -> F:
+    """Return a function that computes like `fn`, with products and convolutions in low precision.
 
-    `fn` is any JAX function. The result may be given to `jax.jit`, `jax.grad`, `jax.vmap` and so
-    on, and `fn` may itself be made by them: `mixed_precision(jax.value_and_grad(loss))`. Inputs
+    `fn` is any JAX function. The result can be transformed by `jax.jit`, `jax.grad`, `jax.vmap` and
+    so on, and `fn` may itself be transformed: `mixed_precision(jax.value_and_grad(loss))`. Inputs
     and results keep their dtypes; float32 inputs are cast where low precision needs them. A
-    function without float32 products runs unchanged, with a warning where its products are in float64. Arguments that are no arrays, Python's numbers
-    included, reach `fn` as they are.
+    function without float32 products runs unchanged, with a warning if its products are in float64.
+    Arguments that are not arrays, including Python numbers, are passed to `fn` unchanged.
 
-    Like `jax.grad`, the function is traced in each call; put `jax.jit` around.
+    Like `jax.grad`, the result traces `fn` in each call; wrap it in `jax.jit`.
 
     Args:
-      fn: a function of pytrees of arrays, traceable by JAX.
+      fn: A function of pytrees of arrays that JAX can trace.
       dtype: 'bfloat16' or 'float16'. Gradients in float16 need a loss scale.
-      lists: which primitives run in which precision; default those of this process,
-        `passes.lists`.
+      lists: Precision of each primitive; default: the lists of this process, `passes.lists`.
 
     Returns:
       A function with the signature of `fn`.
 
     Raises:
-      TypeError: when `fn` is not callable, or `lists` is no `PrecisionLists`.
-      ValueError: for another dtype.
+      TypeError: If `fn` is not callable, or `lists` is not a `PrecisionLists`.
+      ValueError: If `dtype` is not 'bfloat16' or 'float16'.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -67,124 +67,120 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
     if not callable(fn):
         raise TypeError(f"mixed_precision takes a function, got {fn!r}.")
     low = low_precision_dtype(dtype)
-    chosen = checked(lists)
-    again = functools.partial(mixed_precision, dtype=low, lists=chosen)
+    checked_lists = checked(lists)
+    rewriter = functools.partial(mixed_precision, dtype=low, lists=checked_lists)
 
     @functools.wraps(fn)
-    def rewritten(*args: Any, **kwargs: Any) -> Any:
+    def compute_mixed(*args: Any, **kwargs: Any) -> Any:
         closed, arrays, tree = traced(fn, args, kwargs)
-        precisions = propagate_precision(closed.jaxpr, chosen)
-        if not precisions.low_precision and _products(closed.jaxpr, chosen) == {"float64"}:
+        precisions = propagate_precision(closed.jaxpr, checked_lists)
+        if not precisions.low_precision and _products(closed.jaxpr, checked_lists) == {"float64"}:
             warnings.warn(
                 f"mixed_precision left {getattr(fn, '__name__', fn)} as it is: it computes in float64, and only "
                 "float32 is computed in low precision. Make its arrays float32 (jnp.float32(x), "
-                "jnp.ones(3, 'float32')), or turn jax_enable_x64 off, which makes JAX's own arrays float64.",
+                "jnp.ones(3, 'float32')), or disable jax_enable_x64, which makes JAX's own arrays float64.",
                 stacklevel=2,
             )
-        results = run(closed, precisions, low, again, arrays)
+        results = run(closed, precisions, low, rewriter, arrays)
         return jax.tree.unflatten(tree, results)
 
-    return rewritten  # type: ignore[return-value]
+    return compute_mixed  # type: ignore[return-value]
 
 
 def traced(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[jex_core.ClosedJaxpr, list[Any], Any]:
-    """The program of a function for some arguments, of which the arrays are its inputs.
+) -> tuple[ClosedJaxpr, list[Array], jax.tree_util.PyTreeDef]:
+    """Trace a function; the arrays among its arguments are the inputs of the program.
 
-    Args:
-      fn: the function.
-      args: its positional arguments, pytrees of arrays, `jax.ShapeDtypeStruct`s and other objects.
-      kwargs: its keyword arguments.
+    Arguments are pytrees of arrays, `jax.ShapeDtypeStruct`s and other objects.
 
     Returns:
-      A `ClosedJaxpr`, the arrays that it reads, and the structure of its results.
+      The program, the arrays that it reads, and the structure of its results.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    # Strings, flags and sizes reach the function as they are, so that Python may look at them.
-    places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    # Strings, flags and sizes remain Python objects, so that Python code may depend on their
+    # values.
+    indices = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
     structure: list[Any] = []
 
     def flat(*arrays: Any) -> list[Any]:
         full = list(leaves)
-        for i, array in zip(places, arrays, strict=True):
+        for i, array in zip(indices, arrays, strict=True):
             full[i] = array
         positional, named = jax.tree.unflatten(tree, full)
         results, out_tree = jax.tree.flatten(fn(*positional, **named))
         structure[:] = [out_tree]
         return results
 
-    arrays = [leaves[i] for i in places]
+    arrays = [leaves[i] for i in indices]
     return jax.make_jaxpr(flat)(*arrays), arrays, structure[0]
 
 
-def _products(jaxpr: Any, lists: PrecisionLists) -> set[str]:
-    """The dtypes of what low precision is for, in a program and in those it calls."""
+def _products(jaxpr: Jaxpr, lists: PrecisionLists) -> set[str]:
+    """Return the dtypes of all results of `allow` primitives, including those of inner programs."""
     found: set[str] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name in lists.allow:
-            found.update(
-                v.aval.dtype.name for v in equation.outvars if v.aval.dtype.name.startswith("float")
-            )
+            names = (get_aval(v).dtype.name for v in equation.outvars)
+            found.update(name for name in names if name.startswith("float"))
         for inner in inner_jaxprs(equation):
             found |= _products(opened(inner), lists)
     return found
 
 
-def _is_array(leaf: Any) -> bool:
-    # NumPy's scalar types have the attributes, too.
+def _is_array(leaf: PyTree) -> bool:
+    # NumPy's scalar types have these attributes, too, but they are not arrays.
     return hasattr(leaf, "dtype") and hasattr(leaf, "shape") and not isinstance(leaf, type)
 
 
 def rewrite(
-    closed: jex_core.ClosedJaxpr, lists: PrecisionLists | None = None, dtype: Any = "bfloat16"
-) -> jex_core.ClosedJaxpr:
-    """The program of `mixed_precision` for a program that is traced already.
+    closed: ClosedJaxpr, lists: PrecisionLists | None = None, dtype: DTypeLike = "bfloat16"
+) -> ClosedJaxpr:
+    """Apply `mixed_precision` to a program that is traced already.
 
     Args:
-      closed: a `ClosedJaxpr`.
-      lists: which primitives run in which precision; default those of this process,
-        `passes.lists`.
+      closed: The program.
+      lists: Precision of each primitive; default: the lists of this process, `passes.lists`.
       dtype: 'bfloat16' or 'float16'.
 
     Returns:
-      A `ClosedJaxpr` with the same inputs and outputs; the same object when nothing changes.
+      A program with the same inputs and outputs; the same object if nothing changes.
 
     Raises:
-      ValueError: for another dtype.
+      ValueError: If `dtype` is not 'bfloat16' or 'float16'.
     """
     low = low_precision_dtype(dtype)
-    chosen = checked(lists)
-    precisions = propagate_precision(closed.jaxpr, chosen)
+    checked_lists = checked(lists)
+    precisions = propagate_precision(closed.jaxpr, checked_lists)
     if not precisions.low_precision:
         return closed
-    again = functools.partial(mixed_precision, dtype=low, lists=chosen)
+    rewriter = functools.partial(mixed_precision, dtype=low, lists=checked_lists)
     specs = [_spec(aval) for aval in closed.in_avals]
-    return jax.make_jaxpr(lambda *xs: run(closed, precisions, low, again, xs))(*specs)
+    return jax.make_jaxpr(lambda *xs: run(closed, precisions, low, rewriter, xs))(*specs)
 
 
-def _spec(aval: Any) -> jax.ShapeDtypeStruct:
+def _spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
     sharding = getattr(aval, "sharding", None)
     # Under a mesh with explicit axes, the sharding is part of the type.
-    known = sharding is not None and not sharding.mesh.empty
+    is_explicit = sharding is not None and not sharding.mesh.empty
     return jax.ShapeDtypeStruct(
         aval.shape,
         aval.dtype,
-        sharding=sharding if known else None,
+        sharding=sharding if is_explicit else None,
         weak_type=getattr(aval, "weak_type", False),
     )
 
 
-def low_precision_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a low precision.
+def low_precision_dtype(dtype: DTypeLike) -> np.dtype:
+    """Return the NumPy dtype of a low precision.
 
     Raises:
-      ValueError: for anything but bfloat16 and float16.
+      ValueError: If `dtype` is not 'bfloat16' or 'float16'.
     """
     try:
-        found = jax.numpy.dtype(getattr(dtype, "dtype", dtype))
+        result = jax.numpy.dtype(getattr(dtype, "dtype", dtype))
     except TypeError:
-        found = None
-    if found is None or found.name not in _DTYPES:
+        result = None
+    if result is None or result.name not in _DTYPES:
         raise ValueError(f"Mixed precision computes in 'bfloat16' or 'float16', got {dtype!r}.")
-    return found
+    return result

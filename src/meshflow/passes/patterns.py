@@ -1,4 +1,4 @@
-"""The equations of a function, found again in a program that they were traced into."""
+"""Pattern matching: the equations of a known function in a program that it was traced into."""
 
 from __future__ import annotations
 
@@ -8,67 +8,69 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshflow.passes.jaxprs import get_aval
 
 __all__ = ["gelu"]
 
 
-def gelu(value: Any, eqns: list[Any], uses: dict[Any, list[int]]) -> Any:
-    """The Gaussian error linear unit of a variable that is read by nothing else.
+def gelu(
+    value: Var, eqns: list[Any], uses: dict[Atom, list[int]]
+) -> tuple[str, list[int], Var] | None:
+    """Find a Gaussian error linear unit of a variable that no other equation reads.
 
     Args:
-      value: a variable.
-      eqns: equations, None for those that are gone.
-      uses: the numbers of the equations that read each variable.
+      value: The variable.
+      eqns: Equations; None for removed ones.
+      uses: Indices of the equations that read each variable.
 
     Returns:
-      The name of the step in `kernels.descriptors`, the numbers of the equations and the result; None where
-      there is none.
+      The name of the step in `kernels.descriptors`, the indices of its equations and its result, or
+      None.
     """
-    if len(uses.get(value, [])) < 2 or value.aval.dtype.name not in (
-        "float32",
-        "bfloat16",
-        "float16",
-    ):
+    dtype = get_aval(value).dtype.name
+    if len(uses.get(value, [])) < 2 or dtype not in ("float32", "bfloat16", "float16"):
         return None
     for name in ("gelu", "gelu_tanh"):
-        body = _gelu(value.aval.shape, value.aval.dtype.name, name == "gelu_tanh")
-        found = _again(body, value, eqns, uses)
-        if found is not None:
-            return name, *found
+        body = _gelu(get_aval(value).shape, dtype, name == "gelu_tanh")
+        match = _again(body, value, eqns, uses)
+        if match is not None:
+            return name, *match
     return None
 
 
 @functools.lru_cache(256)
-def _gelu(shape: tuple[int, ...], dtype: str, approximate: bool) -> Any:
-    """The jaxpr of the function."""
+def _gelu(shape: tuple[int, ...], dtype: str, approximate: bool) -> Jaxpr:
     call = functools.partial(jax.nn.gelu, approximate=approximate)
     return jax.make_jaxpr(call)(jax.ShapeDtypeStruct(shape, np.dtype(dtype))).jaxpr
 
 
-def _again(body: Any, value: Any, eqns: list[Any], uses: dict[Any, list[int]]) -> Any:
-    """The equations that a jaxpr of one operand was traced to, and its result; None where there are none."""
-    known = {body.invars[0]: value}
-    found: list[int] = []
+def _again(
+    body: Jaxpr, value: Var, eqns: list[Any], uses: dict[Atom, list[int]]
+) -> tuple[list[int], Var] | None:
+    """Return the indices and the result of equations that match a one-operand jaxpr, or None."""
+    env: dict[Atom, Any] = {body.invars[0]: value}
+    indices: list[int] = []
 
-    def same(old: Any, new: Any) -> bool:
-        if isinstance(old, jex_core.Literal):
-            return isinstance(new, jex_core.Literal) and old.val == new.val and old.aval == new.aval
-        return not isinstance(new, jex_core.Literal) and known[old] is new
+    def is_same(old: Atom, new: Atom) -> bool:
+        if isinstance(old, Literal):
+            return isinstance(new, Literal) and old.val == new.val and old.aval == new.aval
+        return not isinstance(new, Literal) and env[old] is new
 
-    def fits(old: Any, new: Any) -> bool:
-        alike = new is not None and new.primitive is old.primitive and new.params == old.params
-        return alike and all(map(same, old.invars, new.invars))
+    def matches(old: JaxprEqn, new: JaxprEqn | None) -> bool:
+        if new is None or new.primitive is not old.primitive or new.params != old.params:
+            return False
+        return all(map(is_same, old.invars, new.invars))
 
     for old in body.eqns:
-        first = next(known[v] for v in old.invars if not isinstance(v, jex_core.Literal))
-        readers = (i for i in uses.get(first, []) if i < len(eqns) and i not in found)
-        at = next((i for i in readers if fits(old, eqns[i])), None)
-        if at is None:
+        first = next(env[v] for v in old.invars if not isinstance(v, Literal))
+        readers = (i for i in uses.get(first, []) if i < len(eqns) and i not in indices)
+        index = next((i for i in readers if matches(old, eqns[i])), None)
+        if index is None:
             return None
-        found.append(at)
-        known |= zip(old.outvars, eqns[at].outvars, strict=True)
-    result = known[body.outvars[0]]
-    between = (v for v in known.values() if v is not result)
-    alone = all(set(uses.get(v, [])) <= set(found) for v in between)
-    return (found, result) if alone else None
+        indices.append(index)
+        env |= zip(old.outvars, eqns[index].outvars, strict=True)
+    result = env[body.outvars[0]]
+    intermediates = (v for v in env.values() if v is not result)
+    is_private = all(set(uses.get(v, [])) <= set(indices) for v in intermediates)
+    return (indices, result) if is_private else None

@@ -1,7 +1,7 @@
-"""Which primitives of JAX run in which precision: four lists, as data.
+"""Precision of JAX's primitives, as four lists of names.
 
-They follow the lists of TensorFlow's graph rewrite, told in JAX's primitives. A primitive on no
-list stays in float32.
+The lists follow those of TensorFlow's graph rewrite, translated to JAX's primitives. A primitive on
+no list is computed in float32.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _INFER = """
 """
 _DENY = """
     acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cosh cross_entropy
-    cross_entropy_gradient cross_entropy_tangent cumlogsumexp cumprod cumsum digamma exp exp2 expm1 igamma igammac integer_pow lgamma log log1p log2 polygamma pow psum
-    psum_invariant reduce_prod reduce_sum rsqrt scatter scatter-add scatter-max scatter-min
-    scatter-mul scatter-sub sinh square tan zeta
+    cross_entropy_gradient cross_entropy_tangent cumlogsumexp cumprod cumsum digamma exp exp2
+    expm1 igamma igammac integer_pow lgamma log log1p log2 polygamma pow psum psum_invariant
+    reduce_prod reduce_sum rsqrt scatter scatter-add scatter-max scatter-min scatter-mul
+    scatter-sub sinh square tan zeta
 """
 _CLEAR = """
     abs all_gather all_to_all argmax argmin broadcast_in_dim ceil clamp concatenate
@@ -43,13 +44,13 @@ _CLEAR = """
 
 @dataclasses.dataclass
 class PrecisionLists:
-    """Names of primitives by the precision they run in; sets that may be changed in place.
+    """Names of primitives by the precision in which they run; sets that may be changed in place.
 
     Attributes:
-      allow: always in the low precision: products and convolutions, which gain most.
-      infer: in the low precision between two of those, unless computed from something denied.
-      deny: always in float32: a large range of values, or sums of many.
-      clear: moves or picks values without computing; in the precision of what is around it.
+      allow: Always in low precision: products and convolutions, which benefit most.
+      infer: In low precision between two `allow` primitives, unless computed from a denied value.
+      deny: Always in float32, because of a large range of values or sums of many.
+      clear: Moves or selects values without computing; in the precision of its neighbors.
 
     Example:
       >>> from meshflow import passes
@@ -66,12 +67,12 @@ class PrecisionLists:
     clear: set[str] = dataclasses.field(default_factory=lambda: set(_CLEAR.split()))
 
     def of(self, primitive: str) -> str:
-        """The list that has a primitive: 'allow', 'infer', 'deny', 'clear', or 'other'.
+        """Return the list of a primitive: 'allow', 'infer', 'deny', 'clear', or 'other'.
 
-        A name on several lists counts for the most careful of them.
+        For a name on several lists, the most conservative of them is returned.
 
         Args:
-          primitive: the primitive's name, as a jaxpr shows it.
+          primitive: Name of the primitive, as printed in a jaxpr.
         """
         for name in ("deny", "infer", "clear", "allow"):
             if primitive in getattr(self, name):
@@ -79,13 +80,13 @@ class PrecisionLists:
         return "other"
 
     def replace(self, **lists: Iterable[str]) -> PrecisionLists:
-        """A copy with some of the lists replaced; the others are copied.
+        """Return a copy with some of the lists replaced; the others are copied.
 
         Args:
           **lists: `allow`, `infer`, `deny` or `clear`, each an iterable of names.
 
         Raises:
-          TypeError: for any other name.
+          TypeError: If any other name is passed.
         """
         old: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         unknown = sorted(lists.keys() - old.keys())
@@ -95,41 +96,41 @@ class PrecisionLists:
 
 
 def default_lists() -> PrecisionLists:
-    """A fresh copy of the built-in lists, with what the environment changes.
+    """Return a new copy of the built-in lists, changed according to environment variables.
 
-    The variables TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD and _REMOVE (and INFERLIST,
-    DENYLIST, CLEARLIST) hold names of primitives, separated by commas, to add and to remove.
+    TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD and _REMOVE (and INFERLIST, DENYLIST,
+    CLEARLIST) hold names of primitives, separated by commas, to add and to remove.
     """
-    made = PrecisionLists()
-    for field in dataclasses.fields(made):
+    result = PrecisionLists()
+    for field in dataclasses.fields(result):
         prefix = f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{field.name.upper()}LIST_"
-        names = getattr(made, field.name)
+        names = getattr(result, field.name)
         names |= _words(os.environ.get(f"{prefix}ADD", ""))
         names -= _words(os.environ.get(f"{prefix}REMOVE", ""))
-    return made
+    return result
 
 
 def _words(text: str) -> set[str]:
     return set(text.replace(",", " ").split())
 
 
-# The lists of this process: used wherever no others are given.
+# The lists of this process: the default of every `lists` argument.
 lists = default_lists()
 
 
-def checked(given: PrecisionLists | None) -> PrecisionLists:
-    """The lists to go by: those given, or those of this process.
+def checked(explicit_lists: PrecisionLists | None) -> PrecisionLists:
+    """Return the lists to use: the explicit ones, or those of this process.
 
-    Names that are no primitive of JAX are warned of, as the list then has no effect. They may be
-    primitives of the user's own.
+    Unknown names cause a warning, because the list then has no effect. They may be a user's
+    primitives.
 
     Args:
-      given: lists, or None.
+      explicit_lists: Lists, or None.
 
     Raises:
-      TypeError: when they are no `PrecisionLists`.
+      TypeError: If they are not a `PrecisionLists`.
     """
-    chosen = lists if given is None else given
+    chosen = lists if explicit_lists is None else explicit_lists
     if not isinstance(chosen, PrecisionLists):
         raise TypeError(
             f"lists must be a PrecisionLists, such as passes.default_lists(), got {chosen!r}."
@@ -151,5 +152,5 @@ def checked(given: PrecisionLists | None) -> PrecisionLists:
 def _known_primitives() -> frozenset[str]:
     modules = (jex_primitives, jax.lax)
     found = {v.name for m in modules for k, v in vars(m).items() if k.endswith("_p")}
-    ours = PrecisionLists()
-    return frozenset(found | ours.allow | ours.infer | ours.deny | ours.clear)
+    defaults = PrecisionLists()
+    return frozenset(found | defaults.allow | defaults.infer | defaults.deny | defaults.clear)

@@ -1,65 +1,69 @@
-"""Which equations of a jaxpr run in low precision.
+"""Decision which equations of a jaxpr run in low precision.
 
 The rules are those of TensorFlow's auto_mixed_precision, on the dataflow graph of all equations,
-inner programs included:
+including those of inner programs:
 
-1. `allow` equations on float32 values run in low precision. Without any, nothing does.
-2. `deny` equations are denied, and so is every `infer` or `clear` equation that computes on from
-   a denied one: the softmax, the normalisation or the loss as a whole stays in float32.
-3. Other `infer` and `clear` equations between two in low precision follow them.
-4. A `clear` equation also follows when all it reads is in low precision, or when all that
-   reads it is, and that saves casts or makes them smaller: a reshape takes the precision of its
-   neighbours, a lookup in a large table does not. Neither costs accuracy.
+1. `allow` equations on float32 values run in low precision. Without any, all equations run in
+   float32.
+2. `deny` equations are denied, and so is every `infer` or `clear` equation that uses a result
+   computed by a denied one: a complete softmax, normalization or loss remains in float32.
+3. Other `infer` and `clear` equations between two in low precision run in low precision.
+4. A `clear` equation also runs in low precision if all its operands are in low precision, or all
+   its consumers are, and that saves casts or makes them smaller: a reshape takes the precision of
+   its neighbors, a lookup in a large table does not. Neither costs accuracy.
 
-Nothing is connected through loop carries, inputs and outputs, which keep their dtypes: running
-sums and updated variables stay exact.
+Loop carries, inputs and outputs do not connect equations, and keep their dtypes: running sums and
+updated variables remain exact.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import source_info_util
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal
+from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.precision_lists import PrecisionLists
 from meshflow.passes.sub_jaxprs import INLINED, regions_of
 
 __all__ = ["Node", "Precisions", "is_float32", "propagate_precision"]
 
-# Where an equation is: its index, and for inner programs the path of the enclosing equations.
+# Location of an equation: its index, preceded by the path of the enclosing equation.
 Path = tuple[Any, ...]
 
 
-def is_float32(atom: Any) -> bool:
-    """Whether a variable or literal of a jaxpr is float32."""
+def is_float32(atom: Atom) -> bool:
+    """Check whether a variable or literal of a jaxpr is float32."""
     return isinstance(atom.aval, jax.core.ShapedArray) and atom.aval.dtype == np.float32
 
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One equation that reads or makes float32 values.
+    """One equation that reads or computes float32 values.
 
     Attributes:
-      eqn: the equation.
-      path: where it is.
-      sources: where the code is: of the equation, then of the enclosing ones.
-      kind: its list; 'other' also for a product that is not for low precision.
-      depth: how many programs it is inside of, functions called in place not counted.
-      inputs: the nodes whose float32 results it reads.
-      outputs: the nodes that read its float32 results.
-      open: it reads float32 values that are no node's: inputs, constants, loop carries.
-      pinned: its result is needed in float32, as an output or a loop carry.
-      low_precision: whether it runs in low precision.
-      why: the reason, for people.
+      eqn: The equation.
+      path: Its path.
+      sources: Source locations of the equation and of the enclosing ones, innermost first.
+      kind: Its list; 'other' also for a product that is excluded from low precision.
+      depth: Number of enclosing programs, without inlined calls.
+      inputs: Nodes that compute the float32 values it reads.
+      outputs: Nodes that read its float32 results.
+      has_external_inputs: Whether it reads float32 inputs, constants or loop carries, which no node
+        computes.
+      pinned: Whether its result is needed in float32, as an output or a loop carry.
+      low_precision: Whether it runs in low precision.
+      reason: Why it runs in this precision, for people.
     """
 
-    eqn: Any
+    eqn: JaxprEqn
     path: Path
-    sources: tuple[Any, ...]
+    sources: tuple[source_info_util.SourceInfo, ...]
     kind: str
     depth: int
     inputs: list[Node] = dataclasses.field(default_factory=list)
@@ -71,12 +75,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The primitive's name."""
+        """Return the name of the primitive."""
         return self.eqn.primitive.name
 
     @property
     def follows(self) -> bool:
-        """Whether its precision depends on its neighbours."""
+        """Check whether its precision depends on its neighbors."""
         return self.kind in ("infer", "clear")
 
 
@@ -85,9 +89,9 @@ class Precisions:
     """The precisions of a jaxpr.
 
     Attributes:
-      nodes: all equations on float32 values, in program order.
-      low_precision: paths of those in low precision.
-      regions: paths of the equations with inner programs that have such equations.
+      nodes: All equations on float32 values, in program order.
+      low_precision: Paths of those in low precision.
+      regions: Paths of the equations with inner programs that have such equations.
     """
 
     nodes: list[Node]
@@ -95,18 +99,10 @@ class Precisions:
     regions: set[Path]
 
 
-def propagate_precision(jaxpr: Any, lists: PrecisionLists) -> Precisions:
-    """Decides the precision of every equation.
-
-    Args:
-      jaxpr: an open jaxpr.
-      lists: the lists of primitives.
-
-    Returns:
-      A `Precisions`.
-    """
+def propagate_precision(jaxpr: Jaxpr, lists: PrecisionLists) -> Precisions:
+    """Decide the precision of every equation."""
     graph = _Graph(lists)
-    outer: dict[Any, Any] = {v: (None,) for v in [*jaxpr.constvars, *jaxpr.invars]}
+    outer: dict[Atom, _Producers] = {v: (None,) for v in [*jaxpr.constvars, *jaxpr.invars]}
     graph.pin(graph.walk(jaxpr, outer, ()))
     _propagate(graph.nodes)
     low_precision = {n.path for n in graph.nodes if n.low_precision}
@@ -114,44 +110,51 @@ def propagate_precision(jaxpr: Any, lists: PrecisionLists) -> Precisions:
     return Precisions(graph.nodes, low_precision, regions)
 
 
+# Nodes that may have computed a value; None for an input, constant or loop carry.
+_Producers: TypeAlias = tuple[Node | None, ...]
+
+
 class _Graph:
-    """Builds the nodes; a value is the tuple of nodes that may have made it, None for others."""
+    """Builder of the nodes of a program."""
 
     def __init__(self, lists: PrecisionLists) -> None:
         self.nodes: list[Node] = []
         self._lists = lists
-        self._sources: tuple[Any, ...] = ()
+        self._sources: tuple[source_info_util.SourceInfo, ...] = ()
         self._depth = 0
 
-    def pin(self, values: Iterable[Any]) -> None:
-        for makers in values:
-            for node in makers:
+    def pin(self, values: Iterable[_Producers]) -> None:
+        """Mark the producers of values as needed in float32."""
+        for producers in values:
+            for node in producers:
                 if node is not None:
                     node.pinned = True
 
-    def walk(self, jaxpr: Any, env: dict[Any, Any], path: Path) -> list[Any]:
-        def read(atom: Any) -> Any:
-            return () if isinstance(atom, jex_core.Literal) else env[atom]
+    def walk(self, jaxpr: Jaxpr, env: dict[Atom, _Producers], path: Path) -> list[_Producers]:
+        """Add the nodes of a jaxpr; return the producers of its outputs."""
+
+        def read(atom: Atom) -> _Producers:
+            return () if isinstance(atom, Literal) else env[atom]
 
         for i, eqn in enumerate(jaxpr.eqns):
-            where = (*path, i)
+            eqn_path = (*path, i)
             regions = regions_of(eqn)
             if not regions:
-                makers = self._node(eqn, where, read)
-                env.update({v: makers if is_float32(v) else () for v in eqn.outvars})
+                producers = self._node(eqn, eqn_path, read)
+                env.update({v: producers if is_float32(v) else () for v in eqn.outvars})
                 continue
-            results: list[Any] = [() for _ in eqn.outvars]
+            results: list[_Producers] = [() for _ in eqn.outvars]
             enclosing = self._sources, self._depth
             self._sources = (eqn.source_info, *self._sources)
             self._depth += eqn.primitive.name not in INLINED
             for region in regions:
-                inner = {v: (None,) for v in region.jaxpr.constvars}
+                inner: dict[Atom, _Producers] = {v: (None,) for v in region.jaxpr.constvars}
                 for var, (operand, pinned) in zip(region.jaxpr.invars, region.feeds, strict=True):
                     value = read(eqn.invars[operand])
                     if pinned:
                         self.pin([value])
                     inner[var] = (None,) if pinned else value
-                outs = self.walk(region.jaxpr, inner, (*where, region.key))
+                outs = self.walk(region.jaxpr, inner, (*eqn_path, region.key))
                 for (result, pinned), value in zip(region.results, outs, strict=True):
                     if pinned:
                         self.pin([value])
@@ -162,7 +165,7 @@ class _Graph:
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _node(self, eqn: Any, path: Path, read: Callable[[Any], Any]) -> Any:
+    def _node(self, eqn: JaxprEqn, path: Path, read: Callable[[Atom], _Producers]) -> _Producers:
         reads = [v for v in eqn.invars if is_float32(v)]
         if not reads and not any(is_float32(v) for v in eqn.outvars):
             return ()
@@ -173,30 +176,27 @@ class _Graph:
             if reason:
                 node.kind, node.why = "other", reason
         for atom in reads:
-            for maker in read(atom):
-                if maker is None:
+            for producer in read(atom):
+                if producer is None:
                     node.open = True
-                elif maker not in node.inputs:
-                    node.inputs.append(maker)
-                    maker.outputs.append(node)
+                elif producer not in node.inputs:
+                    node.inputs.append(producer)
+                    producer.outputs.append(node)
         self.nodes.append(node)
         return (node,)
 
 
-def _not_for_low_precision(eqn: Any) -> str:
-    """Why a product is left alone; empty when it is not."""
-    floats = [
-        v.aval.dtype
-        for v in [*eqn.invars, *eqn.outvars]
-        if jax.dtypes.issubdtype(v.aval.dtype, np.inexact)
-    ]
+def _not_for_low_precision(eqn: JaxprEqn) -> str:
+    """Explain why a product is excluded from low precision; empty if it is not."""
+    dtypes = [get_aval(v).dtype for v in [*eqn.invars, *eqn.outvars]]
+    floats = [dtype for dtype in dtypes if jax.dtypes.issubdtype(dtype, np.inexact)]
     if any(d != np.float32 for d in floats):
         return "not all of its operands and results are float32"
     precision = eqn.params.get("precision")
-    asked = precision if isinstance(precision, tuple) else (precision,)
-    if any(p == jax.lax.Precision.HIGHEST for p in asked):
+    requested = precision if isinstance(precision, tuple) else (precision,)
+    if any(p == jax.lax.Precision.HIGHEST for p in requested):
         return "the code asks for precision='highest'"
-    if any(isinstance(p, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm) for p in asked):
+    if any(isinstance(p, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm) for p in requested):
         return "the code chooses the algorithm of the product"
     return ""
 
@@ -227,40 +227,40 @@ def _propagate(nodes: list[Node]) -> None:
 
 
 def _deny(nodes: list[Node]) -> set[Node]:
-    """Denied nodes: those of the list, and what computes on from them."""
+    """Return the `deny` nodes and those that use their results for computations."""
     roots = [n for n in nodes if n.kind == "deny"]
     for node in roots:
         node.why = "always in float32"
-    # Clear nodes count only on the way to something that computes.
+    # Clear nodes count only between a denied node and one that computes.
     computing = [n for n in nodes if n.kind in ("infer", "deny")]
-    leads = _reach(computing, lambda n: n.inputs, lambda n: n.kind == "clear")
-    found = _reach(
+    before_computing = _reach(computing, lambda n: n.inputs, lambda n: n.kind == "clear")
+    reachable = _reach(
         roots,
         lambda n: n.outputs,
-        lambda n: n.kind == "infer" or (n.kind == "clear" and n in leads),
+        lambda n: n.kind == "infer" or (n.kind == "clear" and n in before_computing),
     )
-    for node, root in found.items():
+    for node, root in reachable.items():
         node.why = f"computed from {root.name}, which stays in float32"
-    return {*roots, *found}
+    return {*roots, *reachable}
 
 
 def _reach(
-    roots: list[Node], ways: Callable[[Node], list[Node]], enter: Callable[[Node], bool]
+    roots: list[Node], get_neighbors: Callable[[Node], list[Node]], enter: Callable[[Node], bool]
 ) -> dict[Node, Node]:
-    """Nodes reached from `roots` through nodes that may be entered, each with its root."""
-    found: dict[Node, Node] = {}
+    """Map each node reachable from `roots` through nodes for which `enter` is true to its root."""
+    reachable: dict[Node, Node] = {}
     stack = [(root, root) for root in reversed(roots)]
     while stack:
         node, root = stack.pop()
-        for other in ways(node):
-            if other not in found and enter(other):
-                found[other] = root
-                stack.append((other, root))
-    return found
+        for neighbor in get_neighbors(node):
+            if neighbor not in reachable and enter(neighbor):
+                reachable[neighbor] = root
+                stack.append((neighbor, root))
+    return reachable
 
 
 def _propagate_clear(nodes: list[Node]) -> None:
-    """Lets clear nodes follow whose neighbours on one side are all in low precision, until nothing changes."""
+    """Run clear nodes in low precision if all neighbors on one side do, until nothing changes."""
     stack = [n for n in nodes if not n.low_precision]
     candidates = set(stack)
     while stack:
@@ -278,28 +278,28 @@ def _propagate_clear(nodes: list[Node]) -> None:
 
 
 def _reads_low(node: Node) -> bool:
-    """Whether all that a clear node reads is in low precision, and its being so saves a cast."""
+    """Check whether all inputs of a clear node are in low precision and running it so saves a cast."""
     if not node.inputs or node.open or not all(n.low_precision for n in node.inputs):
         return False
     if not _size(node.eqn.outvars):
         return True
-    # When others need what it reads in float32, that cast is there anyway.
-    needed = any(
+    # If another node needs an input in float32, the cast exists anyway.
+    is_cast = any(
         n.pinned or any(not o.low_precision for o in n.outputs if o is not node)
         for n in node.inputs
     )
-    return not needed and _size(node.eqn.outvars) <= _size(node.eqn.invars)
+    return not is_cast and _size(node.eqn.outvars) <= _size(node.eqn.invars)
 
 
 def _read_low(node: Node) -> bool:
-    """Whether all that reads a clear node is in low precision, and its being so is cheaper."""
+    """Check whether all consumers of a clear node are in low precision and it may follow cheaply."""
     if not node.outputs or node.pinned or not all(n.low_precision for n in node.outputs):
         return False
     return _size(node.eqn.invars) <= _size(node.eqn.outvars)
 
 
-def _size(atoms: list[Any]) -> int:
-    return sum(v.aval.size for v in atoms if is_float32(v))
+def _size(atoms: Iterable[Atom]) -> int:
+    return sum(get_aval(v).size for v in atoms if is_float32(v))
 
 
 def _why_not(node: Node, after: dict[Node, Node], before: dict[Node, Node]) -> str:

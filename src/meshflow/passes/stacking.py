@@ -1,145 +1,140 @@
-"""Equal layers, one after the other, as one loop over their stacked weights.
+"""Loops over stacked weights in place of equal consecutive layers.
 
-Made for layers that are computed again in the backward pass: each is one equation of the program. A loop is compiled
-once for all of them, and nothing of a later turn can be brought forward, such as gathers of weights.
+The pass is meant for layers that are rematerialized in the backward pass: each is one equation of
+the program. A loop is compiled once for all layers, and XLA cannot start work of a later iteration
+early, such as gathers of weights.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from meshflow.passes.jaxprs import bound, users
 
 __all__ = ["Run", "equal_runs", "stacked"]
 
 _UNITS = ("custom_vjp_call", "checkpoint", "remat2")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-# Constants up to this size are compared by value.
+# Bytes up to which constants are compared by value.
 _SMALL = 1 << 12
 
 
 class Run(NamedTuple):
-    """Equations with equal programs of which each takes what the one before gives.
+    """Equations with equal programs, each of which reads results of the previous one.
 
     Attributes:
-      places: their numbers in the program.
-      carried: (result, operand) pairs: which result of one is which operand of the next.
+      indices: Their indices in the program.
+      carried: Pairs (result, operand): a result's index, and the index of the operand of the next
+        equation.
     """
 
     places: list[int]
     carried: list[tuple[int, int]]
 
 
-def stacked(closed: jex_core.ClosedJaxpr, least: int = 4) -> Callable[..., list[Any]]:
-    """A program in which runs of equal layers are loops, as a function of arrays.
+def stacked(closed: ClosedJaxpr, min_layers: int = 4) -> Callable[..., list[Any]]:
+    """Convert runs of equal layers to loops; return the program as a function of arrays.
 
-    Args:
-      closed: the program.
-      least: how many layers a loop must have at least.
-
-    Returns:
-      A function with the program's operands and results.
+    Only runs of at least `min_layers` layers are converted.
     """
     jaxpr = closed.jaxpr
-    runs = equal_runs(jaxpr, least)
+    runs = equal_runs(jaxpr, min_layers)
     if not runs:
         return jex_core.jaxpr_as_fun(closed)
     order = _ordered(jaxpr, runs)
     if order is None:
         return jex_core.jaxpr_as_fun(closed)
-    read_by = users(jaxpr, jaxpr.eqns)
+    consumers = users(jaxpr, jaxpr.eqns)
 
     def program(*operands: Any) -> list[Any]:
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-        known.update(zip(jaxpr.invars, operands, strict=True))
+        env: dict[Atom, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        env.update(zip(jaxpr.invars, operands, strict=True))
 
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jex_core.Literal) else known[atom]
+        def read(atom: Atom) -> Array:
+            return atom.val if isinstance(atom, Literal) else env[atom]
 
         for step in order:
             if isinstance(step, Run):
-                _loop([jaxpr.eqns[i] for i in step.places], step, read_by, known, value)
+                _loop([jaxpr.eqns[i] for i in step.places], step, consumers, env, read)
                 continue
             eqn = jaxpr.eqns[step]
-            known.update(zip(eqn.outvars, bound(eqn, [value(v) for v in eqn.invars]), strict=True))
-        return [value(v) for v in jaxpr.outvars]
+            env.update(zip(eqn.outvars, bound(eqn, [read(v) for v in eqn.invars]), strict=True))
+        return [read(v) for v in jaxpr.outvars]
 
     return program
 
 
-def equal_runs(jaxpr: Any, least: int = 4) -> list[Run]:
-    """The runs of equal equations in a program.
-
-    Args:
-      jaxpr: the program.
-      least: how many equations a run must have at least.
-    """
+def equal_runs(jaxpr: Jaxpr, min_length: int = 4) -> list[Run]:
+    """Find the runs of equal equations in a program."""
     keys = {i: _key(eqn) for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name in _UNITS}
-    found: list[Run] = []
-    taken: set[int] = set()
+    runs: list[Run] = []
+    covered: set[int] = set()
     for first in keys:
-        if first in taken:
+        if first in covered:
             continue
         run = _longest(jaxpr.eqns, keys, first)
-        if len(run.places) >= least:
-            found.append(run)
-            taken.update(run.places)
-    return found
+        if len(run.places) >= min_length:
+            runs.append(run)
+            covered.update(run.places)
+    return runs
 
 
-def _longest(eqns: Sequence[Any], keys: dict[int, Any], first: int) -> Run:
+def _longest(eqns: Sequence[JaxprEqn], keys: dict[int, Hashable], first: int) -> Run:
     run = Run([first], [])
-    # What depends on the run otherwise than along it, which none of its operands may.
-    after: set[Any] = set()
+    # Values that depend on the run by other ways than its carried values; its operands may not be
+    # among them.
+    after: set[Atom] = set()
     for i in range(first + 1, len(eqns)):
         last = eqns[run.places[-1]]
-        inputs = [v for v in eqns[i].invars if not isinstance(v, jex_core.Literal)]
+        inputs = [v for v in eqns[i].invars if not isinstance(v, Literal)]
+        computed = {v for index in run.places for v in eqns[index].outvars}
         if i in keys and keys[i] == keys[first]:
-            along = _links(last, eqns[i])
-            others = {v for k, v in enumerate(eqns[i].invars) if k not in {at for _, at in along}}
-            free = not any(v in after for v in others if not isinstance(v, jex_core.Literal))
-            given = {v for place in run.places for v in eqns[place].outvars}
-            alone = not any(v in given for v in others if not isinstance(v, jex_core.Literal))
-            same = not run.carried or along == run.carried
-            if along and same and free and alone and _stack(eqns, [*run.places, i], along):
-                run = Run([*run.places, i], along)
+            links = _links(last, eqns[i])
+            others = {v for k, v in enumerate(eqns[i].invars) if k not in {k for _, k in links}}
+            is_free = not any(
+                v in after or v in computed for v in others if not isinstance(v, Literal)
+            )
+            is_same = not run.carried or links == run.carried
+            if links and is_same and is_free and _stack(eqns, [*run.places, i], links):
+                run = Run([*run.places, i], links)
                 continue
-        given = {v for place in run.places for v in eqns[place].outvars}
-        if any(v in after or v in given for v in inputs):
+        if any(v in after or v in computed for v in inputs):
             after.update(eqns[i].outvars)
     return run
 
 
-def _links(eqn: Any, following: Any) -> list[tuple[int, int]]:
-    """Which results of an equation are which operands of another."""
-    places = {v: k for k, v in enumerate(eqn.outvars)}
+def _links(eqn: JaxprEqn, next_eqn: JaxprEqn) -> list[tuple[int, int]]:
+    """Return (result, operand) index pairs of the values that `next_eqn` reads from `eqn`."""
+    positions = {v: k for k, v in enumerate(eqn.outvars)}
     return [
-        (places[v], k)
-        for k, v in enumerate(following.invars)
-        if not isinstance(v, jex_core.Literal) and v in places
+        (positions[v], k)
+        for k, v in enumerate(next_eqn.invars)
+        if not isinstance(v, Literal) and v in positions
     ]
 
 
-def _stack(eqns: Sequence[Any], places: list[int], carried: list[tuple[int, int]]) -> bool:
-    """Whether operands that are not carried are the same, or arrays that can be stacked; and carried ones alike."""
-    fixed = {at for _, at in carried}
-    for k in range(len(eqns[places[0]].invars)):
-        column = [eqns[i].invars[k] for i in places]
-        literal = [isinstance(v, jex_core.Literal) for v in column]
-        if any(literal) and (k in fixed or not all(literal) or len({str(v) for v in column}) > 1):
+def _stack(eqns: Sequence[JaxprEqn], indices: list[int], carried: list[tuple[int, int]]) -> bool:
+    """Check whether carried operands keep their type, and all others are equal or can be stacked."""
+    carried_operands = {operand for _, operand in carried}
+    for k in range(len(eqns[indices[0]].invars)):
+        column = [eqns[i].invars[k] for i in indices]
+        is_literal = [isinstance(v, Literal) for v in column]
+        is_constant = all(is_literal) and len({str(v) for v in column}) == 1
+        if any(is_literal) and (k in carried_operands or not is_constant):
             return False
-    first = eqns[places[0]]
-    return all(first.invars[at].aval == first.outvars[out].aval for out, at in carried)
+    first = eqns[indices[0]]
+    return all(first.invars[k].aval == first.outvars[out].aval for out, k in carried)
 
 
-def _key(eqn: Any) -> Any:
-    """What two equations have in common that compute the same of operands of the same shapes."""
+def _key(eqn: JaxprEqn) -> Hashable:
+    """Return a key that is equal for equations with equal programs, constants and operand shapes."""
     program = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
     text = _ADDRESS.sub("", str(program))
     constants = [_identity(c) for c in getattr(program, "consts", ())]
@@ -148,84 +143,84 @@ def _key(eqn: Any) -> Any:
     return eqn.primitive.name, text, tuple(constants), tuple(shapes), id(policy)
 
 
-def _identity(constant: Any) -> Any:
+def _identity(constant: Array) -> Hashable:
     if isinstance(constant, (np.ndarray, np.generic)) and constant.nbytes <= _SMALL:
         return constant.shape, str(constant.dtype), constant.tobytes()
     return id(constant)
 
 
-def _ordered(jaxpr: Any, runs: list[Run]) -> list[Any] | None:
-    """Numbers of equations and runs, each behind what it needs; None where two runs need each other."""
-    of = {i: run for run in runs for i in run.places}
-    makes = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
+def _ordered(jaxpr: Jaxpr, runs: list[Run]) -> list[Any] | None:
+    """Sort indices of equations and runs topologically; return None if two runs form a cycle."""
+    run_by_index = {i: run for run in runs for i in run.places}
+    producers = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     order: list[Any] = []
     done: set[int] = set()
-    begun: set[int] = set()
+    started: set[int] = set()
 
-    def needs(places: Sequence[int]) -> set[int]:
-        wanted = {
-            makes[v]
-            for i in places
+    def find_pending(indices: Sequence[int]) -> set[int]:
+        needed = {
+            producers[v]
+            for i in indices
             for v in jaxpr.eqns[i].invars
-            if not isinstance(v, jex_core.Literal) and v in makes
+            if not isinstance(v, Literal) and v in producers
         }
-        return wanted - set(places) - done
+        return needed - set(indices) - done
 
     def visit(i: int) -> bool:
         if i in done:
             return True
-        places = of[i].places if i in of else [i]
-        if i in begun:
+        indices = run_by_index[i].places if i in run_by_index else [i]
+        if i in started:
             return False
-        begun.update(places)
-        if not all(visit(before) for before in sorted(needs(places))):
+        started.update(indices)
+        if not all(visit(j) for j in sorted(find_pending(indices))):
             return False
-        done.update(places)
-        order.append(of.get(i, i))
+        done.update(indices)
+        order.append(run_by_index.get(i, i))
         return True
 
     return order if all(visit(i) for i in range(len(jaxpr.eqns))) else None
 
 
 def _loop(
-    eqns: list[Any],
+    eqns: list[JaxprEqn],
     run: Run,
-    read_by: dict[Any, list[int]],
-    known: dict[Any, Any],
-    value: Callable[[Any], Any],
+    consumers: dict[Atom, list[int]],
+    env: dict[Atom, Any],
+    read: Callable[[Atom], Array],
 ) -> None:
-    """Runs the equations of a run as one loop; what others read of them becomes known."""
+    """Run the equations of a run as one loop and add the results that others read to `env`."""
     first = eqns[0]
-    carried_at = {at: n for n, (_, at) in enumerate(run.carried)}
+    carry_index = {operand: n for n, (_, operand) in enumerate(run.carried)}
     columns = [[eqn.invars[k] for eqn in eqns] for k in range(len(first.invars))]
-    own = [
+    stacked = [
         k
         for k, column in enumerate(columns)
-        if k not in carried_at
+        if k not in carry_index
         and any(v is not column[0] for v in column)
-        and not isinstance(column[0], jex_core.Literal)
+        and not isinstance(column[0], Literal)
     ]
     fixed = {
-        k: value(column[0])
+        k: read(column[0])
         for k, column in enumerate(columns)
-        if k not in carried_at and k not in own
+        if k not in carry_index and k not in stacked
     }
     inside = set(run.places)
-    wanted = [
+    read_results = [
         k
         for k in range(len(first.outvars))
-        if any(set(read_by.get(eqn.outvars[k], ())) - inside for eqn in eqns)
+        if any(set(consumers.get(eqn.outvars[k], ())) - inside for eqn in eqns)
     ]
 
-    def turn(carry: list[Any], rows: list[Any]) -> Any:
-        operands = {**fixed, **dict(zip(own, rows, strict=True))}
-        operands |= {at: carry[n] for at, n in carried_at.items()}
+    def step(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
+        operands = {**fixed, **dict(zip(stacked, rows, strict=True))}
+        operands |= {operand: carry[n] for operand, n in carry_index.items()}
         results = bound(first, [operands[k] for k in range(len(columns))])
-        return [results[out] for out, _ in run.carried], [results[k] for k in wanted]
+        return [results[out] for out, _ in run.carried], [results[k] for k in read_results]
 
-    start = [value(first.invars[at]) for _, at in run.carried]
-    stacks = [jax.numpy.stack([value(v) for v in columns[k]]) for k in own]
-    _, rows = jax.lax.scan(turn, start, stacks)
-    for k, row in zip(wanted, rows, strict=True):
+    start = [read(first.invars[operand]) for _, operand in run.carried]
+    stacks = [jax.numpy.stack([read(v) for v in columns[k]]) for k in stacked]
+    _, rows = jax.lax.scan(step, start, stacks)
+    for k, row in zip(read_results, rows, strict=True):
         for n, eqn in enumerate(eqns):
-            known[eqn.outvars[k]] = row[n]
+            env[eqn.outvars[k]] = row[n]

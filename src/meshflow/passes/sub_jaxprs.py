@@ -1,20 +1,23 @@
-"""Equations that contain programs: what flows into and out of the programs inside.
+"""Equations that contain programs: the values that enter and leave the inner programs.
 
-One description serves every pass: a `Region` says which operand of the equation each input of
-the inner jaxpr comes from, and which result of the equation each inner output becomes. A
-*pinned* place must keep its dtype: the carry of a loop, whose input and output are one type.
+A `Region` has, for each input of an inner jaxpr, the operand of the equation that provides it, and
+for each inner output the result that it becomes. A *pinned* value must keep its dtype: the carry of
+a loop has the same type as input and output.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
+from meshflow.environment.types import Jaxpr, JaxprEqn
+from meshflow.passes.jaxprs import AnyJaxpr
 
 __all__ = ["INLINED", "Region", "regions_of"]
 
-# Calls whose body runs as part of the caller.
+# Calls that run their program as part of the caller.
 INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
 _CALLS = INLINED | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "shard_map"}
 
@@ -24,22 +27,22 @@ class Region:
     """A program inside an equation.
 
     Attributes:
-      key: tells apart the programs of one equation.
-      jaxpr: the inner jaxpr, without its constants.
-      consts: values of the inner jaxpr's constants.
-      feeds: for each inner input, (operand index, pinned).
-      results: for each inner output, (result index or None, pinned).
+      key: Distinguishes the programs of one equation.
+      jaxpr: The inner jaxpr, open.
+      consts: Values of the inner jaxpr's constants.
+      feeds: For each inner input, (operand index, pinned).
+      results: For each inner output, (result index or None, pinned).
     """
 
-    key: Any
-    jaxpr: Any
+    key: Hashable
+    jaxpr: Jaxpr
     consts: list[Any]
     feeds: list[tuple[int, bool]]
     results: list[tuple[int | None, bool]]
 
 
-def regions_of(eqn: Any) -> list[Region]:
-    """The programs inside an equation, in order; empty for ordinary equations and unknown ones."""
+def regions_of(eqn: JaxprEqn) -> list[Region]:
+    """Return the programs inside an equation, in order; empty for ordinary and unknown equations."""
     name, params = eqn.primitive.name, eqn.params
     if name in _CALLS:
         body = params.get("jaxpr", params.get("call_jaxpr"))
@@ -70,7 +73,7 @@ def regions_of(eqn: Any) -> list[Region]:
     return []
 
 
-def _region(key: Any, body: Any, feeds: list[Any], results: list[Any]) -> Region:
+def _region(key: Hashable, body: AnyJaxpr, feeds: list[Any], results: list[Any]) -> Region:
     if isinstance(body, jex_core.ClosedJaxpr):
         return Region(key, body.jaxpr, list(body.consts), feeds, results)
     return Region(key, body, [], feeds, results)

@@ -1,61 +1,56 @@
-"""Products take in the transpositions around them.
+"""Absorption of transpositions into the products around them.
 
-The gradient of a product's operand is a product and a transposition of its result. Where the
-operands change places instead, nothing is left to transpose, or whole rows are: a program that
-reads an array across its rows, as an optimizer's update then does, takes ten times as long on a CPU.
+The gradient of a product's operand is a product followed by a transposition. Exchanging the
+operands makes the transposition unnecessary, or leaves one that moves complete rows. A consumer
+that reads an array across its rows, as an optimizer's update would, takes ten times as long on a
+CPU.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
-from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import everywhere, makers, users
+from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshflow.passes.jaxprs import everywhere, get_aval, makers, users
 
 __all__ = ["eliminate_transposes"]
 
 
-def eliminate_transposes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """The program with fewer transpositions; the same object when there is nothing to do.
-
-    Args:
-      closed: a `ClosedJaxpr`.
-    """
+def eliminate_transposes(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Absorb transpositions into products; return the same object if there are none."""
     return everywhere(closed, _eliminated, ("dot_general",))
 
 
-def _eliminated(jaxpr: Any, eqns: list[Any]) -> list[Any]:
-    """The equations of one jaxpr with fewer transpositions."""
-    made, uses = makers(eqns), users(jaxpr, eqns)
-    found: list[Any] = list(eqns)
+def _eliminated(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
+    producers, consumers = makers(eqns), users(jaxpr, eqns)
+    result: list[Any] = list(eqns)
     for i, eqn in enumerate(eqns):
         if eqn.primitive.name != "dot_general" or eqn.params.get("out_sharding") is not None:
             continue
-        product = found[i] = _read_before(eqn, made)
-        readers = uses.get(product.outvars[0], [])
-        after = found[readers[0]] if len(readers) == 1 and readers[0] < len(eqns) else None
-        if after is not None and after.primitive.name == "transpose":
-            found[i], found[readers[0]] = _swapped(product, after)
-            made[after.outvars[0]] = found[readers[0]] or found[i]
-    found = [eqn for eqn in found if eqn is not None]
-    read = users(jaxpr, found)
-    return [e for e in found if e.primitive.name != "transpose" or e.outvars[0] in read]
+        product = result[i] = _read_before(eqn, producers)
+        indices = consumers.get(product.outvars[0], [])
+        consumer = result[indices[0]] if len(indices) == 1 and indices[0] < len(eqns) else None
+        if consumer is not None and consumer.primitive.name == "transpose":
+            result[i], result[indices[0]] = _swapped(product, consumer)
+            producers[consumer.outvars[0]] = result[indices[0]] or result[i]
+    result = [eqn for eqn in result if eqn is not None]
+    read = users(jaxpr, result)
+    return [e for e in result if e.primitive.name != "transpose" or e.outvars[0] in read]
 
 
-def _read_before(product: Any, made: dict[Any, Any]) -> Any:
-    """A product that reads its operands as they were before a transposition, where it can."""
+def _read_before(product: JaxprEqn, producers: dict[Atom, JaxprEqn]) -> JaxprEqn:
+    """Make a product read its operands before they are transposed, where possible."""
     operands = list(product.invars)
     sums, batches = (list(parts) for parts in product.params["dimension_numbers"])
     for side, operand in enumerate(operands):
-        maker = None if isinstance(operand, jex_core.Literal) else made.get(operand)
-        if maker is None or maker.primitive.name != "transpose":
+        producer = None if isinstance(operand, Literal) else producers.get(operand)
+        if producer is None or producer.primitive.name != "transpose":
             continue
-        order = maker.params["permutation"]
-        taken = {*sums[side], *batches[side]}
-        free = [order[axis] for axis in range(len(order)) if axis not in taken]
-        # The result has the free dimensions in their order.
-        if free == sorted(free) and not isinstance(maker.invars[0], jex_core.Literal):
-            operands[side] = maker.invars[0]
+        order = producer.params["permutation"]
+        used = {*sums[side], *batches[side]}
+        free = [order[axis] for axis in range(len(order)) if axis not in used]
+        # The result contains the free dimensions in their order, so the transposition must not
+        # reorder them.
+        if free == sorted(free) and not isinstance(producer.invars[0], Literal):
+            operands[side] = producer.invars[0]
             sums[side] = tuple(order[axis] for axis in sums[side])
             batches[side] = tuple(order[axis] for axis in batches[side])
     if operands == list(product.invars):
@@ -64,38 +59,36 @@ def _read_before(product: Any, made: dict[Any, Any]) -> Any:
     return product.replace(invars=operands, params={**product.params, "dimension_numbers": numbers})
 
 
-def _swapped(product: Any, after: Any) -> tuple[Any, Any]:
-    """A product with its operands in the other order, and what is left of a transposition.
-
-    Args:
-      product: the equation.
-      after: the transposition, the only one to read the product.
+def _swapped(product: JaxprEqn, transpose: JaxprEqn) -> tuple[JaxprEqn, JaxprEqn | None]:
+    """Exchange the operands of a product, and shorten the transposition of its result.
 
     Returns:
-      Two equations, the second None where nothing is left; the two as they were where a row of the
-      product is a row of the transposed result.
+      Two equations, the second None if it is unnecessary. Both are unchanged if rows of the product
+      are rows of the transposed result.
     """
     (left_sums, right_sums), (left_batch, right_batch) = product.params["dimension_numbers"]
     batch = len(left_batch)
-    lefts = product.invars[0].aval.ndim - batch - len(left_sums)
-    rights = product.invars[1].aval.ndim - batch - len(right_sums)
-    order = after.params["permutation"]
+    lefts = get_aval(product.invars[0]).ndim - batch - len(left_sums)
+    rights = get_aval(product.invars[1]).ndim - batch - len(right_sums)
+    order = transpose.params["permutation"]
     if not lefts or not rights or order[-1] != batch + lefts - 1:
-        return product, after
-    places = [
+        return product, transpose
+    permutation = [
         *range(batch),
         *range(batch + rights, batch + rights + lefts),
         *range(batch, batch + rights),
     ]
-    rest = tuple(places[axis] for axis in order)
-    old, result = product.outvars[0], after.outvars[0]
-    left = None
+    rest = tuple(permutation[axis] for axis in order)
+    old, result = product.outvars[0], transpose.outvars[0]
+    remaining = None
     if rest != tuple(range(len(rest))):
-        shape = [0] * len(places)
-        for axis, place in enumerate(places):
-            shape[place] = old.aval.shape[axis]
-        result = jex_core.Var(old.aval.update(shape=tuple(shape)))
-        left = after.replace(invars=[result], params={**after.params, "permutation": rest})
+        shape = [0] * len(permutation)
+        for axis, position in enumerate(permutation):
+            shape[position] = get_aval(old).shape[axis]
+        result = Var(get_aval(old).update(shape=tuple(shape)))
+        remaining = transpose.replace(
+            invars=[result], params={**transpose.params, "permutation": rest}
+        )
     precision = product.params["precision"]
     if isinstance(precision, tuple):
         precision = precision[::-1]
@@ -105,4 +98,4 @@ def _swapped(product: Any, after: Any) -> tuple[Any, Any]:
         outvars=[result],
         params={**product.params, "dimension_numbers": numbers, "precision": precision},
     )
-    return swapped, left
+    return swapped, remaining

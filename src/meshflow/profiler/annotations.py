@@ -1,4 +1,4 @@
-"""Names for what a program does, which profiles show."""
+"""User annotations of a program, shown in profiles."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ __all__ = ["Trace"]
 
 
 class Trace:
-    """Names what happens inside a `with` block in the profile that is being taken.
+    """Annotates a `with` block in the profile that is being recorded.
 
-    With `step_num` and `_r=1` the block counts as a training step, by which profiles divide the time;
-    `next(iterator)` belongs inside, so that waiting for input is seen. Without a profile it costs
-    less than a microsecond. In a traced function it names the tracing, which happens once.
+    With `step_num` and `_r=1` the block is a training step; the time in a profile is broken down by
+    steps. Put `next(iterator)` inside, so that time spent waiting for input is included. Without a
+    profile it takes less than a microsecond. In a traced function it annotates the tracing, which
+    happens once.
 
     Args:
-      name: the name.
-      **kwargs: numbers and texts that are shown with it.
+      name: Name of the annotation.
+      **kwargs: Numbers and strings that are shown with it.
 
     Example:
       >>> import meshflow as tf
@@ -38,7 +39,7 @@ class Trace:
         return self
 
     def set_metadata(self, **kwargs: Any) -> None:
-        """Adds numbers and texts that are only known inside the block."""
+        """Add numbers and strings that are known only inside the block."""
         self._annotation.set_metadata(**kwargs)
 
     def __exit__(

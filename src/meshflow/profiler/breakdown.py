@@ -1,10 +1,10 @@
-"""Where the time of each step of a worker went: parts that sum to the step.
+"""Breakdown of the time of each step of a worker into parts that sum to the step.
 
-At every moment a worker counts as doing one thing, the first of this order that is under way: its device
-computes; its device takes part in a collective; the host compiles, waits for input, exchanges variables with
-servers, writes a checkpoint, runs a callback; the host only waits for a device that does nothing, which is idle.
-What is left is the host's Python. So what overlaps with computation costs nothing here, as it costs nothing there.
-Of a worker with several devices it is the mean of them.
+At every moment a worker is in one state, the first of this list that applies: its device computes;
+its device takes part in a collective; the host compiles, waits for input, exchanges variables with
+parameter servers, writes a checkpoint, runs a callback; the host waits for an idle device. The rest
+is Python on the host. Work that overlaps with computation is therefore not counted, as it does not
+make the step longer. For a worker with several devices, the parts are means over them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshflow.profiler.traces import Device, Spans, Step, Trace, outermost
 
 __all__ = ["HOST_PARTS", "Breakdown", "break_down"]
 
-# Parts that the host takes, in the order in which they count.
+# Parts that the host takes, in the order of their precedence.
 _HOST = ("compile", "input", "communication", "checkpoint", "callback", "waiting")
 HOST_PARTS = ("python", "callback", "checkpoint")
 SERVERS = "parameter servers"
@@ -26,13 +26,14 @@ SERVERS = "parameter servers"
 
 @dataclass
 class Breakdown:
-    """The steps of a worker, and the parts of each.
+    """The steps of a worker and their parts.
 
     Attributes:
-      steps: names and numbers.
-      starts: nanoseconds of the trace's clock, one a step.
-      walls: nanoseconds, one a step.
-      parts: nanoseconds by part, one a step: 'compute', 'python', 'idle', ..., 'comm:' and the collective.
+      steps: Names and numbers.
+      starts: Start of each step, nanoseconds of the trace's clock.
+      walls: Duration of each step, nanoseconds.
+      parts: Nanoseconds of each step by part: 'compute', 'python', 'idle', ..., 'comm:' and the
+        collective.
     """
 
     steps: list[tuple[str, int]]
@@ -42,64 +43,69 @@ class Breakdown:
 
 
 def break_down(trace: Trace) -> Breakdown:
-    """The steps of a trace; where none were named, calls of the function that is called most are taken for them."""
+    """Break down the steps of a trace; without annotated steps, the calls of its main function."""
     steps = trace.steps or _calls_as_steps(trace)
     steps, starts, ends = _bounds(trace, steps)
     edges = np.stack([starts, ends]).reshape(2, -1)
     devices = list(trace.devices.values()) or [Device()]
     parts: dict[str, np.ndarray] = {}
     for device in devices:
-        for name, taken in _exclusive(device, trace.host, edges).items():
-            parts[name] = parts.get(name, 0.0) + taken / len(devices)
+        for name, nanoseconds in _exclusive(device, trace.host, edges).items():
+            parts[name] = parts.get(name, 0.0) + nanoseconds / len(devices)
     walls = ends - starts
     parts["python"] = np.maximum(walls - sum(parts.values()), 0.0) if len(walls) else walls
     return Breakdown([(s.name, s.number) for s in steps], starts, walls, _worth_showing(parts))
 
 
 def _worth_showing(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    kept = ("compute", "input", "python", "idle")
-    return {name: taken for name, taken in parts.items() if name in kept or taken.any()}
+    always_shown = ("compute", "input", "python", "idle")
+    return {
+        name: nanoseconds
+        for name, nanoseconds in parts.items()
+        if name in always_shown or nanoseconds.any()
+    }
 
 
 def _calls_as_steps(trace: Trace) -> list[Step]:
-    found = max(
+    longest = max(
         trace.calls.items(), key=lambda c: sum(end - start for start, end in c[1]), default=None
     )
-    if found is None:
+    if longest is None:
         return []
-    name, spans = found
+    name, spans = longest
     return [Step(name, number, *span) for number, span in enumerate(outermost(spans))]
 
 
 def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray, np.ndarray]:
-    """Each step from the end of the one before it, so that its input and callbacks are its own.
+    """Return non-nested steps with their start and end times.
 
-    A step ends when the devices have done what it began: the host runs ahead of them. Steps inside of others, as
-    a loop of its own within `fit` may name them, are left out.
+    A step starts at the end of the previous one, so that it includes its input and callbacks. It
+    ends when the devices have finished its work, because the host runs ahead of them. Steps inside
+    of others, as of a custom loop within `fit`, are dropped.
     """
-    kept: list[Step] = []
+    outer: list[Step] = []
     for step in sorted(steps, key=lambda s: (s.start, -s.end)):
-        if not kept or step.start >= kept[-1].end:
-            kept.append(step)
-    if not kept:
+        if not outer or step.start >= outer[-1].end:
+            outer.append(step)
+    if not outer:
         return [], np.zeros(0), np.zeros(0)
-    ends = np.array([s.end for s in kept], float)
-    first = np.array([s.start for s in kept], float)
-    for began, done in _executions(trace):
-        number = int(np.searchsorted(first, began, "right")) - 1
-        if number >= 0 and began <= kept[number].end:
-            ends[number] = max(ends[number], done)
+    ends = np.array([s.end for s in outer], float)
+    first = np.array([s.start for s in outer], float)
+    for call_start, device_end in _executions(trace):
+        index = int(np.searchsorted(first, call_start, "right")) - 1
+        if index >= 0 and call_start <= outer[index].end:
+            ends[index] = max(ends[index], device_end)
     ends = np.maximum.accumulate(ends)
-    return kept, np.concatenate([first[:1], ends[:-1]]), ends
+    return outer, np.concatenate([first[:1], ends[:-1]]), ends
 
 
 def called(program: str) -> str:
-    """The function of a program, as its calls are named."""
+    """Return the function of a program, as its calls are named."""
     return program.partition("(")[0].removeprefix("jit_")
 
 
 def _executions(trace: Trace) -> list[tuple[float, float]]:
-    """When the program that takes most of the devices' time was called, and when they had done it."""
+    """Return the call times of the program with the longest device time, and the ends of its runs."""
     totals: dict[str, float] = {}
     runs: dict[tuple[str, int], list[float]] = {}
     for device in trace.devices.values():
@@ -111,13 +117,13 @@ def _executions(trace: Trace) -> list[tuple[float, float]]:
                 continue
             module = modules[op]
             totals[module] = totals.get(module, 0.0) + end - start
-            known = runs.setdefault((module, run), [start, end])
-            known[0], known[1] = min(known[0], start), max(known[1], end)
+            bounds = runs.setdefault((module, run), [start, end])
+            bounds[0], bounds[1] = min(bounds[0], start), max(bounds[1], end)
     if not totals:
         return []
     longest = max(totals, key=lambda m: totals[m])
     calls = outermost(trace.calls.get(called(longest), []))
-    # Those before the first call were begun before the trace.
+    # Runs before the first call were started before the trace.
     spans = sorted(
         span for (m, _), span in runs.items() if m == longest and calls and span[0] >= calls[0][0]
     )
@@ -125,14 +131,14 @@ def _executions(trace: Trace) -> list[tuple[float, float]]:
 
 
 def _exclusive(device: Device, host: dict[str, Spans], edges: np.ndarray) -> dict[str, np.ndarray]:
-    """For each part the time within each step that no earlier part takes."""
+    """Return for each part the time within each step that no earlier part takes."""
     starts, ends = np.array(device.starts, float), np.array(device.ends, float)
     kinds = np.array(device.kinds, str)
     layers: list[tuple[str, Spans]] = []
     for kind in sorted(set(device.kinds)):
-        chosen = kinds == kind
+        mask = kinds == kind
         name = f"comm:{kind}" if kind else "compute"
-        layers.append((name, Spans(starts[chosen], ends[chosen])))
+        layers.append((name, Spans(starts[mask], ends[mask])))
     names = {"waiting": "idle", "communication": f"comm:{SERVERS}"}
     layers += [(names.get(kind, kind), host[kind]) for kind in _HOST if kind in host]
     parts: dict[str, np.ndarray] = {"compute": np.zeros(edges.shape[1])}
@@ -142,15 +148,15 @@ def _exclusive(device: Device, host: dict[str, Spans], edges: np.ndarray) -> dic
             np.concatenate([covered.starts, spans.starts]),
             np.concatenate([covered.ends, spans.ends]),
         )
-        reached = _measure(covered, edges)
-        taken = (reached - before)[1] - (reached - before)[0]
-        parts[name] = parts.get(name, 0.0) + np.maximum(taken, 0.0)
-        before = reached
+        after = _measure(covered, edges)
+        nanoseconds = (after - before)[1] - (after - before)[0]
+        parts[name] = parts.get(name, 0.0) + np.maximum(nanoseconds, 0.0)
+        before = after
     return parts
 
 
 def merged(starts: np.ndarray, ends: np.ndarray) -> Spans:
-    """The union of intervals, as intervals that do not meet.
+    """Return the union of intervals as disjoint intervals.
 
     Example:
       >>> merged(np.array([0.0, 5.0, 1.0]), np.array([2.0, 6.0, 3.0]))
@@ -166,7 +172,7 @@ def merged(starts: np.ndarray, ends: np.ndarray) -> Spans:
 
 
 def _measure(spans: Spans, times: np.ndarray) -> np.ndarray:
-    """How much of the intervals lies before each time."""
+    """Return the total length of the intervals before each time."""
     if not len(spans.starts):
         return np.zeros(times.shape)
     lengths = np.concatenate([[0.0], np.cumsum(spans.ends - spans.starts)])

@@ -1,4 +1,4 @@
-"""`tf.profiler.experimental.client`: profiles of other processes, which run a profiler's server."""
+"""`tf.profiler.experimental.client`: profiles of other processes that run a profiler server."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from meshflow.core.runtime.errors import (
     OpError,
     UnavailableError,
 )
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import is_remote, remote, text
 from meshflow.files.replacing import replacing
@@ -24,14 +25,14 @@ from meshflow.profiler.sessions import ProfilerOptions
 __all__ = ["monitor", "trace"]
 
 _log = logging.getLogger("meshflow")
-# Seconds until workers begin, so that all have been asked by then.
+# Seconds until the workers start to record, so that all have received the request by then.
 _AHEAD = 0.3
-# Seconds for a trace to be written and to come; it may be large.
+# Seconds for writing and transferring a trace, which may be large.
 _PATIENCE = 120.0
 
 
 class _Answer(NamedTuple):
-    """What became of a worker: its files, or why there are none."""
+    """The files of a worker, or the reason why there are none."""
 
     files: dict[str, bytes]
     empty: bool = False
@@ -40,40 +41,40 @@ class _Answer(NamedTuple):
 
 
 def _addresses(service_addr: str) -> list[str]:
-    found = [a.strip().removeprefix("grpc://") for a in service_addr.split(",")]
-    if not all(":" in a for a in found):
+    addresses = [a.strip().removeprefix("grpc://") for a in service_addr.split(",")]
+    if not all(":" in a for a in addresses):
         raise InvalidArgumentError(
-            f"service_addr must be 'host:port' or several with commas between, got {service_addr!r}."
+            f"service_addr must be 'host:port', or several separated by commas, got {service_addr!r}."
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def trace(
     service_addr: str,
-    logdir: Any,
+    logdir: StrPath,
     duration_ms: int,
     worker_list: str = "",
     num_tracing_attempts: int = 3,
     options: ProfilerOptions | None = None,
 ) -> None:
-    """Takes a profile of one or several processes at once for a time, and waits for it.
+    """Record a profile of one or several processes at once, and wait for it.
 
-    The traces of all lie in one folder then, with a page that shows them beside each other. When some of the
-    processes do not answer, what the others recorded is there before the error that names them.
+    All traces are written to one folder, with a page that shows them together. If some of the
+    processes do not answer, the traces of the others are written before the error is raised.
 
     Args:
-      service_addr: where their servers listen, as 'grpc://10.0.0.2:6009,grpc://10.0.0.3:6009'.
-      logdir: a folder that this process can write to, here or in a store.
-      duration_ms: how many milliseconds to record.
-      worker_list: accepted.
-      num_tracing_attempts: how often to try when nothing happened in that time.
-      options: what to record; default `ProfilerOptions()`.
+      service_addr: Addresses of the servers, such as 'grpc://10.0.0.2:6009,grpc://10.0.0.3:6009'.
+      logdir: Folder that this process can write to, local or in an object store.
+      duration_ms: Milliseconds to record.
+      worker_list: Ignored, for compatibility.
+      num_tracing_attempts: Number of attempts if nothing happened while recording.
+      options: Options of the tracers; default: `ProfilerOptions()`.
 
     Raises:
-      InvalidArgumentError: when `duration_ms` is not positive, or an address is none.
-      AlreadyExistsError: when a profile of every process is being taken already.
-      UnavailableError: when a process does not answer, or nothing was recorded.
-      ImportError: when grpcio (extra `profiler`) is not installed.
+      InvalidArgumentError: If `duration_ms` is not positive, or an address is invalid.
+      AlreadyExistsError: If a profile of every process is being taken already.
+      UnavailableError: If a process does not answer, or nothing was recorded.
+      ImportError: If grpcio (extra `profiler`) is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -87,17 +88,17 @@ def trace(
 
 def take(
     service_addr: str,
-    logdir: Any,
+    logdir: StrPath,
     duration_ms: int,
     attempts: int = 3,
     options: ProfilerOptions | None = None,
 ) -> str:
-    """As `trace`; returns the path of the page."""
+    """Record a profile as `trace` does; return the path of the page."""
     if duration_ms <= 0:
         raise InvalidArgumentError(f"duration_ms must be greater than zero, got {duration_ms}.")
     addresses, logdir = _addresses(service_addr), text(logdir)
     grpc()
-    remote(logdir)  # what is missing for a store is said before the work, not after it
+    remote(logdir)  # Report a missing package for the store before recording, not afterwards.
     base = gfile.join(logdir, PROFILES)
     gfile.makedirs(base)
     for _ in range(max(attempts, 1)):
@@ -114,8 +115,8 @@ def _ask(
     addresses: list[str], base: str, session: str, duration_ms: int, options: ProfilerOptions
 ) -> dict[str, _Answer]:
     library = grpc()
-    begin = time.time_ns() + int((_AHEAD + (options.delay_ms or 0) / 1000) * 1e9)
-    patience = _AHEAD + (options.delay_ms or 0) / 1000 + duration_ms / 1000 + _PATIENCE
+    start = time.time_ns() + int((_AHEAD + (options.delay_ms or 0) / 1000) * 1e9)
+    timeout = _AHEAD + (options.delay_ms or 0) / 1000 + duration_ms / 1000 + _PATIENCE
     channels, calls = [], {}
     try:
         for address in addresses:
@@ -128,15 +129,16 @@ def _ask(
                 options.host_tracer_level,
                 options.python_tracer_level,
                 options.device_tracer_level,
-                begin if len(addresses) > 1 or options.delay_ms else 0,
-                # Servers of other libraries write by themselves, when they see this folder.
+                start if len(addresses) > 1 or options.delay_ms else 0,
+                # Servers of other libraries write the files themselves if they can access this
+                # folder.
                 "" if is_remote(base) else os.path.abspath(base),
                 session,
                 _stem(address),
                 True,
             )
-            ask = channel.unary_unary(f"/{SERVICE}/Profile")
-            calls[address] = ask.future(request.packed(), timeout=patience)
+            send = channel.unary_unary(f"/{SERVICE}/Profile")
+            calls[address] = send.future(request.packed(), timeout=timeout)
         return {address: _answer(call) for address, call in calls.items()}
     finally:
         for channel in channels:
@@ -148,10 +150,10 @@ def _answer(call: Any) -> _Answer:
     try:
         response = ProfileResponse.unpacked(call.result())
     except library.RpcError as error:
-        busy = error.code() is library.StatusCode.ALREADY_EXISTS or "session active" in (
+        is_busy = error.code() is library.StatusCode.ALREADY_EXISTS or "session active" in (
             error.details() or ""
         )
-        return _Answer({}, problem=error.details() or str(error.code()), busy=busy)
+        return _Answer({}, problem=error.details() or str(error.code()), busy=is_busy)
     except OpError as error:
         return _Answer({}, problem=str(error))
     return _Answer(response.files, response.empty)
@@ -162,56 +164,56 @@ def _stem(address: str) -> str:
 
 
 def _keep(answers: dict[str, _Answer], folder: str) -> str:
-    """Writes what came, and the page; says what did not."""
+    """Write the received files and the page; raise an error for the processes that failed."""
     failed = {a: answer for a, answer in answers.items() if answer.problem}
-    kept = [a for a, answer in answers.items() if not answer.problem and not answer.empty]
-    if kept:
+    succeeded = [a for a, answer in answers.items() if not answer.problem and not answer.empty]
+    if succeeded:
         gfile.makedirs(folder)
-    for address in kept:
+    for address in succeeded:
         files = dict(answers[address].files)
         name = files.pop("worker", b"").decode().replace(" ", "_")
         for ending, content in files.items():
             stem = f"{_stem(address)}_{name}" if name else _stem(address)
             with replacing(gfile.join(folder, stem + ending), "wb") as file:
                 file.write(content)
-    if kept and failed:
+    if succeeded and failed:
         reasons = {address: answer.problem for address, answer in failed.items()}
         with replacing(gfile.join(folder, MISSING), "w") as file:
             file.write(json.dumps(reasons))
-    path = write_page(folder) if kept else ""
-    said = "; ".join(f"{address}: {answer.problem}" for address, answer in failed.items())
+    path = write_page(folder) if succeeded else ""
+    problems = "; ".join(f"{address}: {answer.problem}" for address, answer in failed.items())
     if failed and all(answer.busy for answer in answers.values()):
-        raise AlreadyExistsError(f"Another profile is being taken: {said}")
+        raise AlreadyExistsError(f"Another profile is being taken: {problems}")
     if failed:
-        saved = f" What {', '.join(kept)} recorded is in {folder}." if kept else ""
+        hint = f" The recording of {', '.join(succeeded)} is in {folder}." if succeeded else ""
         raise UnavailableError(
-            f"tf.profiler.experimental.client.trace did not reach {said}. Does every process call "
-            f"tf.profiler.experimental.server.start(port), on all networks if it is another machine?{saved}"
+            f"tf.profiler.experimental.client.trace did not reach {problems}. Does every process call "
+            f"tf.profiler.experimental.server.start(port), on all networks if it is another machine?{hint}"
         )
-    if not kept:
+    if not succeeded:
         raise UnavailableError(
-            f"tf.profiler.experimental.client.trace: nothing happened in {', '.join(answers)} in that time. Record "
-            "while the program trains, or for longer."
+            f"tf.profiler.experimental.client.trace: nothing happened in {', '.join(answers)} while recording. "
+            "Record while the program trains, or for longer."
         )
-    _log.info("Open %s to see where the time goes.", path)
+    _log.info("Open %s to see the profile.", path)
     return path
 
 
 def monitor(service_addr: str, duration_ms: int, level: int = 1) -> str:
-    """Watches processes for a time without recording.
+    """Monitor processes for a time without recording.
 
     Args:
-      service_addr: where their profiler's servers listen.
-      duration_ms: how many milliseconds to watch.
-      level: how much to say: 2 names devices and programs too.
+      service_addr: Addresses of the profiler servers.
+      duration_ms: Milliseconds to monitor.
+      level: Level of detail; 2 includes devices and programs.
 
     Returns:
-      A text about how busy each is, and its memory.
+      A text with the load and memory of each process.
 
     Raises:
-      InvalidArgumentError: when `duration_ms` is not positive, or an address is none.
-      UnavailableError: when one of them does not answer.
-      ImportError: when grpcio (extra `profiler`) is not installed.
+      InvalidArgumentError: If `duration_ms` is not positive, or an address is invalid.
+      UnavailableError: If a process does not answer.
+      ImportError: If grpcio (extra `profiler`) is not installed.
     """
     if duration_ms <= 0:
         raise InvalidArgumentError(f"duration_ms must be greater than zero, got {duration_ms}.")
@@ -219,14 +221,14 @@ def monitor(service_addr: str, duration_ms: int, level: int = 1) -> str:
     request = pack([(1, duration_ms), (2, level), (3, 1)])
     texts: list[str] = []
     channels: list[Any] = []
-    asked: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
     try:
         for address in _addresses(service_addr):
             channels.append(library.insecure_channel(address))
-            ask = channels[-1].unary_unary(f"/{SERVICE}/Monitor")
-            asked[address] = ask.future(request, timeout=duration_ms / 1000 + 10)
-        for address in asked:
-            texts.append(unpack(asked[address].result()).get(1, [b""])[0].decode())
+            send = channels[-1].unary_unary(f"/{SERVICE}/Monitor")
+            calls[address] = send.future(request, timeout=duration_ms / 1000 + 10)
+        for address in calls:
+            texts.append(unpack(calls[address].result()).get(1, [b""])[0].decode())
     except library.RpcError as error:
         raise UnavailableError(
             f"tf.profiler.experimental.client.monitor of {address}: {error.details()}"

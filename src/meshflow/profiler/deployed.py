@@ -1,4 +1,7 @@
-"""Profiles of deployed models, operator by operator: .tflite by LiteRT, .onnx by ONNX Runtime, saved models by XLA."""
+"""Profiles of deployed models by operator.
+
+LiteRT runs .tflite files, ONNX Runtime .onnx files, and XLA saved models.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,10 +23,11 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.environment import extras
+from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.profiler import deployed_page
 from meshflow.profiler.description import describe
 from meshflow.profiler.litert import profiled as by_litert
-from meshflow.profiler.operators import Operator
+from meshflow.profiler.operators import Operator, measure_seconds
 from meshflow.profiler.report import instruction_of
 from meshflow.saved_model.loading import (
     TENSORRT_FILE,
@@ -34,24 +38,26 @@ from meshflow.saved_model.loading import (
 
 __all__ = ["DeployedProfile", "profile_model"]
 
-# Nanoseconds of an operation's runs, by its program and name.
+# Nanoseconds of the runs of each operation, by program and name.
 _Times = dict[tuple[str, str], list[float]]
+_N = TypeVar("_N", int, float)
 
 
 @dataclasses.dataclass
 class DeployedProfile:
-    """Where the time of a deployed model goes.
+    """Profile of a deployed model.
 
     Attributes:
-      file: the model.
-      runtime: who ran it.
-      batch: how many rows each call had.
-      runs: how many calls the times are means of.
-      load_seconds: for loading it.
-      first_seconds: of the first call, which may compile.
-      seconds: of a call afterwards.
-      operators: by time, the longest first; those inside loops count in the loop's time, too.
-      note: what is missing, or empty.
+      file: Path of the model.
+      runtime: Runtime that ran it.
+      batch: Number of rows of each call.
+      runs: Number of calls over which times are averaged.
+      load_seconds: Seconds to load it.
+      first_seconds: Seconds of the first call, which may include compilation.
+      seconds: Mean seconds of a later call.
+      operators: Operators, the slowest first; those inside loops are also counted in the loop's
+        time.
+      note: Missing information, or empty.
     """
 
     file: str
@@ -65,23 +71,28 @@ class DeployedProfile:
     note: str = ""
 
     def by_kind(self) -> list[Operator]:
-        """The operators of each kind together."""
+        """Return the sums of the operators of each kind."""
         kinds: dict[str, Operator] = {}
-        for o in self.operators:
-            old = kinds.get(o.kind)
-            if old is None:
-                kinds[o.kind] = dataclasses.replace(o, name=o.kind)
+        for operator in self.operators:
+            total = kinds.get(operator.kind)
+            if total is None:
+                kinds[operator.kind] = dataclasses.replace(operator, name=operator.kind)
                 continue
-            kinds[o.kind] = Operator(
-                o.kind, o.kind, old.calls + o.calls, old.seconds + o.seconds, _sum(old.first_seconds, o.first_seconds), _sum(old.bytes, o.bytes)
-            )  # fmt: skip
+            kinds[operator.kind] = Operator(
+                operator.kind,
+                operator.kind,
+                total.calls + operator.calls,
+                total.seconds + operator.seconds,
+                _sum(total.first_seconds, operator.first_seconds),
+                _sum(total.bytes, operator.bytes),
+            )
         return sorted(kinds.values(), key=lambda o: -o.seconds)
 
-    def write_page(self, path: Any) -> str:
-        """Writes a page that draws time, memory and calls of the operators: one HTML file that needs no network.
+    def write_page(self, path: StrPath) -> str:
+        """Write an HTML page with time, memory and calls of the operators, which needs no network.
 
         Args:
-          path: the file, here or in a store.
+          path: Path of the file, local or in an object store.
 
         Returns:
           The path.
@@ -103,29 +114,29 @@ class DeployedProfile:
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
 
-def _sum(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else one + other
+def _sum(a: _N | None, b: _N | None) -> _N | None:
+    return b if a is None else a if b is None else a + b
 
 
 def profile_model(
-    model: Any, inputs: Mapping[str, Any] | None = None, runs: int = 50, batch: int = 1
+    model: StrPath, inputs: Mapping[str, ArrayLike] | None = None, runs: int = 50, batch: int = 1
 ) -> DeployedProfile:
-    """Runs a deployed model many times, and tells the time of its operators.
+    """Run a deployed model many times and measure the time of its operators.
 
     Args:
-      model: a .tflite or .onnx file, or the folder of a saved model.
-      inputs: arrays by the names of inputs; default zeros.
-      runs: how often it is run after the first call.
-      batch: rows of zeros, where the model leaves their number open.
+      model: Path of a .tflite or .onnx file, or the folder of a saved model.
+      inputs: Arrays by the names of inputs; default: zeros.
+      runs: Number of calls after the first one.
+      batch: Number of rows of the zeros, where the model does not specify it.
 
     Returns:
-      A `DeployedProfile`; its text is a table.
+      A `DeployedProfile`; `str` formats it as a table.
 
     Raises:
-      NotFoundError: when there is nothing of that name.
-      InvalidArgumentError: for what is none of these, or inputs that it does not have.
-      DataLossError: for a damaged file.
-      ImportError: without the extra that runs it.
+      NotFoundError: If the path does not exist.
+      InvalidArgumentError: If the path is not such a model, or inputs have other names.
+      DataLossError: If the file is damaged.
+      ImportError: If the package that runs the model is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -139,13 +150,13 @@ def profile_model(
         raise InvalidArgumentError(f"runs must be at least 1, got {runs}.")
     if not Path(path).exists():
         raise NotFoundError(f"{path}: there is no such file or folder.")
-    known = Path(path).suffix in (".tflite", ".onnx") and Path(path).is_file()
-    if Path(path).suffix == ".tflite" and known:
+    is_file = Path(path).suffix in (".tflite", ".onnx") and Path(path).is_file()
+    if Path(path).suffix == ".tflite" and is_file:
         load_seconds, first, seconds, operators, note = by_litert(path, inputs, runs, batch)
         return DeployedProfile(
             path, "LiteRT", batch, runs, load_seconds, first, seconds, operators, note
         )
-    if known:
+    if is_file:
         return _by_onnx_runtime(path, inputs, runs, batch)
     if (Path(path) / TENSORRT_FILE).is_file():
         return _by_onnx_runtime(os.fspath(Path(path) / TENSORRT_MODEL), inputs, runs, batch)
@@ -157,7 +168,7 @@ def profile_model(
 
 
 def _feed(specs: Mapping[str, tuple[Any, Any]], inputs: Mapping[str, Any] | None, batch: int) -> dict[str, Any]:  # fmt: skip
-    """Arrays by name: those given, or zeros."""
+    """Return arrays by name: the explicit inputs, or zeros."""
     if inputs is not None and set(inputs) != set(specs):
         raise InvalidArgumentError(f"The model takes {sorted(specs)}, got {sorted(inputs)}.")
     if inputs is not None:
@@ -166,19 +177,12 @@ def _feed(specs: Mapping[str, tuple[Any, Any]], inputs: Mapping[str, Any] | None
     return {n: np.zeros(sizes[n], dtype) for n, (_, dtype) in specs.items()}
 
 
-def _timed(run: Any, count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        run()
-    return (time.perf_counter() - start) / count
-
-
 _PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
 _NUMPY = {"float": "float32", "double": "float64"}
 
 
 def _session(runtime: Any, path: str, prefix: str = "") -> Any:
-    """A session of a file; it records its nodes into a file whose name begins with the prefix."""
+    """Create a session of a file; with a prefix, it records its nodes to a file with this prefix."""
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     options.enable_profiling = bool(prefix)
@@ -186,46 +190,47 @@ def _session(runtime: Any, path: str, prefix: str = "") -> Any:
     providers = [p for p in _PROVIDERS if p in runtime.get_available_providers()]
     try:
         return runtime.InferenceSession(path, options, providers=providers)
-    except Exception as error:  # of ONNX Runtime's own classes
-        raise DataLossError(f"{path} is no .onnx file, or a damaged one: {error}") from error
+    except Exception as error:  # ONNX Runtime's exceptions have no public base class.
+        raise DataLossError(f"{path} is not an .onnx file, or is damaged: {error}") from error
 
 
 def _by_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
     runtime = extras.load("onnxruntime", "onnx", "Running ONNX files needs the package onnxruntime")
     start = time.perf_counter()
     session = _session(runtime, path)
-    loading = time.perf_counter() - start
+    load_seconds = time.perf_counter() - start
     kinds = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
     specs = {i.name: (i.shape, _NUMPY.get(kinds[i.name], kinds[i.name])) for i in session.get_inputs()}  # fmt: skip
     feed = _feed(specs, inputs, batch)
-    # Recording nodes takes longer than small ones do, so whole calls are timed without.
-    first = _timed(lambda: session.run(None, feed), 1)
-    seconds = _timed(lambda: session.run(None, feed), runs)
+    # Recording small nodes takes longer than running them, so total times are measured without
+    # recording.
+    first = measure_seconds(lambda: session.run(None, feed), 1)
+    seconds = measure_seconds(lambda: session.run(None, feed), runs)
     with tempfile.TemporaryDirectory() as folder:
         recorded = _session(runtime, path, str(Path(folder) / "nodes"))
         for _ in range(runs + 1):
             recorded.run(None, feed)
-        written = Path(recorded.end_profiling()).read_text("utf-8", errors="replace")
-        events = json.loads(written)
-    found: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+        text = Path(recorded.end_profiling()).read_text("utf-8", errors="replace")
+        events = json.loads(text)
+    calls_by_name: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            found[event["name"].removesuffix("_kernel_time")].append(event)
+            calls_by_name[event["name"].removesuffix("_kernel_time")].append(event)
     operators = []
-    for name, calls in found.items():
-        each = max(len(calls) // (runs + 1), 1)
-        later = calls[each:] or calls
-        about = later[0]["args"]
+    for name, calls in calls_by_name.items():
+        calls_per_run = max(len(calls) // (runs + 1), 1)
+        later = calls[calls_per_run:] or calls
+        arguments = later[0]["args"]
         operators.append(
             Operator(
-                name, about.get("op_name", name), len(later) / runs,
-                sum(e["dur"] for e in later) / runs / 1e6, sum(e["dur"] for e in calls[:each]) / 1e6,
-                int(about.get("output_size", 0)),
+                name, arguments.get("op_name", name), len(later) / runs,
+                sum(e["dur"] for e in later) / runs / 1e6, sum(e["dur"] for e in calls[:calls_per_run]) / 1e6,
+                int(arguments.get("output_size", 0)),
             )
         )  # fmt: skip
     operators.sort(key=lambda o: -o.seconds)
-    by = session.get_providers()[0].removesuffix("ExecutionProvider")
-    return DeployedProfile(path, f"ONNX Runtime ({by})", batch, runs, loading, first, seconds, operators)  # fmt: skip
+    provider = session.get_providers()[0].removesuffix("ExecutionProvider")
+    return DeployedProfile(path, f"ONNX Runtime ({provider})", batch, runs, load_seconds, first, seconds, operators)  # fmt: skip
 
 
 def _by_xla(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
@@ -235,34 +240,36 @@ def _by_xla(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
         raise InvalidArgumentError(f"{path} has no signature that could be run.")
     name = "serving_default" if "serving_default" in signatures else min(signatures)
     function = signatures[name]
-    loading = time.perf_counter() - start
-    given = function.structured_input_signature[1]
-    specs = {n: (s.shape.as_list(), s.dtype.dtype) for n, s in given.items()}
+    load_seconds = time.perf_counter() - start
+    signature = function.structured_input_signature[1]
+    specs = {n: (s.shape.as_list(), s.dtype.dtype) for n, s in signature.items()}
     feed = {n: convert_to_tensor(a) for n, a in _feed(specs, inputs, batch).items()}
 
     def run() -> None:
         jax.block_until_ready([t._value for t in function(**feed).values()])
 
-    first, begun = _traced(run, 1)
-    seconds = _timed(run, runs)
-    _, later = _traced(run, runs)
-    operators = _of_xla(later, begun, runs)
+    first, first_times = _traced(run, 1)
+    seconds = measure_seconds(run, runs)
+    _, later_times = _traced(run, runs)
+    operators = _of_xla(later_times, first_times, runs)
     device = jax.devices()[0].device_kind
-    return DeployedProfile(path, f"XLA ({device})", batch, runs, loading, first, seconds, operators)
+    return DeployedProfile(
+        path, f"XLA ({device})", batch, runs, load_seconds, first, seconds, operators
+    )
 
 
-def _traced(run: Any, runs: int) -> tuple[float, _Times]:
-    """Seconds of a call, and nanoseconds of each of XLA's operations, by program and name."""
+def _traced(run: Callable[[], object], runs: int) -> tuple[float, _Times]:
+    """Return the mean seconds of a call, and the times of XLA's operations."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
         with _alone(), jax.profiler.trace(folder, profiler_options=options):
-            seconds = _timed(run, runs)
+            seconds = measure_seconds(run, runs)
         return seconds, _of_trace(folder)
 
 
 @contextlib.contextmanager
-def _alone() -> Any:
+def _alone() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -270,29 +277,29 @@ def _alone() -> Any:
 
 
 def _of_trace(folder: str) -> _Times:
-    found: _Times = collections.defaultdict(list)
+    times: _Times = collections.defaultdict(list)
     for file in glob.glob(f"{folder}/**/*.xplane.pb", recursive=True):
         for plane in jax.profiler.ProfileData.from_file(file).planes:
             for line in plane.lines:
                 for event in line.events:
-                    about = dict(event.stats)
-                    if "hlo_op" in about:
-                        program = f"{about.get('hlo_module', '')}({about.get('program_id', 0)})"
-                        found[program, str(about["hlo_op"])].append(event.duration_ns)
-    return found
+                    stats = dict(event.stats)
+                    if "hlo_op" in stats:
+                        program = f"{stats.get('hlo_module', '')}({stats.get('program_id', 0)})"
+                        times[program, str(stats["hlo_op"])].append(event.duration_ns)
+    return times
 
 
-def _of_xla(later: _Times, begun: _Times, runs: int) -> list[Operator]:
-    """Operations with what their programs say of them: what they compute, for which layer, and of how many bytes."""
+def _of_xla(later_times: _Times, first_times: _Times, runs: int) -> list[Operator]:
+    """Return the operators with the operation, layer and bytes from their programs."""
     programs = describe()["programs"]
     operators = []
-    for (program, name), times in later.items():
-        known = instruction_of(programs, program, name)
-        first, layer = begun.get((program, name)), known.get("layer", "")
+    for (program, name), times in later_times.items():
+        instruction = instruction_of(programs, program, name)
+        first_ns, layer = first_times.get((program, name)), instruction.get("layer", "")
         operators.append(
             Operator(
-                f"{layer}: {name}" if layer else name, known.get("what") or name.split(".")[0], len(times) / runs,
-                sum(times) / runs / 1e9, sum(first) / 1e9 if first else None, known.get("bytes"),
+                f"{layer}: {name}" if layer else name, instruction.get("what") or name.split(".")[0], len(times) / runs,
+                sum(times) / runs / 1e9, sum(first_ns) / 1e9 if first_ns else None, instruction.get("bytes"),
             )
         )  # fmt: skip
     return sorted(operators, key=lambda o: -o.seconds)

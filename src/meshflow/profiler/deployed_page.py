@@ -1,4 +1,4 @@
-"""The page of a deployed model's profile: time, memory and calls of each operator."""
+"""HTML page of a deployed model's profile: time, memory and calls of each operator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from meshflow._version import __version__
+from meshflow.environment.types import StrPath
 from meshflow.files.replacing import replacing
 from meshflow.profiler.description import FORMAT
 from meshflow.profiler.filling import filled
@@ -15,7 +16,7 @@ __all__ = ["page", "write_page"]
 
 
 def page(profile: Any) -> str:
-    """The page of a `DeployedProfile` as HTML."""
+    """Return the page of a `DeployedProfile` as HTML."""
     name = os.path.basename(profile.file.rstrip("/")) or profile.file
     data = {
         "format": FORMAT,
@@ -50,16 +51,8 @@ def _micro(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
-def write_page(profile: Any, path: Any) -> str:
-    """Writes the page of a `DeployedProfile`.
-
-    Args:
-      profile: the profile.
-      path: the file, here or in a store.
-
-    Returns:
-      The path.
-    """
+def write_page(profile: Any, path: StrPath) -> str:
+    """Write the page of a `DeployedProfile`, locally or to an object store; return the path."""
     path = os.fspath(path)
     with replacing(path, "w") as file:
         file.write(page(profile))

@@ -1,7 +1,7 @@
-"""What a process says of itself beside its trace: who it is, its devices, programs and memory.
+"""Description of a process in a profile: its name, devices, programs and memory.
 
-A trace of XLA names instructions of programs; what they are for (layers, bytes, collectives) only the process
-knows that compiled them. It writes that into a file beside the trace.
+XLA's traces contain only names of instructions. Their layers, bytes and collectives are known only
+to the process that compiled the programs, which writes them to a file next to the trace.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from meshflow.profiler.programs import instructions
 
 __all__ = ["FORMAT", "SUFFIX", "MemorySamples", "describe", "worker_name"]
 
-# Of the files that are written here, which another version may not know how to read.
+# Version of the format of these files; other versions of Meshflow may not be able to read it.
 FORMAT = 1
 SUFFIX = ".meshflow.json"
-# Floating-point operations per second and device that makers promise: (bfloat16 or float16, float32 or TF32).
+# Peak floating-point operations per second and device according to the vendor: (bfloat16 or
+# float16, float32 or TF32).
 _PEAKS = {
     "TPU v2": (23e12, 23e12),
     "TPU v3": (61e12, 61e12),
@@ -49,16 +50,18 @@ _PEAKS = {
 }
 
 
-# The task of a process that has no TF_CONFIG.
+# Name of this process if it has no TF_CONFIG.
 given_name = ""
-# Tables of numbers that parts of this process tell of themselves, by title: each gives names and values.
+# Tables of metrics that parts of this process report, by title; each function returns names and
+# values.
 tables: dict[str, Callable[[], Mapping[str, float]]] = {}
-# What tells what a training step sends by theory: "exchanges", fields of `Exchange`s, or "why" there are none.
+# Returns the expected traffic of a training step: "exchanges", fields of `Exchange`s, or "why"
+# there are none.
 theory: Callable[[], Mapping[str, Any]] | None = None
 
 
 def worker_name() -> str:
-    """This process's task in its cluster, such as 'worker 1'; '' when it is alone."""
+    """Return the name of this process in its cluster, such as 'worker 1'; '' for a single process."""
     if given_name:
         return given_name
     try:
@@ -67,16 +70,13 @@ def worker_name() -> str:
         task = {}
     if task:
         return f"{task.get('type', 'worker')} {task.get('index', 0)}"
-    # A process that never asked for devices, as a server of parameters, is not to begin with it here.
+    # A process that has not used devices, such as a parameter server, should not initialize them
+    # here.
     return f"worker {jax.process_index()}" if backend_started() and jax.process_count() > 1 else ""
 
 
 def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
-    """This process, for its file beside a trace.
-
-    Args:
-      memory: what was sampled while the trace was taken.
-    """
+    """Return the description of this process for the file next to its trace."""
     programs: dict[str, dict[str, Any]] = {}
     mesh: dict[str, int] = {}
     devices: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
         devices = [_device(d) for d in jax.local_devices()]
         sizes = mesh or {"devices": jax.device_count()}
         for executable in jax.local_devices()[0].client.live_executables():
-            # Some devices do not tell what they run.
+            # Some devices do not provide the text of their programs.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 for module in executable.hlo_modules():
                     programs[_named(module)] = instructions(module.to_string(), sizes)
@@ -105,25 +105,25 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
 
 
 def _named(module: Any) -> str:
-    """A program's name with the number by which traces tell programs of one name apart."""
-    # The fifth field of XLA's message; left out when it is 0.
-    numbers = (
+    """Return a program's name with the id that distinguishes programs of the same name in traces."""
+    # The id is the fifth field of XLA's message, omitted if it is 0.
+    ids = (
         value
         for field, value in fields(module.as_serialized_hlo_module_proto())
         if field == 5 and isinstance(value, int)
     )
-    return f"{module.name}({next(numbers, 0)})"
+    return f"{module.name}({next(ids, 0)})"
 
 
 def _mesh() -> dict[str, int]:
-    """Dimensions of the mesh that arrays lie on, the largest one."""
+    """Return the dimensions of the largest mesh on which arrays are placed."""
     shardings = (a.sharding for a in jax.live_arrays())
     meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
     largest = max(meshes, key=lambda m: m.size, default=None)
     return {str(n): int(s) for n, s in largest.shape.items()} if largest is not None else {}
 
 
-def _device(device: Any) -> dict[str, Any]:
+def _device(device: jax.Device) -> dict[str, Any]:
     stats = device.memory_stats() if device.platform != "cpu" else None
     peak = (
         cpu_peak() / max(len(jax.local_devices()), 1) if device.platform == "cpu" else _peak(device)
@@ -137,8 +137,8 @@ def _device(device: Any) -> dict[str, Any]:
     }
 
 
-def _peak(device: Any) -> float:
-    """Operations per second in 16 bits that the maker promises; 0 when that is not known."""
+def _peak(device: jax.Device) -> float:
+    """Return the vendor's peak of 16-bit operations per second, 0 if unknown."""
     return next((p[0] for name, p in _PEAKS.items() if name in device.device_kind), 0.0)
 
 
@@ -147,26 +147,26 @@ def _processor() -> str:
 
 
 def cpu_peak() -> float:
-    """Operations in float32 per second of this process's cores, by clock and vector length."""
+    """Estimate the peak float32 operations per second of this process's cores."""
     flags = processor.flags()
-    # Two units multiply and add a vector of float32 in each cycle.
+    # Each core has two units that compute a fused multiply-add of a float32 vector per cycle.
     per_cycle = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
     return float(processor.described().get("cpu MHz", 0)) * 1e6 * per_cycle * _cores()
 
 
 def _cores() -> int:
-    known = getattr(os, "sched_getaffinity", None)
-    return len(known(0)) if known is not None else os.cpu_count() or 1
+    get_affinity = getattr(os, "sched_getaffinity", None)
+    return len(get_affinity(0)) if get_affinity is not None else os.cpu_count() or 1
 
 
 class MemorySamples:
-    """Samples of memory in use while a trace is taken, in a thread of its own.
+    """Samples of memory use while a trace is recorded, taken by a thread.
 
     Args:
-      every: seconds between samples; they become rarer when there are many.
+      every: Seconds between samples; doubled when there are many.
 
     Attributes:
-      taken: tuples (nanoseconds since 1970, bytes of this process, bytes of its devices).
+      taken: Tuples (nanoseconds since 1970, bytes of this process, bytes of its devices).
     """
 
     _MOST = 1000
@@ -186,7 +186,7 @@ class MemorySamples:
                 return
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Stop the thread."""
         self._done.set()
         self._thread.join()
 

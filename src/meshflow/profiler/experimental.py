@@ -1,4 +1,4 @@
-"""`tf.profiler.experimental`: profiles of this process, and of others by their addresses."""
+"""`tf.profiler.experimental`: profiles of this process, and of others by address."""
 
 from meshflow.profiler import client, server
 from meshflow.profiler.annotations import Trace

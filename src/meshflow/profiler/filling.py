@@ -1,4 +1,4 @@
-"""Pages of profiles: one HTML file each, of a template, its style and scripts, and data."""
+"""Template of the profile pages: one HTML file with style, scripts and data."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["filled"]
 
 
 def filled(name: str, title: str, data: dict[str, Any]) -> str:
-    """A page that needs no network.
+    """Return a page that needs no network.
 
     Args:
-      name: of the template and of its script.
-      title: the window's.
-      data: what the script draws.
+      name: Name of the template and of its script.
+      title: Title of the window.
+      data: JSON data that the script reads.
     """
     folder = resources.files(__package__) / "template"
 
     def read(file: str) -> str:
         return (folder / file).read_text(encoding="utf-8")
 
-    # `<` would let a layer's name end the element that holds the data.
+    # An unescaped `<` in a layer's name could end the element that holds the data.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     page = read(f"{name}.html")
     parts = {
@@ -32,7 +32,7 @@ def filled(name: str, title: str, data: dict[str, Any]) -> str:
         "data": text,
         "script": read("common.js") + read(f"{name}.js"),
     }
-    for place, value in parts.items():
-        before, _, after = page.partition("{{" + place + "}}")
+    for placeholder, value in parts.items():
+        before, _, after = page.partition("{{" + placeholder + "}}")
         page = before + value + after
     return page

@@ -1,10 +1,11 @@
-"""Profiles as they lie in log folders, here or in a store: finding, reading, and writing their pages."""
+"""Profiles in log folders, local or in an object store: finding, reading, and writing their pages."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import (
@@ -12,43 +13,45 @@ from meshflow.core.runtime.errors import (
     FailedPreconditionError,
     NotFoundError,
 )
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.profiler.description import FORMAT, SUFFIX
 from meshflow.profiler.page import PAGE, page
-from meshflow.profiler.report import Report, read_worker
+from meshflow.profiler.report import Report, Worker, read_worker
 from meshflow.profiler.traces import read_trace
 
 __all__ = ["PROFILES", "load", "profiles", "read", "write_page"]
 
-# Below a log folder, where TensorBoard looks too.
+# Path below a log folder where TensorBoard expects profiles.
 PROFILES = "plugins/profile"
 _TRACES = (".xplane.pb", ".trace.json.gz")
-# Why a worker's trace is not there, in a file of this name.
+# File that holds the reasons for missing traces, by worker.
 MISSING = "meshflow.missing.json"
-# Workers that begin by themselves name their folders by their own clocks, seconds apart.
+# Seconds by which folders of one profile may differ: workers that start by themselves use their own
+# clocks.
 _TOGETHER = 5.0
 
 
 def _stems(folder: str) -> dict[str, str]:
-    """The workers' files in a folder: the file with the trace, by the part of its name in front."""
-    found: dict[str, str] = {}
+    """Map the stem of each worker's file names to its trace."""
+    traces: dict[str, str] = {}
     for name in sorted(gfile.listdir(folder)):
         for ending in _TRACES:
             if name.endswith(ending):
-                known = found.get(name.removesuffix(ending))
-                # The second kind is read where there is none of the first.
+                known = traces.get(name.removesuffix(ending))
+                # The JSON trace is read only if there is no XSpace.
                 if known is None or known.endswith(_TRACES[1]):
-                    found[name.removesuffix(ending)] = name
-    return found
+                    traces[name.removesuffix(ending)] = name
+    return traces
 
 
-def profiles(logdir: Any) -> list[str]:
-    """The folders of profiles in a log folder, the oldest first; the log folder itself when it is one.
+def profiles(logdir: StrPath) -> list[str]:
+    """Return the folders of profiles in a log folder, the oldest first; a profile returns itself.
 
     Raises:
-      NotFoundError: when there is none.
+      NotFoundError: If there is none.
     """
     root = text(logdir).rstrip("/")
     if gfile.isdir(root):
@@ -57,10 +60,10 @@ def profiles(logdir: Any) -> list[str]:
         for base in (gfile.join(root, PROFILES), root):
             if gfile.isdir(base):
                 names = sorted(name.rstrip("/") for name in gfile.listdir(base))
-                found = [gfile.join(base, name) for name in names]
-                found = [folder for folder in found if gfile.isdir(folder) and _stems(folder)]
-                if found:
-                    return found
+                folders = [gfile.join(base, name) for name in names]
+                folders = [folder for folder in folders if gfile.isdir(folder) and _stems(folder)]
+                if folders:
+                    return folders
     raise NotFoundError(
         None,
         None,
@@ -76,49 +79,53 @@ def _seconds(folder: str) -> float | None:
     return time.mktime(time.strptime(name, "%Y_%m_%d_%H_%M_%S"))
 
 
-def _beside(folder: str, others: list[str]) -> list[str]:
-    """A folder, and those of other workers that were taken with it."""
-    own, when = set(_stems(folder)), _seconds(folder)
-    chosen = [folder]
-    for other in reversed(others):
-        began = _seconds(other)
-        near = when is not None and began is not None and abs(began - when) <= _TOGETHER
-        if other != folder and near and not own & set(_stems(other)):
-            chosen.append(other)
-            own |= set(_stems(other))
-    return chosen
+def _beside(folder: str, candidates: list[str]) -> list[str]:
+    """Return a folder and those of other workers that were recorded at the same time."""
+    stems, time_ = set(_stems(folder)), _seconds(folder)
+    related = [folder]
+    for candidate in reversed(candidates):
+        candidate_time = _seconds(candidate)
+        is_near = (
+            time_ is not None
+            and candidate_time is not None
+            and abs(candidate_time - time_) <= _TOGETHER
+        )
+        if candidate != folder and is_near and not stems & set(_stems(candidate)):
+            related.append(candidate)
+            stems |= set(_stems(candidate))
+    return related
 
 
-def load(logdir: Any) -> Report:
-    """The newest profile in a log folder, or the one whose folder is given.
+def load(logdir: StrPath) -> Report:
+    """Load the newest profile in a log folder, or the profile in this folder.
 
     Raises:
-      NotFoundError: when there is none.
-      DataLossError: when none of its traces can be read.
-      FailedPreconditionError: when another version of Meshflow wrote it, in another format.
+      NotFoundError: If there is none.
+      DataLossError: If none of its traces can be read.
+      FailedPreconditionError: If it was written in the format of another version of Meshflow.
     """
-    found = profiles(logdir)
-    return read(_beside(found[-1], found))
+    folders = profiles(logdir)
+    return read(_beside(folders[-1], folders))
 
 
-def read(folders: list[str]) -> Report:
-    """The profile whose traces lie in some folders; workers whose trace cannot be read are `missing`."""
+def read(folders: Sequence[str]) -> Report:
+    """Read the profile with traces in these folders; workers with unreadable traces are `missing`."""
     workers, missing = [], {}
     last: Exception | None = None
     for folder in folders:
         missing.update(_told_missing(folder))
         for stem, file in _stems(folder).items():
-            described = _description(folder, stem)
-            name = str(described.get("worker") or stem)
+            description = _description(folder, stem)
+            name = str(description.get("worker") or stem)
             try:
                 content = gfile.GFile(gfile.join(folder, file), "rb").read()
                 trace = read_trace(content, gfile.join(folder, file))
             except DataLossError as error:
                 last, missing[name] = error, str(error)
                 continue
-            opened = gfile.join(folder, f"{stem}{_TRACES[1]}")
-            shown = opened if gfile.exists(opened) else ""
-            workers.append(read_worker(name, trace, described, shown))
+            json_trace = gfile.join(folder, f"{stem}{_TRACES[1]}")
+            viewable = json_trace if gfile.exists(json_trace) else ""
+            workers.append(read_worker(name, trace, description, viewable))
     if not workers:
         raise last or DataLossError(f"There is no trace in {folders[0]}.")
     _name_apart(workers)
@@ -126,15 +133,15 @@ def read(folders: list[str]) -> Report:
     return Report(folders[0].rstrip("/").rpartition("/")[2], workers, missing=missing)
 
 
-def _by_number(name: str) -> list[Any]:
+def _by_number(name: str) -> list[int | str]:
     return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", name)]
 
 
-def _name_apart(workers: list[Any]) -> None:
+def _name_apart(workers: list[Worker]) -> None:
     names = [w.name for w in workers]
-    for number, worker in enumerate(workers):
+    for i, worker in enumerate(workers):
         if names.count(worker.name) > 1:
-            worker.name = f"{worker.name} ({number})"
+            worker.name = f"{worker.name} ({i})"
 
 
 def _told_missing(folder: str) -> dict[str, str]:
@@ -147,30 +154,22 @@ def _description(folder: str, stem: str) -> dict[str, Any]:
     if not gfile.exists(path):
         return {}
     try:
-        found = json.loads(gfile.GFile(path).read())
-        form = found["format"]
+        description = json.loads(gfile.GFile(path).read())
+        file_format = description["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataLossError(
-            f"{path} cannot be read: it is cut off ({error}). Delete it to read the trace without."
+            f"{path} cannot be read: it is truncated ({error}). Delete it to read the trace without layers."
         ) from error
-    if form != FORMAT:
+    if file_format != FORMAT:
         raise FailedPreconditionError(
-            f"{path} was written by Meshflow {found.get('version')} in format {form}; this is a version for format "
+            f"{path} was written by Meshflow {description.get('version')} in format {file_format}, expected format "
             f"{FORMAT}. Read it with that version, or delete the file to read the trace without layers."
         )
-    return found
+    return description
 
 
 def write_page(folder: str, report: Report | None = None) -> str:
-    """Writes the page of a profile into its folder, or into another one.
-
-    Args:
-      folder: where to.
-      report: the profile, when it is read already.
-
-    Returns:
-      The page's path.
-    """
+    """Write the page of a profile to a folder, by default of the profile in it; return its path."""
     report = report or load(folder)
     path = gfile.join(folder, PAGE)
     with replacing(path, "w") as file:

@@ -1,4 +1,7 @@
-"""Times of a .tflite file's operators, from the profiler of LiteRT's C library, which its Python does not show."""
+"""Operator times of .tflite files, from the profiler in LiteRT's C library.
+
+LiteRT's Python package does not expose this profiler.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +20,8 @@ import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.environment import extras
-from meshflow.profiler.operators import Operator
+from meshflow.environment.types import ArrayLike
+from meshflow.profiler.operators import Operator, measure_seconds
 
 __all__ = ["profiled"]
 
@@ -30,22 +34,19 @@ _TOTAL = re.compile(r"Timings \(microseconds\): count=\d+ .*?(?:curr|sum)=(\d+)"
 Found = tuple[float, float, float, list[Operator], str]
 
 
-def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int) -> Found:
-    """Runs a model.
+def profiled(path: str, inputs: Mapping[str, ArrayLike] | None, runs: int, batch: int) -> Found:
+    """Run a model and measure its operators.
 
-    Args:
-      path: the file.
-      inputs: arrays by name, or None for zeros.
-      runs: how often after the first time.
-      batch: what open sizes are.
+    `batch` is the size of unknown dimensions; without `inputs`, the model reads zeros.
 
     Returns:
-      (seconds to load, of the first call, of a call afterwards, operators, what is missing).
+      Seconds to load, seconds of the first and of a later call, operators, and a note on missing
+      data.
 
     Raises:
-      DataLossError: for a file that is no model.
+      DataLossError: If the file is not a valid model.
     """
-    content, names, shapes, results = _with_sizes(path, inputs, batch)
+    content, names, shapes, outputs = _with_sizes(path, inputs, batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.tflite"
         file.write_bytes(content)
@@ -54,21 +55,22 @@ def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int)
             for n, (shape, dtype) in zip(names, shapes, strict=True)
         ]  # fmt: skip
         try:
-            loading, first, later = _whole(content, feed, runs)
-        except (ValueError, RuntimeError) as refused:
-            raise DataLossError(f"{path} cannot be run by LiteRT: {refused}") from refused
+            load_seconds, first_seconds, seconds = _whole(content, feed, runs)
+        except (ValueError, RuntimeError) as error:
+            raise DataLossError(f"{path} cannot be run by LiteRT: {error}") from error
         try:
-            operators = _by_library(str(file), feed, runs, results)
+            operators = _by_library(str(file), feed, runs, outputs)
             note = "" if operators else "LiteRT's summary could not be read."
         except (_Failed, AttributeError, OSError) as error:
             package = extras.load("ai_edge_litert", "lite", _NEEDS)
             version = getattr(package, "__version__", "")
-            operators, note = [], f"LiteRT {version} does not tell the times of operators: {error}."
-    return loading, first, later, operators, note
+            note = f"LiteRT {version} does not tell the times of operators: {error}."
+            operators = []
+    return load_seconds, first_seconds, seconds, operators, note
 
 
 class _Result(NamedTuple):
-    """What an operator of the file makes: the operator's code, the tensor's name, and its bytes."""
+    """Output of an operator: the operator's code, the tensor's name, and the total bytes."""
 
     code: str
     name: str
@@ -76,24 +78,24 @@ class _Result(NamedTuple):
 
 
 def _with_sizes(
-    path: str, inputs: Any, batch: int
+    path: str, inputs: Mapping[str, ArrayLike] | None, batch: int
 ) -> tuple[bytes, list[str], list[Any], list[_Result]]:
-    """The model with sizes for those left open; names, shapes and dtypes of its inputs; its operators' results."""
+    """Set the model's unknown sizes; return it, names and types of inputs, and operator outputs."""
     schema = extras.load("ai_edge_litert.schema_py_generated", "lite", _NEEDS)
     flatbuffers = extras.load("flatbuffers", "lite", _NEEDS)
     data = Path(path).read_bytes()
     if data[4:8] != b"TFL3":
-        raise DataLossError(f"{path} is no .tflite file.")
+        raise DataLossError(f"{path} is not a .tflite file.")
     try:
         return _sized(schema, flatbuffers, data, inputs, batch)
     except InvalidArgumentError:
         raise
-    except Exception as error:  # of any kind: the tables of a damaged file lead anywhere
+    except Exception as error:  # Reading the tables of a damaged file may raise any exception.
         raise DataLossError(f"{path} is a damaged .tflite file: {error!r}.") from error
 
 
 def _sized(
-    schema: Any, flatbuffers: Any, data: bytes, inputs: Any, batch: int
+    schema: Any, flatbuffers: Any, data: bytes, inputs: Mapping[str, ArrayLike] | None, batch: int
 ) -> tuple[bytes, list[str], list[Any], list[_Result]]:
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(data, 0))
     main = model.subgraphs[0]
@@ -113,86 +115,86 @@ def _sized(
             if tensor.shapeSignature is not None and len(tensor.shapeSignature):
                 tensor.shape = [batch if d == -1 else int(d) for d in tensor.shapeSignature]
                 tensor.shapeSignature = None
-    kinds = {v: k.lower() for k, v in vars(schema.TensorType).items() if not k.startswith("_")}
-    found = [main.tensors[i] for i in main.inputs]
-    shapes = [([] if t.shape is None else [int(d) for d in t.shape], kinds[t.type]) for t in found]
+    dtypes = {v: k.lower() for k, v in vars(schema.TensorType).items() if not k.startswith("_")}
+    tensors = [main.tensors[i] for i in main.inputs]
+    shapes = [
+        ([] if t.shape is None else [int(d) for d in t.shape], dtypes[t.type]) for t in tensors
+    ]
     builder = flatbuffers.Builder(len(data) + 1024)
     builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), names, shapes, _results(model, schema, kinds)
+    return bytes(builder.Output()), names, shapes, _results(model, schema, dtypes)
 
 
-def _results(model: Any, schema: Any, kinds: Mapping[int, str]) -> list[_Result]:
+def _results(model: Any, schema: Any, dtypes: Mapping[int, str]) -> list[_Result]:
     codes = {v: k for k, v in vars(schema.BuiltinOperator).items() if not k.startswith("_")}
-    main, found = model.subgraphs[0], []
+    main, outputs = model.subgraphs[0], []
     for operator in main.operators:
         code = model.operatorCodes[operator.opcodeIndex]
-        made = [main.tensors[i] for i in operator.outputs]
-        sizes = [_size(t, kinds) for t in made]
-        number = max(code.builtinCode, code.deprecatedBuiltinCode)
-        found.append(_Result(codes.get(number, ""), _text(made[0].name) if made else "", sum(sizes)))  # fmt: skip
-    return found
+        tensors = [main.tensors[i] for i in operator.outputs]
+        sizes = [_size(t, dtypes) for t in tensors]
+        builtin_code = max(code.builtinCode, code.deprecatedBuiltinCode)
+        outputs.append(_Result(codes.get(builtin_code, ""), _text(tensors[0].name) if tensors else "", sum(sizes)))  # fmt: skip
+    return outputs
 
 
-def _size(tensor: Any, kinds: Mapping[int, str]) -> int:
+def _size(tensor: Any, dtypes: Mapping[int, str]) -> int:
     shape = [] if tensor.shape is None else [int(d) for d in tensor.shape]
     try:
-        return math.prod(shape) * np.dtype(kinds[tensor.type]).itemsize
+        return math.prod(shape) * np.dtype(dtypes[tensor.type]).itemsize
     except TypeError:
         return 0  # Strings and other values without a size.
 
 
-# The words by which LiteRT's delegates call operators of the file.
+# Prefixes of the names by which LiteRT's delegates show operators of the file.
 _CALLED = {
     **{"CONV_2D": "Conv", "DEPTHWISE_CONV_2D": "Conv", "TRANSPOSE_CONV": "Deconv"},
     **{"FULLY_CONNECTED": "Fully Connected", "SOFTMAX": "Softmax", "RESHAPE": "Static Reshape"},
     **{"ADD": "Add", "MUL": "Multiply", "SUB": "Subtract", "MAX_POOL_2D": "Max Pool"},
     **{"AVERAGE_POOL_2D": "Average Pool", "LOGISTIC": "Sigmoid", "TANH": "Tanh"},
 }
-# Kinds that are counted together at last: a convolution with a kernel of one pixel is run as a product.
+# Names that are matched together; last, because a convolution with a 1 x 1 kernel runs as a
+# product.
 _GROUPS = (*((word,) for word in dict.fromkeys(_CALLED.values())), ("Conv", "Fully Connected"))
 
 
 def _with_results(operators: list[Operator], results: list[_Result]) -> list[Operator]:
-    """Operators, in the order in which they run, with the names and sizes of what the file says they make.
+    """Add names and sizes of the file's outputs to operators, in order.
 
-    Of a kind of which there are not as many as in the file, because some are fused or added, nothing is known.
+    If fusion changed the number of operators of a kind, those are returned unchanged.
     """
-    found = list(operators)
+    updated = list(operators)
     for words in _GROUPS:
-        made = [result for result in results if _CALLED.get(result.code) in words]
-        places = [
+        outputs = [result for result in results if _CALLED.get(result.code) in words]
+        indices = [
             n for n, o in enumerate(operators) if re.search(rf"\b({'|'.join(words)})", o.kind)
         ]
-        if len(made) == len(places):
-            for place, result in zip(places, made, strict=True):
-                own = found[place]
-                found[place] = dataclasses.replace(
-                    own, name=result.name or own.name, bytes=own.bytes or result.bytes
+        if len(outputs) == len(indices):
+            for i, result in zip(indices, outputs, strict=True):
+                old = updated[i]
+                updated[i] = dataclasses.replace(
+                    old, name=result.name or old.name, bytes=old.bytes or result.bytes
                 )
-    return found
+    return updated
 
 
-def _text(name: Any) -> str:
+def _text(name: bytes | str) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
 def _whole(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, float]:
-    """Seconds to load, of the first call, and of one afterwards, by the interpreter: recording operators takes longer."""
+    """Measure loading, the first call and later calls without recording operators, which is slower."""
     module = extras.load("ai_edge_litert.interpreter", "lite", _NEEDS)
     start = time.perf_counter()
     interpreter = module.Interpreter(model_content=content)
     interpreter.allocate_tensors()
-    loading = time.perf_counter() - start
-    for about, array in zip(interpreter.get_input_details(), feed, strict=True):
-        interpreter.set_tensor(about["index"], array)
-    return loading, _timed(interpreter.invoke, 1), _timed(interpreter.invoke, runs)
-
-
-def _timed(run: Callable[[], Any], count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        run()
-    return (time.perf_counter() - start) / count
+    load_seconds = time.perf_counter() - start
+    for details, array in zip(interpreter.get_input_details(), feed, strict=True):
+        interpreter.set_tensor(details["index"], array)
+    return (
+        load_seconds,
+        measure_seconds(interpreter.invoke, 1),
+        measure_seconds(interpreter.invoke, runs),
+    )
 
 
 # ---- the C library -------------------------------------------------------------------------
@@ -235,19 +237,19 @@ class _Library:
             raise _Failed(f"LiteRt{name} gave the status {status}")
 
     def free(self, name: str, pointer: Any) -> None:
-        """Lets go of an object."""
+        """Destroy an object."""
         function = getattr(self._library, f"LiteRtDestroy{name}")
         function.restype = None
         function(pointer)
 
     def made(self, name: str, *arguments: Any) -> Any:
-        """What a function writes through its last argument."""
+        """Call a function and return the object that it writes to its last argument."""
         result = _Pointer()
         self.call(name, *arguments, ctypes.byref(result))
         return result
 
     def text_option(self, name: bytes, value: bytes) -> Any:
-        """Options as text, which the library frees."""
+        """Return text options, which the library frees."""
         payload = _Pointer(self._c.strdup(value))
         free = ctypes.cast(self._c.free, _Pointer)
         return self.made("CreateOpaqueOptions", name, payload, free)
@@ -267,7 +269,7 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
     inputs = _buffers(library, environment, compiled, graph, "Input")
     outputs = _buffers(library, environment, compiled, graph, "Output")
     if len(inputs) != len(feed):
-        raise _Failed(f"the library sees {len(inputs)} inputs, the file has {len(feed)}")
+        raise _Failed(f"the library has {len(inputs)} inputs, the file {len(feed)}")
     for buffer, array in zip(inputs, feed, strict=True):
         host = _Pointer()
         library.call("LockTensorBuffer", _Pointer(buffer), ctypes.byref(host), 1)
@@ -289,10 +291,10 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
         library.call("GetProfileSummary", profiler, compiled, ctypes.byref(text))
         return _with_results(_operators((text.value or b"").decode(), count), results)
 
-    begun, operators = phase(1), phase(runs)
-    early = {(o.name, o.kind): o.seconds for o in begun}
+    first_operators, operators = phase(1), phase(runs)
+    first_seconds = {(o.name, o.kind): o.seconds for o in first_operators}
     for operator in operators:
-        operator.first_seconds = early.get((operator.name, operator.kind))
+        operator.first_seconds = first_seconds.get((operator.name, operator.kind))
     for buffer in (*inputs, *outputs):
         library.free("TensorBuffer", _Pointer(buffer))
     for name, pointer in (("CompiledModel", compiled), ("Options", options), ("Model", model), ("Environment", environment)):  # fmt: skip
@@ -303,31 +305,37 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
 def _buffers(library: _Library, environment: Any, compiled: Any, graph: Any, kind: str) -> Any:
     count = _Size()
     library.call(f"GetNumSubgraph{kind}s", graph, ctypes.byref(count))
-    found = (_Pointer * count.value)()
+    buffers = (_Pointer * count.value)()
     for i in range(count.value):
-        ranked = _Ranked()
+        tensor_type = _Ranked()
         tensor = library.made(f"GetSubgraph{kind}", graph, _Size(i))
-        library.call("GetRankedTensorType", tensor, ctypes.byref(ranked))
-        needs = library.made(f"GetCompiledModel{kind}BufferRequirements", compiled, _Size(0), _Size(i))  # fmt: skip
-        buffer = library.made("CreateManagedTensorBufferFromRequirements", environment, ctypes.byref(ranked), needs)  # fmt: skip
-        found[i] = buffer.value
-    return found
+        library.call("GetRankedTensorType", tensor, ctypes.byref(tensor_type))
+        requirements = library.made(f"GetCompiledModel{kind}BufferRequirements", compiled, _Size(0), _Size(i))  # fmt: skip
+        buffer = library.made("CreateManagedTensorBufferFromRequirements", environment, ctypes.byref(tensor_type), requirements)  # fmt: skip
+        buffers[i] = buffer.value
+    return buffers
 
 
 def _operators(text: str, runs: int) -> list[Operator]:
-    """The operators of the library's summary, whose times are rounded but whose shares are not."""
+    """Parse the operators of the library's summary: times are rounded, but percentages are precise."""
     section = text.split("Top by Computation Time")[0]
     total = _TOTAL.search(text)
-    whole = int(total[1]) / 1e6 / runs if total else None
-    found = []
+    run_seconds = int(total[1]) / 1e6 / runs if total else None
+    operators = []
     for line in section.splitlines():
         row = _ROW.match(line)
         if row is None:
             continue
         kind, _, _, average, share, memory, calls, name = row.groups()
-        # An operator of the first call may be counted again.
-        each = max(int(calls) // runs, 1)
-        seconds = float(share) / 100 * whole if whole is not None else float(average) / 1e3 * each
+        # The first call may count an operator more often.
+        calls_per_run = max(int(calls) // runs, 1)
+        seconds = (
+            float(share) / 100 * run_seconds
+            if run_seconds is not None
+            else float(average) / 1e3 * calls_per_run
+        )
         size = int(float(memory) * 1e3) or None
-        found.append(Operator(name, kind.removeprefix("Delegate/"), each, seconds, None, size))
-    return found
+        operators.append(
+            Operator(name, kind.removeprefix("Delegate/"), calls_per_run, seconds, None, size)
+        )
+    return operators

@@ -1,7 +1,8 @@
-"""The messages of the profiler's service, which JAX, TensorFlow and TensorBoard speak too.
+"""Messages of the profiler service that JAX, TensorFlow and TensorBoard also use.
 
-`/tensorflow.ProfilerService/Profile` and `Monitor`, protocol buffers over gRPC. Only the fields that are used here
-are known; each message is a dictionary of the lists that its fields hold, by number.
+The methods `/tensorflow.ProfilerService/Profile` and `Monitor` exchange protocol buffers over gRPC.
+Only the fields used here are implemented; a message is a dictionary from field numbers to lists of
+values.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from meshflow.environment.protobuf_wire import bytes_field, fields, number_field
 __all__ = ["ProfileRequest", "ProfileResponse", "grpc", "pack", "unpack"]
 
 SERVICE = "tensorflow.ProfilerService"
-# A request's tool by which a server of Meshflow answers with the files, instead of writing them.
+# Tool in a request that makes a Meshflow server return the files instead of writing them.
 RETURNED = "meshflow"
 
 
 def grpc() -> Any:
-    """The package that carries the messages.
+    """Return the package grpc.
 
     Raises:
-      ImportError: naming the extra that brings it.
+      ImportError: If it is not installed; the message names the extra.
     """
     return extras.load(
         "grpc",
@@ -33,11 +34,11 @@ def grpc() -> Any:
 
 
 def pack(content: list[tuple[int, int | str | bytes]]) -> bytes:
-    """A message from its fields; a number, a text or bytes each.
+    r"""Encode a message from its fields.
 
     Example:
       >>> pack([(1, 150), (2, "ab")])
-      b'\\x08\\x96\\x01\\x12\\x02ab'
+      b'\x08\x96\x01\x12\x02ab'
     """
     return b"".join(
         number_field(number, value)
@@ -48,37 +49,37 @@ def pack(content: list[tuple[int, int | str | bytes]]) -> bytes:
 
 
 def unpack(message: bytes) -> dict[int, list[Any]]:
-    """The fields of a message: lists of numbers or bytes by field.
+    r"""Decode the fields of a message: lists of integers or bytes by field number.
 
     Raises:
-      DataLossError: when it is cut off.
+      DataLossError: If the message is truncated.
 
     Example:
-      >>> unpack(b"\\x08\\x96\\x01\\x12\\x02ab")
+      >>> unpack(b"\x08\x96\x01\x12\x02ab")
       {1: [150], 2: [b'ab']}
     """
-    found: dict[int, list[Any]] = {}
+    values: dict[int, list[Any]] = {}
     try:
         for number, value in fields(message):
-            found.setdefault(number, []).append(value)
+            values.setdefault(number, []).append(value)
     except ValueError as error:
         raise DataLossError(f"A message of the profiler's service is cut off: {error}.") from None
-    return found
+    return values
 
 
 class ProfileRequest(NamedTuple):
-    """What a client asks a server to record.
+    """Request of a client to record a profile.
 
     Attributes:
-      duration_ms: for how long.
-      host_tracer_level: see `ProfilerOptions`.
-      python_tracer_level: see `ProfilerOptions`.
-      device_tracer_level: see `ProfilerOptions`.
-      start_ns: nanoseconds since 1970 at which to begin; 0 for at once.
-      folder: where the server writes, unless the files are `returned`.
-      session: the profile's folder below that.
-      host: the beginning of the files' names.
-      returned: whether the answer holds the files.
+      duration_ms: Milliseconds to record.
+      host_tracer_level: See `ProfilerOptions`.
+      python_tracer_level: See `ProfilerOptions`.
+      device_tracer_level: See `ProfilerOptions`.
+      start_ns: Start time in nanoseconds since 1970; 0 to start immediately.
+      folder: Folder to which the server writes, unless `returns_files`.
+      session: Subfolder of the profile.
+      host: Prefix of the file names.
+      returns_files: Whether the response contains the files.
     """
 
     duration_ms: int
@@ -92,7 +93,7 @@ class ProfileRequest(NamedTuple):
     returned: bool = False
 
     def packed(self) -> bytes:
-        """As bytes."""
+        """Encode the request."""
         options = pack(
             [
                 *((5, 1), (2, self.host_tracer_level), (3, self.device_tracer_level)),
@@ -107,51 +108,51 @@ class ProfileRequest(NamedTuple):
 
     @classmethod
     def unpacked(cls, message: bytes) -> ProfileRequest:
-        """From bytes."""
-        found = unpack(message)
-        options = unpack(found.get(4, [b""])[-1])
+        """Decode a request."""
+        values = unpack(message)
+        options = unpack(values.get(4, [b""])[-1])
 
-        def text(number: int) -> str:
-            return found.get(number, [b""])[-1].decode()
+        def read_text(field: int) -> str:
+            return values.get(field, [b""])[-1].decode()
 
-        def number(at: int, default: int) -> int:
-            return int(options.get(at, [default])[-1])
+        def read_number(field: int, default: int) -> int:
+            return int(options.get(field, [default])[-1])
 
         return cls(
-            int(number(9, 0) or found.get(1, [0])[-1]),
-            number(2, 2),
-            number(4, 0),
-            number(3, 1),
-            number(8, 0),
-            text(5),
-            text(6),
-            text(7),
-            RETURNED.encode() in found.get(3, []),
+            int(read_number(9, 0) or values.get(1, [0])[-1]),
+            read_number(2, 2),
+            read_number(4, 0),
+            read_number(3, 1),
+            read_number(8, 0),
+            read_text(5),
+            read_text(6),
+            read_text(7),
+            RETURNED.encode() in values.get(3, []),
         )
 
 
 class ProfileResponse(NamedTuple):
-    """What a server recorded.
+    """Response of a server.
 
     Attributes:
-      empty: whether nothing happened in that time.
-      files: contents by the ends of the files' names; none when the server wrote them.
+      empty: Whether nothing happened while recording.
+      files: Contents by the endings of the file names; empty if the server wrote the files.
     """
 
     empty: bool
     files: dict[str, bytes]
 
     def packed(self) -> bytes:
-        """As bytes."""
+        """Encode the response."""
         data = [pack([(1, name), (2, content)]) for name, content in self.files.items()]
-        content: list[tuple[int, int | str | bytes]] = [(6, one) for one in data]
+        content: list[tuple[int, int | str | bytes]] = [(6, item) for item in data]
         return pack([*content, (7, int(self.empty))])
 
     @classmethod
     def unpacked(cls, message: bytes) -> ProfileResponse:
-        """From bytes."""
-        found = unpack(message)
+        """Decode a response."""
+        values = unpack(message)
         files = {}
-        for one in map(unpack, found.get(6, [])):
-            files[one[1][0].decode()] = one.get(2, [b""])[0]
-        return cls(bool(found.get(7, [0])[-1]), files)
+        for item in map(unpack, values.get(6, [])):
+            files[item[1][0].decode()] = item.get(2, [b""])[0]
+        return cls(bool(values.get(7, [0])[-1]), files)

@@ -1,10 +1,12 @@
-"""An operator of a deployed model, with what it costs."""
+"""Operators of a deployed model, and the measurement of its calls."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "measure_seconds"]
 
 
 @dataclasses.dataclass
@@ -12,12 +14,12 @@ class Operator:
     """An operator and its costs.
 
     Attributes:
-      name: its own.
-      kind: what it computes.
-      calls: for each run of the model.
-      seconds: for each run of the model.
-      first_seconds: in the first run, or None where it is not known.
-      bytes: of its results, for XLA of its operands, too; None where it is not known.
+      name: Name of the operator.
+      kind: Its operation.
+      calls: Calls per run of the model.
+      seconds: Seconds per run of the model.
+      first_seconds: Seconds in the first run, None if unknown.
+      bytes: Bytes of its results, with XLA also of its operands; None if unknown.
     """
 
     name: str
@@ -26,3 +28,11 @@ class Operator:
     seconds: float
     first_seconds: float | None = None
     bytes: int | None = None
+
+
+def measure_seconds(run: Callable[[], object], count: int) -> float:
+    """Return the mean seconds of `count` calls."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count

@@ -1,4 +1,4 @@
-"""The page that shows a profile: one HTML file that needs no network."""
+"""HTML page of a profile, in one file that needs no network."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from meshflow.profiler.verdicts import part_name, verdicts
 
 __all__ = ["PAGE", "link", "page"]
 
-# The page's file beside the traces.
+# Name of the page's file, next to the traces.
 PAGE = "meshflow.html"
-# How many columns and operations a page has at most, so that it opens at once.
+# Maximum numbers of columns and operations of a page, so that it opens quickly.
 _COLUMNS, _OPERATIONS = 2000, 200
 _GROUPS = {
     "compute": "compute",
@@ -33,17 +33,15 @@ _ORDER = ("compute", "comm", "waiting", "input", "compile", *HOST_PARTS, "idle")
 
 
 def page(report: Report, folder: str = "") -> str:
-    """The page as HTML.
+    """Return the page as HTML.
 
-    Args:
-      report: the profile.
-      folder: where the page will lie; '' for beside the traces.
+    `folder` is the folder of the page; '' is the folder of the traces.
     """
     return filled("page", _title(report.name), _data(report, folder))
 
 
 def link(trace: str, folder: str) -> str:
-    """How a page in a folder refers to a trace; '' where it cannot.
+    """Return the relative link from a page in a folder to a trace; '' if there is none.
 
     Example:
       >>> link("/logs/now/a.trace.json.gz", "/logs/now"), link("/logs/now/a.trace.json.gz", "/out")
@@ -57,7 +55,7 @@ def link(trace: str, folder: str) -> str:
 
 
 def _data(report: Report, folder: str) -> dict[str, Any]:
-    each = max(1, -(-len(report.rows) // _COLUMNS))
+    bin_size = max(1, -(-len(report.rows) // _COLUMNS))
     straggler = report.straggler()
     leader = next((w for w in report.workers if w.peak), None)
     return {
@@ -65,16 +63,16 @@ def _data(report: Report, folder: str) -> dict[str, Any]:
         "version": __version__,
         "name": _title(report.name),
         "steps": len(report.rows),
-        "bin": each,
-        "rows": _labels(report, each),
+        "bin": bin_size,
+        "rows": _labels(report, bin_size),
         "workers": [_worker(w, _begin(report), folder) for w in report.workers],
-        "walls": _numbers(report.walls, each),
-        "parts": _parts(report, each),
+        "walls": _numbers(report.walls, bin_size),
+        "parts": _parts(report, bin_size),
         "together": report.together,
         "straggler": None if straggler is None else {"worker": straggler.worker},
         "verdicts": [vars(v) for v in verdicts(report)],
         "missing": report.missing,
-        "compiled": _compiled(report, each),
+        "compiled": _compiled(report, bin_size),
         "operations": _operations(report),
         "peak": leader.peak if leader else 0,
         "peakOf": str(leader.devices[0].get("kind", "")) if leader else "",
@@ -82,16 +80,16 @@ def _data(report: Report, folder: str) -> dict[str, Any]:
         "theory": [{**vars(row), "counted": round(row.counted, 1)} for row in report.theory()],
         "noTheory": next((w.no_theory for w in report.workers if w.no_theory), ""),
         "tables": [
-            {"title": title, "worker": w.name, "rows": list(numbers.items())}
+            {"title": title, "worker": w.name, "rows": list(metrics.items())}
             for w in report.workers
-            for title, numbers in w.tables.items()
-            if numbers
+            for title, metrics in w.tables.items()
+            if metrics
         ],
     }
 
 
 def _title(name: str) -> str:
-    """The name of a profile's folder, as a date where it is one."""
+    """Return the name of a profile's folder, formatted as a date if it is one."""
     try:
         when = datetime.strptime(name, "%Y_%m_%d_%H_%M_%S")
     except ValueError:
@@ -99,44 +97,46 @@ def _title(name: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M:%S}"
 
 
-def _labels(report: Report, each: int) -> list[str]:
-    labels = [report.label(row) for row in range(0, len(report.rows), each)]
-    if each == 1:
+def _labels(report: Report, bin_size: int) -> list[str]:
+    labels = [report.label(row) for row in range(0, len(report.rows), bin_size)]
+    if bin_size == 1:
         return labels
-    last = [min(row + each, len(report.rows)) - 1 for row in range(0, len(report.rows), each)]
+    last = [
+        min(row + bin_size, len(report.rows)) - 1 for row in range(0, len(report.rows), bin_size)
+    ]
     return [f"{a} to {report.label(row)}" for a, row in zip(labels, last, strict=True)]
 
 
-def _binned(table: np.ndarray, each: int) -> np.ndarray:
-    """Means of every `each` rows; NaN where there is nothing."""
-    if each == 1 or not len(table):
+def _binned(table: np.ndarray, bin_size: int) -> np.ndarray:
+    """Return the means of every `bin_size` rows; NaN for rows without values."""
+    if bin_size == 1 or not len(table):
         return table
-    missing = -len(table) % each
+    missing = -len(table) % bin_size
     padded = np.concatenate([table, np.full((missing, table.shape[1]), np.nan)])
-    grouped = padded.reshape(-1, each, table.shape[1])
+    grouped = padded.reshape(-1, bin_size, table.shape[1])
     counts = (~np.isnan(grouped)).sum(1)
     return np.where(counts > 0, np.nansum(grouped, 1) / np.maximum(counts, 1), np.nan)
 
 
-def _numbers(table: np.ndarray, each: int) -> list[float | None]:
-    """Microseconds, rounded to tenths; None for NaN."""
-    flat = np.round(_binned(table, each).ravel() / 1e3, 1).tolist()
+def _numbers(table: np.ndarray, bin_size: int) -> list[float | None]:
+    """Return means in microseconds, rounded to tenths; None for NaN."""
+    flat = np.round(_binned(table, bin_size).ravel() / 1e3, 1).tolist()
     return [
         None if value != value else int(value) if value == int(value) else value for value in flat
     ]
 
 
-def _parts(report: Report, each: int) -> list[dict[str, Any]]:
-    """The parts in the order in which they are drawn; of communication what is waiting is taken off."""
+def _parts(report: Report, bin_size: int) -> list[dict[str, Any]]:
+    """Return the parts in drawing order; communication excludes waiting for other workers."""
     waiting, comm = report.waiting, report.part("comm")
-    moving = np.divide(comm - waiting, comm, out=np.ones(comm.shape), where=comm > 0)
+    moving_fraction = np.divide(comm - waiting, comm, out=np.ones(comm.shape), where=comm > 0)
     tables: dict[str, tuple[str, str, np.ndarray]] = {}
-    collectives = 0
+    num_collectives = 0
     for name in report.parts:
         table = report.part(name)
         if name.startswith("comm:"):
-            tables[name] = ("communication", f"comm{collectives % 4}", table * moving)
-            collectives += 1
+            tables[name] = ("communication", f"comm{num_collectives % 4}", table * moving_fraction)
+            num_collectives += 1
         else:
             tables[name] = (_GROUPS[name], name, table)
     if np.nansum(waiting) > 0:
@@ -148,18 +148,18 @@ def _parts(report: Report, each: int) -> list[dict[str, Any]]:
             "name": part_name(name),
             "group": tables[name][0],
             "color": tables[name][1],
-            "values": _numbers(tables[name][2], each),
+            "values": _numbers(tables[name][2], bin_size),
         }
         for name in ordered
     ]
 
 
 def _begin(report: Report) -> float:
-    """Nanoseconds since 1970 from which times of samples count."""
+    """Return the nanoseconds since 1970 at which memory samples start."""
     return min((w.memory[0][0] for w in report.workers if w.memory), default=0)
 
 
-def _worker(worker: Worker, begin: float, folder: str) -> dict[str, Any]:
+def _worker(worker: Worker, start: float, folder: str) -> dict[str, Any]:
     kinds: dict[str, int] = {}
     for device in worker.devices:
         kind = str(device.get("kind", ""))
@@ -168,52 +168,54 @@ def _worker(worker: Worker, begin: float, folder: str) -> dict[str, Any]:
         "name": worker.name,
         "trace": link(worker.trace, folder) if worker.trace else "",
         "devices": ", ".join(f"{n} × {kind}" if n > 1 else kind for kind, n in kinds.items()),
-        "memory": [[round((t - begin) / 1e3), host, device] for t, host, device in worker.memory],
+        "memory": [[round((t - start) / 1e3), host, device] for t, host, device in worker.memory],
     }
 
 
-def _compiled(report: Report, each: int) -> dict[str, str]:
-    """Which functions were compiled in which row."""
-    found: dict[str, list[str]] = {}
-    for number, worker in enumerate(report.workers):
-        rows = {int(place): row for row, place in enumerate(report.rows[:, number]) if place >= 0}
+def _compiled(report: Report, bin_size: int) -> dict[str, str]:
+    """Return the names of the functions that were compiled in each row."""
+    names_by_row: dict[str, list[str]] = {}
+    for worker_index, worker in enumerate(report.workers):
+        rows = {
+            int(step): row for row, step in enumerate(report.rows[:, worker_index]) if step >= 0
+        }
         ends = worker.breakdown.starts + worker.breakdown.walls
-        for when, name in worker.compiled:
-            row = rows.get(int(np.searchsorted(ends, when)))
-            if row is not None and name not in found.setdefault(str(row // each), []):
-                found[str(row // each)].append(name)
-    return {row: ", ".join(names[:12]) for row, names in found.items()}
+        for time, name in worker.compiled:
+            row = rows.get(int(np.searchsorted(ends, time)))
+            if row is not None and name not in names_by_row.setdefault(str(row // bin_size), []):
+                names_by_row[str(row // bin_size)].append(name)
+    return {row: ", ".join(names[:12]) for row, names in names_by_row.items()}
 
 
 def _operations(report: Report) -> list[dict[str, Any]]:
-    same: dict[tuple[str, str, str], Operation] = {}
+    merged: dict[tuple[str, str, str], Operation] = {}
     for worker in report.workers:
-        for one in worker.operations:
-            key = one.program, one.name, one.layer
-            known = same.get(key)
+        for operation in worker.operations:
+            key = operation.program, operation.name, operation.layer
+            known = merged.get(key)
             if known is None:
-                same[key] = Operation(**vars(one))
+                merged[key] = Operation(**vars(operation))
             else:
-                known.count, known.time = known.count + one.count, known.time + one.time
-    total = sum(o.time for o in same.values()) or 1.0
+                known.count, known.time = known.count + operation.count, known.time + operation.time
+    total = sum(o.time for o in merged.values()) or 1.0
     peak = max((w.peak for w in report.workers), default=0.0)
     rows = []
-    for one in sorted(same.values(), key=lambda o: -o.time)[:_OPERATIONS]:
-        rate = one.flops * one.count / one.time * 1e9 if one.time else 0.0
+    for operation in sorted(merged.values(), key=lambda o: -o.time)[:_OPERATIONS]:
+        rate = operation.flops * operation.count / operation.time * 1e9 if operation.time else 0.0
         rows.append(
             {
-                "name": one.name,
-                "what": one.what,
-                "program": one.program,
-                "layer": one.layer,
-                "backward": one.backward,
-                "kind": one.kind,
-                "time": round(one.time / 1e3, 1),
-                "share": round(one.time / total, 5),
-                "count": one.count,
-                "mean": round(one.time / one.count / 1e3, 2) if one.count else 0,
-                "flops": one.flops,
-                "work": one.flops * one.count,
+                "name": operation.name,
+                "what": operation.what,
+                "program": operation.program,
+                "layer": operation.layer,
+                "backward": operation.backward,
+                "kind": operation.kind,
+                "time": round(operation.time / 1e3, 1),
+                "share": round(operation.time / total, 5),
+                "count": operation.count,
+                "mean": round(operation.time / operation.count / 1e3, 2) if operation.count else 0,
+                "flops": operation.flops,
+                "work": operation.flops * operation.count,
                 "rate": round(rate),
                 "peak": round(rate / peak, 4) if peak else 0,
             }
@@ -222,20 +224,20 @@ def _operations(report: Report) -> list[dict[str, Any]]:
 
 
 def _traffic(report: Report) -> list[dict[str, Any]]:
-    """What a device moves in a step, the mean of the workers."""
+    """Return the traffic of a device per step, averaged over the workers."""
     rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for worker in report.workers:
         steps = max(len(worker.breakdown.steps), 1) * len(report.workers)
-        for one in worker.traffic:
+        for traffic in worker.traffic:
             empty = {"count": 0.0, "bytes": 0.0, "sent": 0.0, "time": 0.0}
             row = rows.setdefault(
-                (one.kind, one.axes),
-                {"kind": one.kind, "axes": list(one.axes), "group": one.group, **empty},
+                (traffic.kind, traffic.axes),
+                {"kind": traffic.kind, "axes": list(traffic.axes), "group": traffic.group, **empty},
             )
-            row["count"] += one.count / steps
-            row["bytes"] += one.bytes / steps
-            row["sent"] += one.sent / steps
-            row["time"] += one.time / steps / 1e3
+            row["count"] += traffic.count / steps
+            row["bytes"] += traffic.bytes / steps
+            row["sent"] += traffic.sent / steps
+            row["time"] += traffic.time / steps / 1e3
     return [
         {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
         for row in sorted(rows.values(), key=lambda r: -r["time"])

@@ -1,4 +1,4 @@
-"""What the instructions of a compiled program are for: layers, operations, bytes; read out of its text (HLO)."""
+"""Parser of a compiled program's text (HLO): layers, operations and bytes of its instructions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _SOURCE = re.compile(r'op_name="([^"]*)"')
 _CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
 _DESCRIPTOR = re.compile(r"descriptor = dense<\[?([\d, \-]+)\]?>")
-# What takes no time of its own.
+# Instructions that take no time themselves.
 _SILENT = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
     *("call", "after-all", "partition-id", "replica-id"),
@@ -33,15 +33,16 @@ _ELEMENTWISE = {
 
 
 def instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
-    """The instructions of a program that profiles show, by name.
+    """Parse the instructions of a program that profiles show.
 
     Args:
-      text: the compiled program.
-      mesh: sizes of the mesh dimensions by name.
+      text: The compiled program.
+      mesh: Sizes of the mesh dimensions by name.
 
     Returns:
-      For each `layer`, `backward`, `op` (its code), `what` it does, `flops` and `bytes`; for collectives `collective`: a dictionary of
-      kind, bytes, sent, axes and group.
+      By instruction name: `layer`, `backward`, `op` (opcode), `what` (short description), `flops`
+      and `bytes`; for collectives also `collective`, a dictionary of kind, bytes, sent, axes and
+      group.
     """
     bodies: dict[str, list[dict[str, Any]]] = {}
     body: list[dict[str, Any]] = []
@@ -52,58 +53,62 @@ def instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
             body = bodies[head[1]] = []
             shapes = {}
             continue
-        found = _LINE.match(line)
-        if found is None:
+        match = _LINE.match(line)
+        if match is None:
             continue
-        shapes[found["name"]] = found["shape"]
-        body.append(_instruction(line, found, shapes, mesh))
-    fused = {one["calls"] for body in bodies.values() for one in body if one["calls"]}
-    work = {name: sum(one["flops"] for one in body) for name, body in bodies.items()}
+        shapes[match["name"]] = match["shape"]
+        body.append(_instruction(line, match, shapes, mesh))
+    fused_bodies = {
+        instruction["calls"]
+        for body in bodies.values()
+        for instruction in body
+        if instruction["calls"]
+    }
+    work = {
+        name: sum(instruction["flops"] for instruction in body) for name, body in bodies.items()
+    }
     table: dict[str, dict[str, Any]] = {}
     for name, body in bodies.items():
-        for one in body:
-            if name in fused or one["op"] in _SILENT:
+        for instruction in body:
+            if name in fused_bodies or instruction["op"] in _SILENT:
                 continue
-            one["flops"] += work.get(one.pop("calls"), 0)
-            table[one.pop("name")] = one
+            instruction["flops"] += work.get(instruction.pop("calls"), 0)
+            table[instruction.pop("name")] = instruction
     return table
 
 
 def _instruction(
-    line: str, found: re.Match[str], shapes: dict[str, str], mesh: dict[str, int]
+    line: str, match: re.Match[str], shapes: dict[str, str], mesh: dict[str, int]
 ) -> dict[str, Any]:
-    opcode = found["opcode"]
-    operands = [shapes.get(o, "") for o in re.findall(r"%([\w.\-]+)", found["operands"])]
+    opcode = match["opcode"]
+    operands = [shapes.get(o, "") for o in re.findall(r"%([\w.\-]+)", match["operands"])]
     source = _SOURCE.search(line)
     layer, backward = layer_of(source[1]) if source else ("", False)
     calls = _CALLS.search(line) if opcode == "fusion" else None
-    one: dict[str, Any] = {
-        "name": found["name"],
+    instruction: dict[str, Any] = {
+        "name": match["name"],
         "op": opcode,
         "what": _what(opcode, line, source[1] if source else ""),
         "layer": layer,
         "backward": backward,
-        "flops": _operations(opcode, line, found["shape"], operands),
-        "bytes": sum(map(_bytes, [found["shape"], *operands])),
+        "flops": _operations(opcode, line, match["shape"], operands),
+        "bytes": sum(map(_bytes, [match["shape"], *operands])),
         "calls": calls[1] if calls else "",
     }
     collective = collective_of(line, mesh)
     if collective is not None:
-        one["collective"] = {
+        instruction["collective"] = {
             "kind": collective.kind,
             "bytes": collective.bytes,
             "sent": collective.sent,
             "axes": list(collective.axes),
             "group": collective.group,
         }
-    return one
+    return instruction
 
 
 def layer_of(source: str) -> tuple[str, bool]:
-    """The layer that an operation belongs to, and whether it is of the backward pass.
-
-    Args:
-      source: the operation's name in a compiled program, of scopes and JAX's transformations.
+    """Return the layer of an operation's full name, and whether it is in the backward pass.
 
     Example:
       >>> layer_of("jit(train_step)/model/dense/jvp()/dot_general")
@@ -112,36 +117,37 @@ def layer_of(source: str) -> tuple[str, bool]:
       ('model/dense', True)
     """
     if ":" in source:
-        # Several operations in one, as when gradients are summed together.
+        # The name of a merged operation, such as a combined gradient all-reduce, lists several
+        # sources.
         head, _, rest = source.partition("(" if "/(" in source else "\0")
         pieces = {
-            layer_of(f"{head.split(':')[0]}{one}")
-            for one in (rest or source).rstrip(")").split(":")
+            layer_of(f"{head.split(':')[0]}{piece}")
+            for piece in (rest or source).rstrip(")").split(":")
         }
         layers = {layer for layer, _ in pieces if layer}
         return layers.pop() if len(layers) == 1 else "several layers", any(b for _, b in pieces)
     path = re.sub(r"\bp?jit\([^()]*\)", "", source)
     backward = f"/{GRADIENT}/" in path or "transpose(" in path
-    _, marked, inner = path.partition(f"/{GRADIENT}/")
-    if marked:
+    _, marker, inner = path.partition(f"/{GRADIENT}/")
+    if marker:
         path = inner.partition("transpose(")[0] if "transpose(" in inner else inner
         path = path if path.endswith("/") else path.rpartition("/")[0]
     else:
         path = path.rpartition("/")[0]
     words = re.sub(r"\b\w+\(|\)", "", path).split("/")
-    kept = [
+    scopes = [
         w for w in words if w and w not in ("while", "body", "cond", "closed_call", "shmap_body")
     ]
-    return "/".join(kept), backward
+    return "/".join(scopes), backward
 
 
 def _what(opcode: str, line: str, source: str) -> str:
-    """What an instruction does, in a word or two."""
+    """Return a short description of an instruction."""
     descriptor = _DESCRIPTOR.search(line)
     if 'custom_call_target="meshflow_onednn"' in line and descriptor is not None:
         return descriptors.name([int(n) for n in descriptor[1].split(",")])
-    made = source.rpartition("/")[2] if opcode in ("fusion", "custom-call") else ""
-    return re.sub(r"\W.*", "", made).replace("_", " ") or opcode
+    operation = source.rpartition("/")[2] if opcode in ("fusion", "custom-call") else ""
+    return re.sub(r"\W.*", "", operation).replace("_", " ") or opcode
 
 
 def _elements(shape: str) -> list[tuple[int, ...]]:
@@ -153,7 +159,7 @@ def _bytes(shape: str) -> int:
 
 
 def _operations(opcode: str, line: str, shape: str, operands: Sequence[str]) -> int:
-    """Additions and multiplications of an instruction, without those of a computation that it calls."""
+    """Return an instruction's additions and multiplications, without those of called computations."""
     outputs = _elements(shape)
     if not outputs:
         return 0
@@ -164,10 +170,10 @@ def _operations(opcode: str, line: str, shape: str, operands: Sequence[str]) -> 
         return sum(map(math.prod, _elements(operands[0])))
     if opcode == "custom-call":
         descriptor = _DESCRIPTOR.search(line)
-        known = 'custom_call_target="meshflow_onednn"' in line and descriptor is not None
+        is_onednn = 'custom_call_target="meshflow_onednn"' in line and descriptor is not None
         return (
             descriptors.operations([int(n) for n in descriptor[1].split(",")])
-            if known and descriptor
+            if is_onednn and descriptor
             else 0
         )
     if opcode == "dot":

@@ -1,4 +1,4 @@
-"""`tf.profiler.experimental.server`: lets others take profiles of this process."""
+"""`tf.profiler.experimental.server`: a server that records profiles of this process for others."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from meshflow.profiler.messages import SERVICE, ProfileRequest, ProfileResponse,
 __all__ = ["start"]
 
 _log = logging.getLogger("meshflow")
-# One for the life of the process: it ends when nobody holds it.
+# The server must be referenced for the life of the process, otherwise it ends.
 _server: Any = None
-# One of them is in the trace of a process that did something.
+# Byte strings of which the trace of an active process contains at least one.
 _WORK = (b"PjitFunction(", b"hlo_op", b"step_num", b"meshflow:")
 
 
 def start(port: int, host: str = "127.0.0.1") -> None:
-    """Begins to answer requests for profiles, such as those of `client.trace` and TensorBoard.
+    """Start to serve profile requests, such as those of `client.trace` and TensorBoard.
 
-    Who can reach it can slow this process down, learn its layers' names, and have it write traces to folders. So it
-    listens to this machine only, unless `host` says otherwise; it asks for no password.
+    There is no authentication: every client can slow this process down, read its layers' names, and
+    make it write traces to folders. Therefore it is only reachable from this machine by default.
 
     Args:
-      port: where to listen.
-      host: the address to listen at; '0.0.0.0' is for all of this machine's networks.
+      port: Port to listen on.
+      host: Address to listen on; '0.0.0.0' makes it reachable from all networks of this machine.
 
     Raises:
-      AlreadyExistsError: when this process answers such requests already.
-      UnavailableError: when the port is taken.
-      ImportError: when grpcio (extra `profiler`) is not installed.
+      AlreadyExistsError: If this process has a profiler server already.
+      UnavailableError: If the port is in use.
+      ImportError: If grpcio (extra `profiler`) is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -45,9 +45,11 @@ def start(port: int, host: str = "127.0.0.1") -> None:
     """
     global _server
     if _server is not None:
-        raise AlreadyExistsError("tf.profiler.experimental.server: this process has a server.")
+        raise AlreadyExistsError(
+            "tf.profiler.experimental.server: this process has a server already."
+        )
     library = grpc()
-    # One is busy while it records; another says so to who asks meanwhile.
+    # One thread is busy while it records; the others reject further requests meanwhile.
     workers = ThreadPoolExecutor(4, thread_name_prefix="profiler server")
     unlimited = [("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
     server = library.server(workers, options=unlimited)
@@ -63,15 +65,15 @@ def start(port: int, host: str = "127.0.0.1") -> None:
         bound, reason = 0, f": {error}"
     if not bound:
         raise UnavailableError(
-            f"tf.profiler.experimental.server cannot listen at {address}{reason}. Is another process there? Choose "
-            "another port."
+            f"tf.profiler.experimental.server cannot listen at {address}{reason}. The port may be in use. "
+            "Choose another port."
         )
     server.start()
     _server = server
     reach = (
-        "other machines cannot reach it: host='0.0.0.0' lets them"
+        "other machines cannot reach it unless host='0.0.0.0'"
         if host in ("127.0.0.1", "localhost", "::1")
-        else "whoever reaches that address can take profiles"
+        else "every client that reaches this address can record profiles"
     )
     _log.info("The profiler listens at %s; %s.", address, reach)
 
@@ -81,7 +83,7 @@ def _profile(message: bytes, call: Any) -> bytes:
     codes = grpc().StatusCode
     wait = request.start_ns / 1e9 - time.time()
     if 0 < wait < 60:
-        # All workers of a profile begin together.
+        # All workers of a profile start at the same time.
         time.sleep(wait)
     options = sessions.ProfilerOptions(
         request.host_tracer_level, request.python_tracer_level, request.device_tracer_level
@@ -97,13 +99,13 @@ def _profile(message: bytes, call: Any) -> bytes:
     except OpError as error:
         call.abort(codes.INTERNAL, str(error))
     trace = files.get(".xplane.pb")
-    # Names are written as they are.
+    # XSpaces contain names as plain bytes.
     empty = trace is not None and not any(name in trace for name in _WORK)
     return ProfileResponse(empty, files).packed()
 
 
 def _write(request: ProfileRequest, files: dict[str, bytes]) -> None:
-    """Writes as the servers of other libraries do: into the folder that a client names."""
+    """Write files to the folder of the request, as the servers of other libraries do."""
     for ending, content in files.items():
         if ending.startswith("."):
             path = gfile.join(request.folder, request.session, request.host + ending)
@@ -117,17 +119,17 @@ def _monitor(message: bytes, call: Any) -> bytes:
     duration = fields.get(1, [0])[0] / 1000
     level = fields.get(2, [1])[0]
     memory = MemorySamples()
-    began, used = time.monotonic(), time.process_time()
-    while time.monotonic() - began < duration and call.is_active():
-        time.sleep(min(0.05, max(duration - (time.monotonic() - began), 0.0)))
+    start_time, start_cpu_time = time.monotonic(), time.process_time()
+    while time.monotonic() - start_time < duration and call.is_active():
+        time.sleep(min(0.05, max(duration - (time.monotonic() - start_time), 0.0)))
     memory.stop()
-    passed = max(time.monotonic() - began, 1e-9)
-    said = describe(None) if level > 1 else {}
+    elapsed = max(time.monotonic() - start_time, 1e-9)
+    description = describe(None) if level > 1 else {}
     lines = [
         f"Process {os.getpid()} {worker_name()}".rstrip(),
-        f"Cores in use: {(time.process_time() - used) / passed:.2f} of {os.cpu_count()}",
+        f"Cores in use: {(time.process_time() - start_cpu_time) / elapsed:.2f} of {os.cpu_count()}",
         f"Memory: {max(m[1] for m in memory.taken) / 1e6:.0f} MB, devices {max(m[2] for m in memory.taken) / 1e6:.0f} MB",
-        *(f"Device {d['id']}: {d['kind']}" for d in said.get("devices", [])),
-        *(f"Program {name}" for name in said.get("programs", {})),
+        *(f"Device {d['id']}: {d['kind']}" for d in description.get("devices", [])),
+        *(f"Program {name}" for name in description.get("programs", {})),
     ]
     return pack([(1, "\n".join(lines) + "\n")])

@@ -1,4 +1,4 @@
-"""One profile at a time of this process: begun, ended, and moved to its folder."""
+"""Recording of profiles of this process, one at a time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from meshflow.core.runtime.errors import AlreadyExistsError, OpError, UnavailableError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text
@@ -31,15 +32,15 @@ _log = logging.getLogger("meshflow")
 
 
 class ProfilerOptions(NamedTuple):
-    """What a profile records.
+    """Options of the tracers.
 
     Attributes:
-      host_tracer_level: of the program on the host: 0 nothing, 1 what users name, 2 what matters,
-        3 everything.
+      host_tracer_level: Level of events on the host: 0 none, 1 user annotations, 2 important
+        events, 3 all events.
       python_tracer_level: 1 records calls of Python functions, which slows the program down.
-      device_tracer_level: accepted; what devices do is always recorded.
-      delay_ms: milliseconds to wait before the profile begins, so that several hosts begin
-        together; None for not at all.
+      device_tracer_level: Ignored; devices are always traced.
+      delay_ms: Milliseconds to wait before the profile starts, so that several hosts start
+        together; None to start immediately.
 
     Example:
       >>> import meshflow as tf
@@ -55,7 +56,7 @@ class ProfilerOptions(NamedTuple):
 
 class _Session(NamedTuple):
     logdir: str
-    # Where it is recorded; the log folder gets it when it is complete.
+    # Temporary folder of the recording, copied to the log folder when it is complete.
     recorded: str
     memory: MemorySamples
 
@@ -65,19 +66,20 @@ _session: _Session | None = None
 
 
 def running() -> bool:
-    """Whether a profile of this process is being taken."""
+    """Check whether a profile of this process is being recorded."""
     return _session is not None
 
 
-def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
-    """Begins a profile of this process.
+def start(logdir: StrPath, options: ProfilerOptions | None = None) -> None:
+    """Start a profile of this process.
 
     Args:
-      logdir: the folder, the one that TensorBoard is shown, here or in a store; `stop` writes to its `plugins/profile`.
-      options: what to record; default `ProfilerOptions()`.
+      logdir: TensorBoard's log folder, local or in an object store; `stop` writes to its
+        `plugins/profile`.
+      options: Options of the tracers; default: `ProfilerOptions()`.
 
     Raises:
-      AlreadyExistsError: when a profile is being taken.
+      AlreadyExistsError: If a profile is being taken already.
 
     Example:
       >>> import glob, tempfile
@@ -89,9 +91,9 @@ def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
       >>> len(glob.glob(folder + "/plugins/profile/*/*.xplane.pb"))
       1
     """
-    logdir = text(logdir)
-    remote(logdir)  # what is missing for a store is said before the work, not after it
-    _begin(logdir, options or ProfilerOptions())
+    path = text(logdir)
+    remote(path)  # Report a missing package for the store before recording, not afterwards.
+    _begin(path, options or ProfilerOptions())
 
 
 def _begin(logdir: str, options: ProfilerOptions) -> None:
@@ -101,28 +103,28 @@ def _begin(logdir: str, options: ProfilerOptions) -> None:
             raise AlreadyExistsError(
                 f"Another profile is being taken, for {_session.logdir}. Call tf.profiler.experimental.stop() first."
             )
-        chosen = jax.profiler.ProfileOptions()
-        chosen.host_tracer_level = options.host_tracer_level
-        chosen.python_tracer_level = options.python_tracer_level
+        jax_options = jax.profiler.ProfileOptions()
+        jax_options.host_tracer_level = options.host_tracer_level
+        jax_options.python_tracer_level = options.python_tracer_level
         if options.delay_ms:
             time.sleep(options.delay_ms / 1000)
-        recorded = tempfile.mkdtemp(prefix="meshflow-profile-")
+        folder = tempfile.mkdtemp(prefix="meshflow-profile-")
         try:
-            jax.profiler.start_trace(recorded, profiler_options=chosen)
+            jax.profiler.start_trace(folder, profiler_options=jax_options)
         except RuntimeError as error:
-            shutil.rmtree(recorded, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise AlreadyExistsError(f"Another profile is being taken: {error}") from error
-        _session = _Session(logdir, recorded, MemorySamples())
+        _session = _Session(logdir, folder, MemorySamples())
 
 
 def stop(save: bool = True) -> None:
-    """Ends the profile.
+    """Stop the profile.
 
     Args:
-      save: whether to write it.
+      save: Whether to write it.
 
     Raises:
-      UnavailableError: when no profile is being taken.
+      UnavailableError: If no profile is being taken.
     """
     if _session is None:
         raise UnavailableError(
@@ -133,76 +135,76 @@ def stop(save: bool = True) -> None:
 
 
 def finish(logdir: str | None) -> Report | None:
-    """Ends the profile that is being taken and writes it to a folder, or nowhere.
+    """Stop the profile and write it to a folder, or discard it for None.
 
     Returns:
-      What it says; None where it is not written or cannot be read.
+      The report; None if the profile is discarded or cannot be read.
     """
-    ended = _end()
+    session = _end()
     try:
         if logdir is not None:
-            folder = _described(ended)
-            copy_folder(ended.recorded, logdir)
+            folder = _described(session)
+            copy_folder(session.recorded, logdir)
             _show(logdir)
             return _write_page(gfile.join(logdir, PROFILES, folder.name))
         return None
     finally:
-        shutil.rmtree(ended.recorded, ignore_errors=True)
+        shutil.rmtree(session.recorded, ignore_errors=True)
 
 
 def record(
-    duration_ms: float, options: ProfilerOptions, cancelled: Callable[[], bool]
+    duration_ms: float, options: ProfilerOptions, is_cancelled: Callable[[], bool]
 ) -> dict[str, bytes]:
-    """Takes a profile of this process for a time, for somebody else.
+    """Record a profile of this process for a time, for another process.
 
     Args:
-      duration_ms: for how long.
-      options: what to record.
-      cancelled: a function that says whether nobody waits for it any more.
+      duration_ms: Milliseconds to record.
+      options: Options of the tracers.
+      is_cancelled: Checks whether the client has cancelled the request.
 
     Returns:
-      Contents of the files by the ends of their names.
+      Contents of the files by the endings of their names.
 
     Raises:
-      AlreadyExistsError: when a profile is being taken.
+      AlreadyExistsError: If a profile is being taken already.
     """
     _begin("another process", options)
     try:
-        until = time.monotonic() + duration_ms / 1000
-        while (left := until - time.monotonic()) > 0 and not cancelled():
-            time.sleep(min(left, 0.05))
+        deadline = time.monotonic() + duration_ms / 1000
+        while (remaining := deadline - time.monotonic()) > 0 and not is_cancelled():
+            time.sleep(min(remaining, 0.05))
     finally:
-        ended = _end()
+        session = _end()
     try:
-        folder = _described(ended)
+        folder = _described(session)
         return {f.name[f.name.index(".") :]: f.read_bytes() for f in folder.iterdir()}
     finally:
-        shutil.rmtree(ended.recorded, ignore_errors=True)
+        shutil.rmtree(session.recorded, ignore_errors=True)
 
 
 def _end() -> _Session:
-    """Ends the profile."""
+    """Stop the trace and return its session."""
     global _session
     assert _session is not None
-    ended = _session
+    session = _session
     try:
         jax.profiler.stop_trace()
     finally:
-        ended.memory.stop()
+        session.memory.stop()
         _session = None
-    return ended
+    return session
 
 
-def _described(ended: _Session) -> Path:
-    """Puts what this process says of itself beside its trace, under this worker's name; their folder."""
-    (folder,) = Path(ended.recorded).glob(f"{PROFILES}/*")
+def _described(session: _Session) -> Path:
+    """Write this process's description next to its trace and rename the files; return their folder."""
+    (folder,) = Path(session.recorded).glob(f"{PROFILES}/*")
     for file in list(folder.iterdir()):
-        # A host's name may have points; what follows it has two.
+        # The host's name may contain dots, and the extension contains two.
         host = file.name.removesuffix(".xplane.pb").removesuffix(".trace.json.gz")
         stem = "_".join([host.replace(".", "-"), *worker_name().split()])
         file.rename(folder / (stem + file.name[len(host) :]))
-    said = json.dumps(describe(ended.memory))
-    (folder / (stem + SUFFIX)).write_text(said, encoding="utf-8")
+    description = json.dumps(describe(session.memory))
+    (folder / (stem + SUFFIX)).write_text(description, encoding="utf-8")
     return folder
 
 
@@ -211,31 +213,31 @@ def _write_page(folder: str) -> Report | None:
         report = load(folder)
         path = write_page(folder, report)
     except OpError as error:
-        # The profile is there all the same.
+        # The traces are complete even without the page.
         _log.warning("The page of the profile could not be written: %s", error)
         return None
-    _log.info("Open %s to see where the time goes.", path)
+    _log.info("Open %s to see the profile.", path)
     return report
 
 
 def _show(logdir: str) -> None:
-    """Leaves an event file beside a profile: TensorBoard looks at no folder without one."""
+    """Write an empty event file, because TensorBoard ignores folders without one."""
     if any("tfevents" in name for name in gfile.listdir(logdir)):
         return
-    # Without the packages that write events, xprof shows the folder still.
+    # If the packages that write event files are missing, xprof can still read the profile.
     with contextlib.suppress(ImportError):
         EventFile(logdir, ".profile-empty").close()
 
 
 class Profile:
-    """Takes a profile of what happens inside a `with` block.
+    """Records a profile of a `with` block.
 
     Args:
-      logdir: as in `start`.
-      options: as in `start`.
+      logdir: Log folder, as in `start`.
+      options: Options of the tracers, as in `start`.
 
     Raises:
-      AlreadyExistsError: on entry, when a profile is being taken.
+      AlreadyExistsError: On entry, if a profile is being taken already.
 
     Example:
       >>> import os, tempfile
@@ -247,7 +249,7 @@ class Profile:
       ['profile']
     """
 
-    def __init__(self, logdir: Any, options: ProfilerOptions | None = None) -> None:
+    def __init__(self, logdir: StrPath, options: ProfilerOptions | None = None) -> None:
         self._logdir, self._options = logdir, options
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""Profiles as text: a summary, and what became slower between two."""
+"""Profiles as text: a summary, and a comparison of two profiles."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def _means(report: Report) -> dict[str, np.ndarray]:
-    """Nanoseconds a step by part, one for each worker; the steps themselves are '' ."""
-    chosen = counted(report)
+    """Return the mean nanoseconds per step and worker, by part; '' is the complete step."""
+    counted_rows = counted(report)
     tables = {"": report.walls, **{name: report.part(name) for name in report.parts}}
     means = {}
     for name, table in tables.items():
-        own = table[chosen]
-        counts = np.maximum((~np.isnan(own)).sum(0), 1)
-        means[name] = np.nansum(own, 0) / counts
+        selected = table[counted_rows]
+        counts = np.maximum((~np.isnan(selected)).sum(0), 1)
+        means[name] = np.nansum(selected, 0) / counts
     return means
 
 
 def summary(report: Report) -> Table:
-    """The mean step of each worker: headings, and a row for each part."""
+    """Return headings and rows of a table with the mean step of each worker by part."""
     heads = ["part", *(w.name for w in report.workers)]
     means = _means(report)
     walls = means.pop("")
@@ -41,23 +41,19 @@ def summary(report: Report) -> Table:
 
 
 def one_line(report: Report) -> str:
-    """The worst verdict in a line, with the mean step."""
-    found = verdicts(report)[0]
-    if found.kind == "none":
-        return str(found)
+    """Return the worst finding in one line, with the mean step."""
+    finding = verdicts(report)[0]
+    if finding.kind == "none":
+        return str(finding)
     wall = float(np.nanmean(report.walls[counted(report)]))
-    return f"{found} The mean step is {duration(wall)}. {found.advice}".replace("`", "")
+    return f"{finding} The mean step is {duration(wall)}. {finding.advice}".replace("`", "")
 
 
 def difference(before: Report, after: Report) -> tuple[str, Table]:
-    """What changed between two profiles.
-
-    Args:
-      before: the first.
-      after: the second.
+    """Compare two profiles.
 
     Returns:
-      A sentence that names what changed most, and a table of parts: mean of all workers' steps.
+      A sentence with the largest change, and a table of the mean step by part.
     """
     old, new = _overall(before), _overall(after)
     names = [n for n in dict.fromkeys([*old, *new]) if n]
@@ -74,19 +70,21 @@ def difference(before: Report, after: Report) -> tuple[str, Table]:
         return "Steps take as long as before.", (heads, rows)
     word, sign = ("slower", 1) if total > 0 else ("faster", -1)
     causes = [n for n in names if n != "waiting"]
-    most = max(causes, key=lambda n: sign * change[n], default="")
-    text = f"Steps are {duration(abs(total))} {word} ({abs(total) / max(old[''], 1.0):.0%}): {duration(abs(change[most]))} of it is {part_name(most)}"
-    if most == "compute":
+    largest = max(causes, key=lambda n: sign * change[n], default="")
+    text = f"Steps are {duration(abs(total))} {word} ({abs(total) / max(old[''], 1.0):.0%}): {duration(abs(change[largest]))} of it is {part_name(largest)}"
+    if largest == "compute":
         text += _slower_operations(before, after, sign)
     return f"{text}.", (heads, rows)
 
 
 def _overall(report: Report) -> dict[str, float]:
-    means = {n: float(own.mean()) if own.size else 0.0 for n, own in _means(report).items()}
-    # Who waits for others is slow by what they do.
-    comm = sum(own for name, own in means.items() if name.startswith("comm:"))
-    chosen = report.waiting[counted(report)]
-    waiting = float(chosen.mean()) if chosen.size else 0.0
+    means = {
+        n: float(values.mean()) if values.size else 0.0 for n, values in _means(report).items()
+    }
+    # Time spent waiting for other workers is caused by their work, so it is a separate part.
+    comm = sum(values for name, values in means.items() if name.startswith("comm:"))
+    waiting_times = report.waiting[counted(report)]
+    waiting = float(waiting_times.mean()) if waiting_times.size else 0.0
     if comm:
         for name in means:
             if name.startswith("comm:"):
@@ -102,22 +100,22 @@ def _compared(old: float, new: float) -> list[str]:
 
 
 def _slower_operations(before: Report, after: Report, sign: int) -> str:
-    """The layer whose operations changed most, a step."""
+    """Return a clause with the layer that changed most."""
 
-    def by_layer(report: Report) -> dict[str, float]:
+    def sum_by_layer(report: Report) -> dict[str, float]:
         times: dict[str, float] = {}
         steps = max(sum(len(w.breakdown.steps) for w in report.workers), 1)
         for worker in report.workers:
-            for one in worker.operations:
-                if not one.kind:
-                    key = one.layer or one.what
-                    times[key] = times.get(key, 0.0) + one.time / steps
+            for operation in worker.operations:
+                if not operation.kind:
+                    key = operation.layer or operation.what
+                    times[key] = times.get(key, 0.0) + operation.time / steps
         return times
 
-    old, new = by_layer(before), by_layer(after)
+    old, new = sum_by_layer(before), sum_by_layer(after)
     names = {*old, *new}
     if not names:
         return ""
-    most = max(names, key=lambda n: sign * (new.get(n, 0.0) - old.get(n, 0.0)))
-    change = new.get(most, 0.0) - old.get(most, 0.0)
-    return f", most in {most} ({duration(abs(change))} {'more' if sign > 0 else 'less'})"
+    largest = max(names, key=lambda n: sign * (new.get(n, 0.0) - old.get(n, 0.0)))
+    change = new.get(largest, 0.0) - old.get(largest, 0.0)
+    return f", most in {largest} ({duration(abs(change))} {'more' if sign > 0 else 'less'})"

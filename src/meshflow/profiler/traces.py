@@ -1,4 +1,4 @@
-"""Reading the trace of one worker: its steps, what its host did, and what ran on its devices."""
+"""Reader of a worker's trace: its steps, the work of its host, and the work of its devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from meshflow.core.runtime.errors import DataLossError
 
 __all__ = ["Trace", "read_trace"]
 
-# What the host did, by the beginning of an event's name.
+# Kinds of host events, by the prefix of their names.
 _HOST = {
     INPUT: "input",
     CHECKPOINT: "checkpoint",
@@ -55,7 +55,7 @@ _NCCL_KINDS = {
     "SendRecv": "collective-permute",
     "Broadcast": "collective-broadcast",
 }
-# They span what they run, which is shown by itself.
+# These events contain others, which have events of their own.
 _SPANNING = re.compile(r"^%?(while|conditional|call)(\.\d+)?$")
 _DEVICE = re.compile(r"^/device:(?!CUSTOM)(\w+):(\d+)")
 
@@ -68,7 +68,7 @@ class Spans(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step as it was annotated; nanoseconds of the trace's clock."""
+    """An annotated step; nanoseconds of the trace's clock."""
 
     name: str
     number: int
@@ -78,15 +78,15 @@ class Step(NamedTuple):
 
 @dataclass
 class Device:
-    """What ran on one device.
+    """Events of one device.
 
     Attributes:
-      kinds: for each event '' for computation, or which collective or copy it is.
-      ops: for each event its place in `names`.
-      starts: nanoseconds.
-      ends: nanoseconds.
-      runs: for each event which execution of its program it is of, None where that is not said.
-      names: the different (program, instruction); a program's number stands behind its name.
+      kinds: Type of each event: '' for computation, otherwise the collective or copy.
+      ops: Index of each event in `names`.
+      starts: Nanoseconds.
+      ends: Nanoseconds.
+      runs: Of each event the id of its program's execution, None if unknown.
+      names: Unique (program, instruction) pairs; a program's name is followed by its id.
     """
 
     kinds: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Device:
     names: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, op: str, start: float, duration: float, stats: dict[str, Any]) -> None:
-        """Takes in an event."""
+        """Add an event."""
         module = str(stats.get("hlo_module", ""))
         if "program_id" in stats:
             module = f"{module}({stats['program_id']})"
@@ -111,17 +111,17 @@ class Device:
 
 @dataclass
 class Trace:
-    """What the trace of one worker says.
+    """Contents of a worker's trace.
 
     Attributes:
-      began: nanoseconds since 1970 of the clock's zero.
-      length: how long it is, in nanoseconds.
-      steps: in the order of their ends.
-      host: spans of the thread that trains, by kind.
-      details: for each kind, nanoseconds by detail: which callback, which function was compiled.
-      compiled: (nanoseconds, function) of each compilation.
-      calls: starts and ends of compiled functions' calls, by name.
-      devices: by number.
+      epoch_ns: Nanoseconds since 1970 at which the clock is zero.
+      length: Duration in nanoseconds.
+      steps: Steps, ordered by their ends.
+      host: Spans of the training thread, by kind.
+      details: Nanoseconds by kind and detail, such as the callback or the compiled function.
+      compilations: (nanoseconds, function) of each compilation.
+      calls: Starts and ends of compiled functions' calls, by name.
+      devices: Devices by id.
     """
 
     began: float = 0.0
@@ -135,29 +135,29 @@ class Trace:
 
 
 def kind_of(op: str) -> str:
-    """Which collective or copy an instruction is; '' for computation."""
-    found = _COLLECTIVE.match(op)
-    if found:
-        return found[1]
+    """Return the kind of collective or copy of an instruction; '' for computation."""
+    collective = _COLLECTIVE.match(op)
+    if collective:
+        return collective[1]
     if op.startswith("nccl"):
-        library = _NCCL.match(op)
-        return _NCCL_KINDS[library[1]] if library else "all-reduce"
+        nccl = _NCCL.match(op)
+        return _NCCL_KINDS[nccl[1]] if nccl else "all-reduce"
     return "copy between host and device" if op.startswith(("MemcpyH2D", "MemcpyD2H")) else ""
 
 
 def read_trace(content: bytes, name: str) -> Trace:
-    """Reads a trace, an XSpace or Chrome's JSON.
+    """Read a trace, an XSpace or Chrome's JSON.
 
     Args:
-      content: of the file.
-      name: its name, for errors; `.json.gz` says which of the two it is.
+      content: Contents of the file.
+      name: Its name; `.json` or `.json.gz` determines the format.
 
     Raises:
-      DataLossError: for a file that is empty, cut off, or no trace.
+      DataLossError: If the file is empty, truncated, or not a trace.
     """
     if not content:
         raise DataLossError(
-            f"The trace {name} is empty. Was its process ended while it was written?"
+            f"The trace {name} is empty. Its process may have been ended while writing it."
         )
     try:
         if name.endswith((".json.gz", ".json")):
@@ -167,14 +167,17 @@ def read_trace(content: bytes, name: str) -> Trace:
         return _read(planes)
     except (ValueError, RuntimeError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
         raise DataLossError(
-            f"The trace {name} cannot be read: it is cut off, or no trace ({error}). Record it again."
+            f"The trace {name} cannot be read: it is cut off, or not a trace ({error}). Record it again."
         ) from error
 
 
-# ---- what both formats are read as: (plane, its stats, (line, events)) ----------------------------
+# ---- common form of both formats: (plane, its stats, (line, events)) -----------------------------
 
 
-def _planes(data: Any) -> Iterator[tuple[str, Any, list[tuple[str, Iterable[Any]]]]]:
+_Plane: TypeAlias = tuple[str, dict[str, Any], list[tuple[str, Iterable[Any]]]]
+
+
+def _planes(data: jax.profiler.ProfileData) -> Iterator[_Plane]:
     for plane in data.planes:
         yield plane.name, dict(plane.stats), [(line.name, line.events) for line in plane.lines]
 
@@ -186,33 +189,33 @@ class _Event(NamedTuple):
     stats: Any
 
 
-def _json_planes(content: bytes) -> Iterator[tuple[str, Any, list[tuple[str, Iterable[Any]]]]]:
+def _json_planes(content: bytes) -> Iterator[_Plane]:
     text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     processes: dict[Any, str] = {}
     threads: dict[Any, str] = {}
     events: dict[Any, dict[Any, list[_Event]]] = defaultdict(lambda: defaultdict(list))
-    for one in json.loads(text)["traceEvents"]:
-        if one.get("ph") == "M":
-            given = one.get("args", {}).get("name", "")
-            if one["name"] == "process_name":
-                processes[one["pid"]] = given
-            elif one["name"] == "thread_name":
-                threads[one["pid"], one["tid"]] = given
-        elif one.get("ph") == "X":
-            stats = list(one.get("args", {}).items())
-            event = _Event(one["name"], one["ts"] * 1e3, one.get("dur", 0) * 1e3, stats)
-            events[one["pid"]][one["tid"]].append(event)
+    for entry in json.loads(text)["traceEvents"]:
+        if entry.get("ph") == "M":
+            label = entry.get("args", {}).get("name", "")
+            if entry["name"] == "process_name":
+                processes[entry["pid"]] = label
+            elif entry["name"] == "thread_name":
+                threads[entry["pid"], entry["tid"]] = label
+        elif entry.get("ph") == "X":
+            stats = list(entry.get("args", {}).items())
+            event = _Event(entry["name"], entry["ts"] * 1e3, entry.get("dur", 0) * 1e3, stats)
+            events[entry["pid"]][entry["tid"]].append(event)
     for pid, lines in events.items():
         named: list[tuple[str, Iterable[Any]]] = [
-            (threads.get((pid, tid), ""), found) for tid, found in lines.items()
+            (threads.get((pid, tid), ""), line_events) for tid, line_events in lines.items()
         ]
         yield processes.get(pid, ""), {}, named
 
 
-# ---- taking in -----------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
-def _read(planes: Iterable[tuple[str, Any, list[tuple[str, Iterable[Any]]]]]) -> Trace:
+def _read(planes: Iterable[_Plane]) -> Trace:
     trace = Trace()
     host: list[tuple[str, Iterable[Any]]] = []
     for name, stats, lines in planes:
@@ -235,7 +238,7 @@ def _read(planes: Iterable[tuple[str, Any, list[tuple[str, Iterable[Any]]]]]) ->
 
 
 class _Thread:
-    """What one thread of the host did: (start, end, rest of the name) by kind."""
+    """Events of a host thread: (start, end, name) by kind."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -244,7 +247,7 @@ class _Thread:
 
 def _take_thread(trace: Trace, events: Iterable[Any]) -> _Thread:
     thread = _Thread()
-    # What an event is depends on its name alone, and most have one of a few.
+    # The kind depends on the name only, and few names occur often, so kinds are cached.
     kinds: dict[str, str | None] = {}
     for event in events:
         name = event.name
@@ -268,7 +271,7 @@ def _take_thread(trace: Trace, events: Iterable[Any]) -> _Thread:
 
 
 def _kind(name: str, event: Any) -> str | None:
-    """What events of a name on the host are; None for what is not looked at."""
+    """Return the kind of host events with a name; None for ignored ones."""
     if name.startswith(("end: ", "ThreadpoolListener", "ThunkExecutor")):
         return None
     if name.startswith(_CALL):
@@ -283,27 +286,27 @@ def _kind(name: str, event: Any) -> str | None:
 
 
 def _together(threads: list[_Thread]) -> _Thread:
-    """Threads that take turns with the steps, as one: it works while any works, and waits while all wait."""
-    found = _Thread()
+    """Merge threads that take turns with the steps: the result waits while all threads wait."""
+    merged = _Thread()
     for kind in dict.fromkeys(kind for thread in threads for kind in thread.spans):
         for thread in threads:
-            found.spans[kind] += thread.spans[kind]
+            merged.spans[kind] += thread.spans[kind]
     edges = [
         edge
         for thread in threads
         for start, end in outermost([span[:2] for span in thread.spans["waiting"]])
         for edge in ((start, 1), (end, -1))
     ]
-    waiting, since, found.spans["waiting"] = 0, 0.0, []
-    for when, change in sorted(edges):
-        if waiting == len(threads) and change < 0:
-            found.spans["waiting"].append((since, when, ""))
-        waiting, since = waiting + change, when
-    return found
+    num_waiting, since, merged.spans["waiting"] = 0, 0.0, []
+    for time, change in sorted(edges):
+        if num_waiting == len(threads) and change < 0:
+            merged.spans["waiting"].append((since, time, ""))
+        num_waiting, since = num_waiting + change, time
+    return merged
 
 
 def outermost(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Intervals without those that lie in others: of calls that are shown twice, the outer ones."""
+    """Return the intervals that are not inside others, as nested calls are recorded twice."""
     outer: list[tuple[float, float]] = []
     for start, end in sorted(spans, key=lambda s: (s[0], -s[1])):
         if not outer or start >= outer[-1][1]:
@@ -316,12 +319,13 @@ def _take_main(trace: Trace, main: _Thread) -> None:
     for start, end, name in calls:
         trace.calls.setdefault(name[len(_CALL) : -1], []).append((start, end))
     compiling = main.spans.get("compile", [])
-    # Of a call that compiles all up to the end of that is compilation, lowering and passes too.
+    # In a call that compiles, all time up to the end of the compilation counts, including lowering
+    # and passes.
     for start, end, _ in [c for c in compiling if c[2].startswith("backend_compile")]:
-        around = [c for c in calls if c[0] <= start and end <= c[1]]
-        if around:
-            first, _, call = max(around, key=lambda c: c[1] - c[0])
-            compiling.append((first, end, call))
+        enclosing = [c for c in calls if c[0] <= start and end <= c[1]]
+        if enclosing:
+            call_start, _, call = max(enclosing, key=lambda c: c[1] - c[0])
+            compiling.append((call_start, end, call))
             trace.compiled.append((start, call[len(_CALL) : -1]))
         else:
             trace.compiled.append((start, "an operation"))
@@ -329,20 +333,20 @@ def _take_main(trace: Trace, main: _Thread) -> None:
         array = np.array([s[:2] for s in spans], float).reshape(-1, 2)
         trace.host[kind] = Spans(array[:, 0], array[:, 1])
         details: dict[str, float] = defaultdict(float)
-        # What a callback writes counts as a checkpoint.
+        # Checkpoints written by a callback count as checkpoints.
         inner = main.spans.get("checkpoint", []) if kind == "callback" else []
         for start, end, name in spans:
-            written = sum(e - s for s, e, _ in inner if start <= s and e <= end)
-            details[name.partition("/")[2]] += end - start - written
-        trace.details[kind] = {name: taken for name, taken in details.items() if name}
+            checkpoint_time = sum(e - s for s, e, _ in inner if start <= s and e <= end)
+            details[name.partition("/")[2]] += end - start - checkpoint_time
+        trace.details[kind] = {name: nanoseconds for name, nanoseconds in details.items() if name}
 
 
 def _take_device(trace: Trace, number: int, lines: list[tuple[str, Iterable[Any]]]) -> None:
-    named = {name for name, _ in lines}
-    wanted = ("XLA Ops", "Async XLA Ops") if "XLA Ops" in named else ("Stream",)
+    line_names = {name for name, _ in lines}
+    prefixes = ("XLA Ops", "Async XLA Ops") if "XLA Ops" in line_names else ("Stream",)
     device = trace.devices.setdefault(number, Device())
     for name, events in lines:
-        if not name.startswith(wanted):
+        if not name.startswith(prefixes):
             continue
         for event in events:
             stats = dict(event.stats)

@@ -1,4 +1,4 @@
-"""What a profile means: what the steps wait for, by which numbers, and what to do about it."""
+"""Findings of a profile: the reasons why steps take long, with numbers and advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshflow.profiler.report import Report
 
 __all__ = ["PARTS", "Verdict", "counted", "duration", "part_name", "shares", "verdicts"]
 
-# Parts of a step in the words of people.
+# Names of the parts of a step for people.
 PARTS = {
     "compute": "computing",
     "input": "waiting for input",
@@ -22,25 +22,25 @@ PARTS = {
     "idle": "idle",
     "waiting": "waiting for other workers",
 }
-# From which share of the steps' time on something is called the reason.
+# Fraction of the steps' time from which a part is reported.
 _INPUT = _HOST = 0.15
 _COMMUNICATION, _COMPILE, _IDLE = 0.2, 0.1, 0.2
 _STRAGGLER = {
-    "compute": "Give each worker the same amount of work: equal batches, equal devices; look for other programs on its machine.",
-    "input": "Give its input the cores that others have: shard by file, `prefetch`, a faster disk.",
-    "python": "See what its Python does between steps: only the chief should write logs and files.",
-    "callback": "See what its callbacks do: only the chief should write logs and files.",
+    "compute": "Give each worker the same amount of work: equal batches, equal devices; check for other programs on its machine.",
+    "input": "Use as many cores for its input as on other workers: shard by file, `prefetch`, a faster disk.",
+    "python": "Check its Python code between steps: only the chief should write logs and files.",
+    "callback": "Check its callbacks: only the chief should write logs and files.",
     "checkpoint": "Write checkpoints less often, or on a faster disk.",
     "compile": "Give all workers batches of one shape: `drop_remainder=True`.",
-    "idle": "See whether other programs take its cores.",
-    f"comm:{SERVERS}": "Look at its network: the servers' values take longer to reach it than the others.",
+    "idle": "Check whether other programs use its cores.",
+    f"comm:{SERVERS}": "Check its network: the servers' values take longer to reach it than the other workers.",
 }
 _ADVICE = {
-    "input": "End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is read again, `map(..., num_parallel_calls=tf.data.AUTOTUNE)`; `tf.data.experimental.explain` says which part is slow.",
-    "communication": "Larger batches on each device, `mixed_precision` for smaller gradients, or another split of the mesh: dtensor.explain says what is sent.",
-    "recompiling": "Batches of one shape (`drop_remainder=True`, `padded_batch` with bucket boundaries), and tensors instead of Python numbers as arguments.",
-    "host": "`compile(steps_per_execution=16)`, the loop in a `tf.function`; read losses once an epoch; fewer callbacks for each batch.",
-    "idle": "Devices wait though nothing is known to hold them up: look at the trace.",
+    "input": "End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` data that is read again, use `map(..., num_parallel_calls=tf.data.AUTOTUNE)`; `tf.data.experimental.explain` shows the slow part.",
+    "communication": "Use larger batches on each device, `mixed_precision` for smaller gradients, or another sharding; dtensor.explain shows what is sent.",
+    "recompiling": "Use batches of one shape (`drop_remainder=True`, `padded_batch` with bucket boundaries), and tensors instead of Python numbers as arguments.",
+    "host": "Use `compile(steps_per_execution=16)`, or put the loop in a `tf.function`; read losses once an epoch; call fewer callbacks for each batch.",
+    "idle": "Devices are idle for no known reason: inspect the trace.",
     "compute": "The devices are busy: smaller types (`mixed_precision`), larger batches, or faster operations; the table names those that take longest.",
 }
 
@@ -50,11 +50,12 @@ class Verdict:
     """One finding.
 
     Attributes:
-      kind: 'straggler', 'input', 'communication', 'recompiling', 'host', 'idle', 'compute', or 'none'.
-      title: a few words.
-      text: a sentence with the numbers.
-      advice: what to do.
-      share: of the steps' time, 0 to 1.
+      kind: 'straggler', 'input', 'communication', 'recompiling', 'host', 'idle', 'compute', or
+        'none'.
+      title: A few words.
+      text: A sentence with numbers.
+      advice: Suggested change.
+      share: Fraction of the steps' time, 0 to 1.
     """
 
     kind: str
@@ -68,12 +69,12 @@ class Verdict:
 
 
 def part_name(part: str) -> str:
-    """A part in words."""
+    """Return the name of a part for people."""
     return part.removeprefix("comm:") if part.startswith("comm:") else PARTS.get(part, part)
 
 
 def duration(nanoseconds: float) -> str:
-    """A time for people: '12.3 ms'."""
+    """Format a time for people, as '12.3 ms'."""
     for unit, size in (("s", 1e9), ("ms", 1e6)):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"
@@ -81,35 +82,36 @@ def duration(nanoseconds: float) -> str:
 
 
 def counted(report: Report) -> np.ndarray:
-    """The steps that count: without the first, in which programs are compiled, when there are others."""
+    """Return a mask of all rows except the first, which compiles, if there are more than two."""
     return np.arange(len(report.rows)) >= (1 if len(report.rows) > 2 else 0)
 
 
 def shares(report: Report) -> dict[str, float]:
-    """Each part's share of the steps' time, over all workers; all collectives are 'comm', of which 'waiting'.
+    """Return each part's fraction of the steps' time, over all workers.
 
-    The first step is left out where there are more than two.
+    All collectives are 'comm', which includes 'waiting'. The first step is skipped if there are
+    more than two.
     """
-    chosen = counted(report)
-    total = float(np.nansum(report.walls[chosen]))
+    mask = counted(report)
+    total = float(np.nansum(report.walls[mask]))
     if not total:
         return {}
     names = [p for p in report.parts if not p.startswith("comm:")]
-    found = {name: float(np.nansum(report.part(name)[chosen])) / total for name in names}
-    found["comm"] = float(np.nansum(report.part("comm")[chosen])) / total
-    found["waiting"] = float(np.nansum(report.waiting[chosen])) / total
-    return found
+    fractions = {name: float(np.nansum(report.part(name)[mask])) / total for name in names}
+    fractions["comm"] = float(np.nansum(report.part("comm")[mask])) / total
+    fractions["waiting"] = float(np.nansum(report.waiting[mask])) / total
+    return fractions
 
 
 def verdicts(report: Report) -> list[Verdict]:
-    """What holds a training up, the worst first; at least one."""
+    """Return the reasons why steps take long, the worst first; at least one."""
     if not len(report.rows):
-        text = "no step was recorded: call `fit`, or name steps with tf.profiler.experimental.Trace(name, step_num=n, _r=1)."
+        text = "no step was recorded: call `fit`, or annotate steps with tf.profiler.experimental.Trace(name, step_num=n, _r=1)."
         return [
             Verdict("none", "No steps", text, "Record for longer, while the program trains.", 0.0)
         ]
     share = shares(report)
-    found = [
+    findings = [
         *_straggler(report),
         *_recompiling(report, share),
         *_shared(
@@ -128,17 +130,17 @@ def verdicts(report: Report) -> list[Verdict]:
             "Idle devices",
             share.get("idle", 0.0),
             _IDLE,
-            "of the steps' time nothing is done",
+            "of the steps' time the devices are idle",
         ),
     ]
-    found.sort(key=lambda v: -v.share)
-    return found or _shared(
+    findings.sort(key=lambda v: -v.share)
+    return findings or _shared(
         "compute", "Compute-bound", share.get("compute", 0.0), 0.0, _compute_text(report)
     )
 
 
-def _shared(kind: str, title: str, share: float, least: float, text: str) -> list[Verdict]:
-    if share < least:
+def _shared(kind: str, title: str, share: float, threshold: float, text: str) -> list[Verdict]:
+    if share < threshold:
         return []
     return [Verdict(kind, title, f"{share:.0%} {text}.", _ADVICE[kind], share)]
 
@@ -177,13 +179,13 @@ def _communication_text(report: Report, share: dict[str, float]) -> str:
 
 def _host_text(report: Report, share: dict[str, float]) -> str:
     parts = [f"{PARTS[p]} {share[p]:.0%}" for p in HOST_PARTS if share.get(p, 0.0) >= 0.01]
-    slow: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for worker in report.workers:
-        for name, taken in worker.details.get("callback", {}).items():
-            slow[name] = slow.get(name, 0.0) + taken
+        for name, nanoseconds in worker.details.get("callback", {}).items():
+            seconds[name] = seconds.get(name, 0.0) + nanoseconds
     text = f"of the steps' time devices wait for the host ({', '.join(parts)})"
-    if slow and share.get("callback", 0.0) >= 0.05:
-        text += f"; the slowest callback is {max(slow, key=lambda n: slow[n])}"
+    if seconds and share.get("callback", 0.0) >= 0.05:
+        text += f"; the slowest callback is {max(seconds, key=lambda n: seconds[n])}"
     return text
 
 
@@ -196,62 +198,62 @@ def _compute_text(report: Report) -> str:
 
 
 def _straggler(report: Report) -> list[Verdict]:
-    found = report.straggler()
-    if found is None:
+    straggler = report.straggler()
+    if straggler is None:
         return []
-    name = report.workers[found.worker].name
+    name = report.workers[straggler.worker].name
     mean = float(np.nanmean(report.walls[counted(report)]))
-    how = (
-        f"it is the last in {found.share:.0%} of the steps"
+    comparison = (
+        f"it is the last in {straggler.share:.0%} of the steps"
         if report.together
-        else f"{found.share:.0%} of its steps are longer than the others'"
+        else f"{straggler.share:.0%} of its steps are longer than the others'"
     )
     text = (
-        f"{name} needs {duration(found.excess)} a step more than the others, {duration(found.part_excess)} "
-        f"of it for {part_name(found.part)}; {how}."
+        f"{name} needs {duration(straggler.excess)} a step more than the others, {duration(straggler.part_excess)} "
+        f"of it for {part_name(straggler.part)}; {comparison}."
     )
-    behind = "waited for" if report.together else "slower than the others"
-    advice = _STRAGGLER.get(found.part, "")
+    state = "waited for" if report.together else "slower than the others"
+    advice = _STRAGGLER.get(straggler.part, "")
     return [
         Verdict(
             "straggler",
-            f"{name[:1].upper()}{name[1:]} is {behind}",
+            f"{name[:1].upper()}{name[1:]} is {state}",
             text,
             advice,
-            min(found.excess / mean, 1.0),
+            min(straggler.excess / mean, 1.0),
         )
     ]
 
 
 def _recompiling(report: Report, share: dict[str, float]) -> list[Verdict]:
-    chosen = counted(report)
-    compiling = report.part("compile")[chosen] if "compile" in report.parts else np.zeros((0, 0))
-    # Less than that is a look into a table, no compilation.
-    times = int((np.nan_to_num(compiling) > 1e6).any(1).sum()) if compiling.size else 0
-    taken = share.get("compile", 0.0)
-    if times < 2 or (taken < _COMPILE and times < 3):
+    mask = counted(report)
+    compiling = report.part("compile")[mask] if "compile" in report.parts else np.zeros((0, 0))
+    # Shorter times are cache look-ups instead of compilations.
+    count = int((np.nan_to_num(compiling) > 1e6).any(1).sum()) if compiling.size else 0
+    fraction = share.get("compile", 0.0)
+    if count < 2 or (fraction < _COMPILE and count < 3):
         return []
-    text = f"{times} of {int(chosen.sum())} steps after the first compile, which takes {taken:.0%} of their time"
+    text = f"{count} of {int(mask.sum())} steps after the first compile, which takes {fraction:.0%} of their time"
     names = _compiled_names(report)
     text += f": {', '.join(names)}." if names else "."
     return [
-        Verdict("recompiling", "Compiling again and again", text, _ADVICE["recompiling"], taken)
+        Verdict("recompiling", "Compiling again and again", text, _ADVICE["recompiling"], fraction)
     ]
 
 
 def _compiled_names(report: Report) -> list[str]:
-    """Functions that are compiled after the first step, the most often compiled first."""
+    """Return up to 3 functions that were compiled after the first step, the most frequent first."""
     counts: dict[str, int] = {}
     for worker in report.workers:
         ends = worker.breakdown.starts[1:2]
-        for when, name in worker.compiled:
-            if len(ends) and when > ends[0]:
+        for time, name in worker.compiled:
+            if len(ends) and time > ends[0]:
                 counts[name] = counts.get(name, 0) + 1
     return sorted(counts, key=lambda n: -counts[n])[:3]
 
 
 def size(count: float) -> str:
-    """Bytes for people: '1.5 MB'."""
+    """Format bytes for people, as '1.5 MB'."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
