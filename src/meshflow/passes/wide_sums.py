@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import everywhere
 
 __all__ = ["widen_sums"]
@@ -29,28 +30,28 @@ def widen_sums(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Returns:
       The rewritten jaxpr, or the same object when it has no such sum.
     """
-    return everywhere(closed, _widened, ("reduce_sum",))
+    return everywhere(closed, _widen_equations, ("reduce_sum",))
 
 
-def _widened(jaxpr: Any, eqns: list[Any]) -> list[Any]:
-    found: list[Any] = []
+def _widen_equations(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
+    widened: list[JaxprEqn] = []
     for eqn in eqns:
         if eqn.primitive.name != "reduce_sum" or eqn.outvars[0].aval.dtype.name not in _NARROW:
-            found.append(eqn)
+            widened.append(eqn)
             continue
         (operand,), (result,) = eqn.invars, eqn.outvars
         wide_operand, wide_result = (
             jex_core.Var(atom.aval.update(dtype=np.dtype(np.float32))) for atom in (operand, result)
         )
-        found += [
+        widened += [
             _convert(eqn, operand, wide_operand),
             eqn.replace(invars=[wide_operand], outvars=[wide_result]),
             _convert(eqn, wide_result, result),
         ]
-    return found
+    return widened
 
 
-def _convert(near: Any, operand: Any, result: Any) -> Any:
+def _convert(near: JaxprEqn, operand: Any, result: Any) -> JaxprEqn:
     """Return an equation that converts an operand to the dtype of a result, with the source of a nearby equation."""
     params = {"new_dtype": result.aval.dtype, "weak_type": False, "sharding": None}
     return near.replace(

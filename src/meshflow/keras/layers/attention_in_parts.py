@@ -16,7 +16,6 @@ from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.reading import mesh_to_name
 from meshflow.distribute.parallel.sequence import Sequences
 from meshflow.distribute.strategy import get_strategy, has_strategy
-from meshflow.environment.types import Array
 from meshflow.kernels import flash_attention
 from meshflow.ops import array, math
 from meshflow.ops.random import counts_of
@@ -134,7 +133,9 @@ def _combined(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> Tensor | None:
     return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
 
 
-def _fused(static: tuple[bool], q: Array, k: Array, v: Array, mask: Array | None) -> Array:
+def _fused(
+    static: tuple[bool], q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None
+) -> jax.Array:
     (causal,) = static
     fallback = functools.partial(flash_attention.plain_attention, scale=1.0, is_causal=causal)
     mask = None if mask is None else mask[:, None]
