@@ -14,7 +14,7 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import everywhere
+from meshflow.passes.jaxprs import everywhere, get_aval
 
 __all__ = ["widen_sums"]
 
@@ -36,12 +36,12 @@ def widen_sums(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 def _widen_equations(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     widened: list[JaxprEqn] = []
     for eqn in eqns:
-        if eqn.primitive.name != "reduce_sum" or eqn.outvars[0].aval.dtype.name not in _NARROW:
+        if eqn.primitive.name != "reduce_sum" or get_aval(eqn.outvars[0]).dtype.name not in _NARROW:
             widened.append(eqn)
             continue
         (operand,), (result,) = eqn.invars, eqn.outvars
         wide_operand, wide_result = (
-            jex_core.Var(atom.aval.update(dtype=np.dtype(np.float32))) for atom in (operand, result)
+            jex_core.Var(get_aval(atom).update(dtype=np.dtype(np.float32))) for atom in (operand, result)
         )
         widened += [
             _convert(eqn, operand, wide_operand),
