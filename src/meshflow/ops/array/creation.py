@@ -1,4 +1,4 @@
-"""Making tensors: filled, ranges, shapes, identities."""
+"""Ops that create tensors: constants, ranges, grids, identity matrices, one-hot vectors, masks."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ _FULL = Op("fill", _full_array)
 
 
 def as_sizes(shape: Any, name: str = "shape") -> Sizes:
-    """A shape argument as a tuple of Python integers.
+    """Return a shape argument as a tuple of Python integers.
 
     Raises:
-      TypeError: when a size is only known at run time.
-      ValueError: when a size is unknown.
-      InvalidArgumentError: when a size is negative.
+      TypeError: If a size is only known at run time.
+      ValueError: If a size is unknown.
+      InvalidArgumentError: If a size is negative.
     """
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
@@ -75,7 +75,7 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
 
 
 def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
-    """A tensor in a layout; without one, where another lies that is on a mesh."""
+    """Place a tensor in a layout or, without one, with the sharding of `like`."""
     if layout is not None:
         return layout.constrain(tensor)
     sharding = getattr(getattr(like, "_value", None), "sharding", None)
@@ -88,35 +88,30 @@ def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
 def zeros(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """A tensor of zeros (False, or empty strings).
+    """Create a tensor of zeros (False for booleans, empty for strings).
 
     Args:
-      shape: sizes, as a list, tuple, `TensorShape` or integer tensor.
-      dtype: element type.
-      name: ignored.
-      layout: a `tf.experimental.dtensor.Layout`, to have the tensor on a mesh.
-
-    Returns:
-      A tensor.
+      shape: Sizes, as a list, tuple, `TensorShape` or integer tensor.
+      dtype: Element type.
+      name: Ignored.
+      layout: A `tf.experimental.dtensor.Layout`, to create the tensor on a mesh.
 
     Example:
       >>> import meshflow as tf
       >>> tf.zeros([2], tf.int32).numpy()
       array([0, 0], dtype=int32)
     """
-    kind = as_dtype(dtype)
-    if kind is dtypes.string:
+    dtype_ = as_dtype(dtype)
+    if dtype_ is dtypes.string:
         return Tensor(np.full(as_sizes(shape), b"", object))
-    return _laid(_full(as_sizes(shape), 0, kind), layout)
+    return _laid(_full(as_sizes(shape), 0, dtype_), layout)
 
 
 @also_symbolic
 def ones(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """A tensor of ones (True); arguments as in `zeros`.
-
-    The result has the shape `shape`.
+    """Create a tensor of a shape with ones (True for booleans); the arguments are those of `zeros`.
 
     Example:
       >>> import meshflow as tf
@@ -129,13 +124,13 @@ def ones(
 
 @also_symbolic
 def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = None) -> Tensor:
-    """A tensor with one value everywhere.
+    """Create a tensor in which all elements have one value.
 
     Args:
-      dims: sizes.
-      value: a scalar.
-      name: ignored.
-      layout: a `tf.experimental.dtensor.Layout`, to have the tensor on a mesh.
+      dims: Sizes of the tensor.
+      value: A scalar.
+      name: Ignored.
+      layout: A `tf.experimental.dtensor.Layout`, to create the tensor on a mesh.
 
     Example:
       >>> import meshflow as tf
@@ -160,7 +155,10 @@ def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
 def zeros_like(
     input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """Zeros of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies.
+    """Create a tensor of zeros with the shape of another tensor.
+
+    The dtype is the tensor's unless `dtype` is passed. Without a `layout`, the result has the
+    tensor's sharding.
 
     Example:
       >>> import meshflow as tf
@@ -180,7 +178,10 @@ def zeros_like(
 def ones_like(
     input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """Ones of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies.
+    """Create a tensor of ones with the shape of another tensor.
+
+    The dtype is the tensor's unless `dtype` is passed. Without a `layout`, the result has the
+    tensor's sharding.
 
     Example:
       >>> import meshflow as tf
@@ -197,14 +198,14 @@ def eye(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Identity matrices of shape [*batch_shape, num_rows, num_columns].
+    """Create identity matrices of shape [*batch_shape, num_rows, num_columns].
 
     Args:
-      num_rows: rows.
-      num_columns: columns; default as many as rows.
-      batch_shape: sizes of leading dimensions; default none.
-      dtype: dtype of the result.
-      name: ignored.
+      num_rows: Number of rows.
+      num_columns: Number of columns; default `num_rows`.
+      batch_shape: Sizes of leading dimensions; default none.
+      dtype: Dtype of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -231,23 +232,20 @@ _EYE = Op(
 def range(
     start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
 ) -> Tensor:
-    """Numbers from `start` up to, not including, `limit`.
+    """Create the vector start, start + delta, ... of values before `limit`.
 
-    The result is a vector of ceil((limit - start) / delta) numbers, a shape that is known while tracing.
+    It has ceil((limit - start) / delta) elements. This size is static while a function is traced.
 
     Args:
-      start: first number; the limit when `limit` is None.
-      limit: end.
-      delta: step.
-      dtype: dtype; default the widest of the arguments'.
-      name: ignored.
-
-    Returns:
-      A vector.
+      start: First value; the limit if `limit` is None.
+      limit: End of the range, which is not included.
+      delta: Difference of consecutive values.
+      dtype: Default the widest dtype of the arguments.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when delta is 0, or points away from `limit`.
-      TypeError: when the arguments are only known at run time.
+      InvalidArgumentError: If delta is 0, or leads away from `limit`.
+      TypeError: If the arguments are only known at run time.
 
     Example:
       >>> import meshflow as tf
@@ -261,8 +259,8 @@ def range(
     if any(isinstance(v, tuple) for v in values):
         raise InvalidValueError(f"tf.range takes numbers, got {values}. [Op:Range]")
     if dtype is None:
-        given = [0 if any_symbolic([v]) else v for v in (start, limit, delta)]
-        kinds = [convert_to_tensor(v).dtype for v in given]
+        sample_values = [0 if any_symbolic([v]) else v for v in (start, limit, delta)]
+        candidates = [convert_to_tensor(v).dtype for v in sample_values]
         order = [
             dtypes.int32,
             dtypes.int64,
@@ -271,9 +269,11 @@ def range(
             dtypes.float32,
             dtypes.float64,
         ]
-        kind = max((k for k in kinds if k in order), key=order.index, default=kinds[0])
+        result_dtype = max(
+            (k for k in candidates if k in order), key=order.index, default=candidates[0]
+        )
     else:
-        kind = as_dtype(dtype)
+        result_dtype = as_dtype(dtype)
     if values[2] == 0:
         raise InvalidValueError("Requires delta != 0: 0 [Op:Range]")
     if (values[1] - values[0]) * values[2] < 0:
@@ -282,9 +282,9 @@ def range(
             f"Requires start {sign[0]} limit when delta {sign[1]} 0: {values[0]}/{values[1]} [Op:Range]"
         )
     if any_symbolic(values):
-        return Tensor(jnp.arange(values[0], values[1], values[2], dtype=kind.dtype))
-    array = np.arange(*values).astype(kind.dtype)
-    return convert.from_python(array, kind)
+        return Tensor(jnp.arange(values[0], values[1], values[2], dtype=result_dtype.dtype))
+    array = np.arange(*values).astype(result_dtype.dtype)
+    return convert.from_python(array, result_dtype)
 
 
 register_range(range)
@@ -293,16 +293,16 @@ register_range(range)
 def linspace(
     start: TensorLike, stop: TensorLike, num: Any, name: str | None = None, axis: int = 0
 ) -> Tensor:
-    """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension.
+    """Create `num` evenly spaced values from `start` to `stop` inclusive, along a new dimension.
 
-    Integers of up to 16 bits count as float32, larger ones as float64.
+    Integers of at most 16 bits are computed as float32, larger ones as float64.
 
     Args:
-      start: a tensor.
-      stop: a tensor of the same dtype and shape.
-      num: how many values, at least 1.
-      name: ignored.
-      axis: where the new dimension goes.
+      start: A tensor.
+      stop: A tensor of the same dtype and shape.
+      num: Number of values, at least 1.
+      name: Ignored.
+      axis: Index of the new dimension.
 
     Example:
       >>> import meshflow as tf
@@ -312,8 +312,8 @@ def linspace(
     if not hasattr(start, "_keras_history"):
         start = convert_to_tensor(start)
         if start.dtype.is_integer:
-            kind = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
-            start, stop = cast(start, kind), cast(stop, kind)
+            float_dtype = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
+            start, stop = cast(start, float_dtype), cast(stop, float_dtype)
     return _linspace(start, stop, static_value(num, "num"), axis)
 
 
@@ -323,12 +323,13 @@ def _linspace(start: TensorLike, stop: TensorLike, num: int, axis: int) -> Tenso
 
 
 def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
-    """Coordinates of a grid from vectors of coordinates.
+    """Create the coordinate tensors of a grid from vectors of coordinates.
 
-    From vectors of n1, n2, ... numbers to as many tensors of shape (n2, n1, ...), with indexing 'ij' (n1, n2, ...).
+    Vectors of n1, n2, ... elements result in tensors of shape (n2, n1, ...), with indexing 'ij'
+    (n1, n2, ...).
 
     Args:
-      *args: vectors.
+      *args: Vectors.
       **kwargs: `indexing`, 'xy' (default) or 'ij'.
 
     Returns:
@@ -388,21 +389,18 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Vectors with `on_value` at one position and `off_value` elsewhere.
+    """Create one-hot vectors: `on_value` at one position, `off_value` at all others.
 
-    The result has the shape of the indices with `depth` put in at `axis`.
+    The result has the shape of the indices with a dimension of size `depth` inserted at `axis`.
 
     Args:
-      indices: integers; one out of range gives only `off_value`.
-      depth: size of the new dimension.
-      on_value: default 1.
-      off_value: default 0.
-      axis: place of the new dimension; default last.
-      dtype: default that of `on_value`, else float32.
-      name: ignored.
-
-    Returns:
-      Tensor with one more dimension.
+      indices: Integers; one that is out of range results in a vector of `off_value` only.
+      depth: Size of the new dimension.
+      on_value: Default 1.
+      off_value: Default 0.
+      axis: Index of the new dimension; default last.
+      dtype: Default the dtype of `on_value`, else float32.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -411,36 +409,36 @@ def one_hot(
              [0., 0.]], dtype=float32)
     """
     if dtype is None:
-        given = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
-        if len({d.name for d in given}) > 1:
+        value_dtypes = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        if len({d.name for d in value_dtypes}) > 1:
             raise TypeError(
-                f"dtype {given[0]!r} of on_value does not match dtype {given[1]!r} of off_value"
+                f"dtype {value_dtypes[0]!r} of on_value does not match dtype {value_dtypes[1]!r} of off_value"
             )
-        dtype = given[0] if given else dtypes.float32
-    kind = as_dtype(dtype)
+        dtype = value_dtypes[0] if value_dtypes else dtypes.float32
+    dtype_ = as_dtype(dtype)
     on = convert_to_tensor(
         1 if on_value is None else on_value,
-        dtype=kind if not kind.is_bool or on_value is not None else None,
+        dtype=dtype_ if not dtype_.is_bool or on_value is not None else None,
     )
     off = convert_to_tensor(
         0 if off_value is None else off_value,
-        dtype=kind if not kind.is_bool or off_value is not None else None,
+        dtype=dtype_ if not dtype_.is_bool or off_value is not None else None,
     )
-    if kind.is_bool:
-        on, off = cast(on, kind), cast(off, kind)
+    if dtype_.is_bool:
+        on, off = cast(on, dtype_), cast(off, dtype_)
     return _one_hot(indices, on, off, static_value(depth, "depth"), -1 if axis is None else axis)
 
 
 def sequence_mask(
     lengths: TensorLike, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
 ) -> Tensor:
-    """For each length n, n times True and then False up to `maxlen`.
+    """Create masks that are True for the first n positions, for each length n.
 
     Args:
-      lengths: integers of any shape.
-      maxlen: size of the new last dimension; default the largest length.
-      dtype: dtype of the result.
-      name: ignored.
+      lengths: Integers of any shape.
+      maxlen: Size of the new last dimension; default the largest length.
+      dtype: Dtype of the result.
+      name: Ignored.
 
     Returns:
       Tensor of shape [*lengths.shape, maxlen].

@@ -1,4 +1,4 @@
-"""Random changes of images, with the global seed or with a seed given (stateless)."""
+"""Random augmentation of images, with the global seed or with an explicit seed (stateless)."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def _flip_key(image: TensorLike, seed: Any) -> Tensor:
 def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
     if context.on_host and context.trace is None and not context.tapes and image.ndim == 3:
-        drawn = random_ops.share_on_host(key)
-        if drawn is not None:
-            return flip(image) if drawn < 0.5 else image
+        sample = random_ops.share_on_host(key)
+        if sample is not None:
+            return flip(image) if sample < 0.5 else image
     batch = image.shape.as_list()[:-3]
-    drawn = _uniform(key, batch, 0.0, 1.0)
-    # As TensorFlow: a single image below a half, those of a batch above.
-    chosen = drawn > 0.5 if batch else drawn < 0.5
-    return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
+    sample = _uniform(key, batch, 0.0, 1.0)
+    # TensorFlow flips a single image for values below 0.5, but images of a batch for values above.
+    is_flipped = sample > 0.5 if batch else sample < 0.5
+    return where(reshape(is_flipped, [*batch, 1, 1, 1]), flip(image), image)
 
 
 def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
-    """Left and right exchanged with probability 1/2, for each image of a batch.
+    """Mirror each image of a batch horizontally with probability 1/2.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -79,7 +79,7 @@ def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
 
 
 def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
-    """Top and bottom exchanged with probability 1/2, for each image of a batch.
+    """Mirror each image of a batch vertically with probability 1/2.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -93,7 +93,7 @@ def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
 
 
 def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_left_right` decided by the seed (two integers) only.
+    """Mirror images horizontally as `random_flip_left_right` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -108,7 +108,7 @@ def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
 
 
 def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_up_down` decided by the seed (two integers) only.
+    """Mirror images vertically as `random_flip_up_down` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -134,7 +134,7 @@ def _delta(value: float, name: str, limit: float = float("inf")) -> float:
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Brightness moved by a random number in [-max_delta, max_delta).
+    """Adjust the brightness by a random value in [-max_delta, max_delta).
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -149,13 +149,13 @@ def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> 
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Contrast times a random number in [lower, upper).
+    """Multiply the contrast by a random factor in [lower, upper).
 
     Args:
       image: [..., height, width, channels].
-      lower: least factor.
-      upper: largest factor.
-      seed: seed of this op.
+      lower: Minimum factor.
+      upper: Maximum factor.
+      seed: Seed of this op.
 
     Example:
       >>> import meshflow as tf
@@ -167,7 +167,7 @@ def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = N
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Saturation times a random number in [lower, upper).
+    """Multiply the saturation by a random factor in [lower, upper).
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -181,7 +181,7 @@ def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any =
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5.
+    """Adjust the hue by a random value in [-max_delta, max_delta), where max_delta is at most 0.5.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -196,7 +196,7 @@ def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
 
 
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_brightness` decided by the seed only.
+    """Adjust the brightness as `random_brightness` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -212,7 +212,7 @@ def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) 
 
 
 def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
-    """`random_contrast` decided by the seed only.
+    """Adjust the contrast as `random_contrast` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -228,7 +228,7 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
 def stateless_random_saturation(
     image: TensorLike, lower: float, upper: float, seed: Any = None
 ) -> Tensor:
-    """`random_saturation` decided by the seed only.
+    """Adjust the saturation as `random_saturation` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -242,7 +242,7 @@ def stateless_random_saturation(
 
 
 def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_hue` decided by the seed only.
+    """Adjust the hue as `random_hue` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -263,24 +263,22 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
         raise InvalidValueError(
             f"random_crop: size {list(sizes)} must be at most the shape {shape}."
         )
-    drawn = random_ops.uniform_from_key(key, [len(shape)], 0, int32.max, "int32")
-    room = convert_to_tensor([n - s + 1 for n, s in zip(shape, sizes, strict=True)], "int32")
-    return slice_(value, floormod(drawn, room), sizes)
+    samples = random_ops.uniform_from_key(key, [len(shape)], 0, int32.max, "int32")
+    num_offsets = convert_to_tensor([n - s + 1 for n, s in zip(shape, sizes, strict=True)], "int32")
+    return slice_(value, floormod(samples, num_offsets), sizes)
 
 
 def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
-    """A block of the given size at a random place.
-
-    The result has the shape `size`.
+    """Crop a block of a given size at a random offset.
 
     Args:
-      value: a tensor.
-      size: sizes of the block, one for each dimension.
-      seed: seed of this op.
-      name: ignored.
+      value: A tensor.
+      size: Size of the block in each dimension.
+      seed: Seed of this op.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the block is larger than the tensor.
+      InvalidArgumentError: If the block is larger than the tensor.
 
     Example:
       >>> import meshflow as tf
@@ -295,7 +293,7 @@ def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None
 def stateless_random_crop(
     value: TensorLike, size: Any, seed: Any, name: str | None = None
 ) -> Tensor:
-    """`random_crop` decided by the seed only.
+    """Crop a random block as `random_crop` does, determined only by the seed.
 
     The result has the shape `size`.
 
@@ -312,14 +310,14 @@ def stateless_random_crop(
 def _quality(key: Tensor, image: TensorLike, low: int, high: int) -> Tensor:
     if not 0 <= low < high <= 100:
         raise ValueError(f"random_jpeg_quality: needs 0 <= min < max <= 100, got {low} and {high}.")
-    drawn = random_ops.uniform_from_key(key, [], low, high, "int32")
-    return codecs.adjust_jpeg_quality(image, drawn)
+    quality = random_ops.uniform_from_key(key, [], low, high, "int32")
+    return codecs.adjust_jpeg_quality(image, quality)
 
 
 def random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any = None
 ) -> Tensor:
-    """The image after JPEG coding of a random quality.
+    """Encode an image as JPEG with a random quality, and decode it again.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -336,7 +334,7 @@ def random_jpeg_quality(
 def stateless_random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
 ) -> Tensor:
-    """`random_jpeg_quality` decided by the seed only.
+    """Degrade an image as `random_jpeg_quality` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
