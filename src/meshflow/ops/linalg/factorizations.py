@@ -1,4 +1,4 @@
-"""Factors of matrices: triangular, orthogonal, singular values, eigenvalues."""
+"""Matrix factorizations: Cholesky, QR, singular values, eigenvalues."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 
 def _lower(x: Any) -> Any:
-    """The self-adjoint matrix with the lower triangle of `x`: the part that is read, and has a gradient."""
+    """Return the self-adjoint matrix with the lower triangle of `x`; only this part has a gradient."""
     return jnp.tril(x) + conjugate_transpose(jnp.tril(x, -1))
 
 
 @op(kinds="fc")
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
-    """Lower triangular factors of positive definite matrices [..., n, n].
+    """Compute the lower triangular factors of positive definite matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -48,7 +48,9 @@ def _qr(input: TensorLike, full_matrices: bool) -> Any:
 def qr(
     input: TensorLike, full_matrices: bool = False, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Orthogonal and upper triangular factors (q, r) of matrices [..., m, n]; `q` is square only when asked for.
+    """Compute orthogonal and upper triangular factors (q, r) of matrices [..., m, n].
+
+    The factor `q` is square only if `full_matrices` is true.
 
     Example:
       >>> import meshflow as tf
@@ -96,13 +98,13 @@ def svd(
     compute_uv: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`.
+    """Compute singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`.
 
     Args:
-      tensor: matrices [..., m, n].
-      full_matrices: whether `u` and `v` are square.
-      compute_uv: whether vectors are wanted; else only `s` is returned.
-      name: ignored.
+      tensor: Matrices [..., m, n].
+      full_matrices: Whether `u` and `v` are square.
+      compute_uv: Whether to compute vectors; otherwise only `s` is returned.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -119,7 +121,10 @@ def _eigh(tensor: TensorLike) -> Any:
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """Eigenvalues [..., n] (rising) and eigenvectors (columns of [..., n, n]) of self-adjoint matrices.
+    """Compute the eigenvalues and eigenvectors of self-adjoint matrices [..., n, n].
+
+    The eigenvalues, [..., n], are ascending. The eigenvectors are the columns of a tensor [..., n,
+    n].
 
     Example:
       >>> import meshflow as tf
@@ -132,7 +137,9 @@ def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
 
 @op(kinds="fc")
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Eigenvalues [..., n], rising, of self-adjoint matrices [..., n, n]; the lower triangle is read.
+    """Compute the eigenvalues [..., n], ascending, of self-adjoint matrices [..., n, n].
+
+    Only the lower triangle is read.
 
     Example:
       >>> import meshflow as tf
@@ -148,7 +155,9 @@ def _eig(tensor: TensorLike) -> Any:
 
 
 def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """Complex eigenvalues [..., n] and eigenvectors (columns of [..., n, n]) of matrices (on CPU).
+    """Compute the complex eigenvalues and eigenvectors of matrices [..., n, n], on CPUs only.
+
+    The eigenvalues have shape [..., n]. The eigenvectors are the columns of a tensor [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -161,7 +170,7 @@ def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
 
 @op(kinds="fc")
 def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Complex eigenvalues [..., n] of matrices [..., n, n] (on CPU).
+    """Compute the complex eigenvalues [..., n] of matrices [..., n, n], on CPUs only.
 
     Example:
       >>> import meshflow as tf
@@ -178,12 +187,12 @@ def _matrix_rank(a: TensorLike, tol: Any) -> Tensor:
 
 
 def matrix_rank(a: TensorLike, tol: Any = None, name: str | None = None) -> Tensor:
-    """Numbers of singular values above a tolerance.
+    """Count the singular values above a tolerance.
 
     Args:
-      a: matrices [..., m, n].
-      tol: the tolerance; default from the largest singular value, the dtype and the sizes.
-      name: ignored.
+      a: Matrices [..., m, n].
+      tol: Default from the largest singular value, the dtype and the sizes.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Functions of whole matrices: the exponential, the square root."""
+"""Matrix functions: the exponential and the square root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 @op(kinds="fc")
 def expm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix exponentials of square matrices [..., n, n].
+    """Compute the exponentials of square matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -34,7 +34,7 @@ def _t(x: Any) -> Any:
 
 @jax.custom_vjp
 def _sylvester(a: Any, b: Any, c: Any) -> Any:
-    """The solution x of `a @ x + x @ b = c`."""
+    """Solve `a @ x + x @ b = c`."""
     return jax.scipy.linalg.solve_sylvester(a, b, c).astype(c.dtype)
 
 
@@ -64,7 +64,7 @@ def _sqrtm_forward(matrix: Any) -> Any:
 
 
 def _sqrtm_backward(root: Any, g: Any) -> Any:
-    # From root @ root = matrix: root @ d(root) + d(root) @ root = d(matrix).
+    # The derivative of root @ root = matrix is root @ d(root) + d(root) @ root = d(matrix).
     return (_sylvester(_t(root), _t(root), g),)
 
 
@@ -73,9 +73,9 @@ _sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
 
 @op(kinds="fc")
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix square roots (of positive results, real input gives real output); on CPU.
+    """Compute the square roots of matrices [..., n, n], on CPUs only.
 
-    The result has the shape of the argument.
+    Real matrices have a real result, so their square roots must be real.
 
     Example:
       >>> import meshflow as tf
