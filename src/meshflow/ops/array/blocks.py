@@ -11,6 +11,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = [
     "batch_to_space",
@@ -165,7 +166,10 @@ space_to_batch_nd = space_to_batch
 
 
 def required_space_to_batch_paddings(
-    input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
+    input_shape: StaticInts,
+    block_shape: StaticInts,
+    base_paddings: StaticInts | None = None,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the paddings that make sizes divisible by block sizes, and the crops that undo them.
 

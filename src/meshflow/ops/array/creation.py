@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,11 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 
 __all__ = [
@@ -42,11 +44,18 @@ Statics = tuple[Any, ...]
 _python_range = range
 
 
-def _full(shape: Sizes, value: Any, dtype: dtypes.DType) -> Tensor:
+class TensorLayout(Protocol):
+    """A layout of tensors on a mesh of devices."""
+
+    def constrain(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in this layout."""
+
+
+def _full(shape: Sizes, value: int, dtype: dtypes.DType) -> Tensor:
     return apply(_FULL, (), (shape, value, dtype.name))
 
 
-def _full_array(_: Any, static: Statics) -> Any:
+def _full_array(_: object, static: Statics) -> jax.Array:
     shape, value, name = static
     return jnp.full(shape, value, as_dtype(name).dtype)
 
@@ -54,7 +63,7 @@ def _full_array(_: Any, static: Statics) -> Any:
 _FULL = Op("fill", _full_array)
 
 
-def as_sizes(shape: Any, name: str = "shape") -> Sizes:
+def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
     """Return a shape argument as a tuple of Python integers.
 
     Raises:
@@ -74,7 +83,7 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     return sizes if any_symbolic(sizes) else tuple(int(s) for s in sizes)
 
 
-def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
+def _laid(tensor: Tensor, layout: TensorLayout | None, like: object = None) -> Tensor:
     """Place a tensor in a layout or, without one, with the sharding of `like`."""
     if layout is not None:
         return layout.constrain(tensor)
@@ -86,7 +95,10 @@ def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
 
 @also_symbolic
 def zeros(
-    shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
+    shape: StaticInts,
+    dtype: DTypeLike = dtypes.float32,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
     """Create a tensor of zeros (False for booleans, empty for strings).
 
@@ -109,7 +121,10 @@ def zeros(
 
 @also_symbolic
 def ones(
-    shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
+    shape: StaticInts,
+    dtype: DTypeLike = dtypes.float32,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
     """Create a tensor of a shape with ones (True for booleans); the arguments are those of `zeros`.
 
@@ -123,7 +138,9 @@ def ones(
 
 
 @also_symbolic
-def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = None) -> Tensor:
+def fill(
+    dims: StaticInts, value: TensorLike, name: str | None = None, layout: TensorLayout | None = None
+) -> Tensor:
     """Create a tensor in which all elements have one value.
 
     Args:
@@ -141,19 +158,22 @@ def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = No
 
 
 @op(same=(), name="fill", strings="moves")
-def _fill(value: TensorLike, sizes: Any) -> Tensor:
+def _fill(value: TensorLike, sizes: tuple[int, ...]) -> Tensor:
     if value.size != 1:
         raise ValueError(f"value must be a scalar, got shape {list(value.shape)}.")
     return jnp.broadcast_to(value.reshape(()), sizes)
 
 
 @op(same=(), differentiable=False, name="zeros_like")
-def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
+def _like(input: TensorLike, dtype: DType | None, value: int) -> Tensor:
     return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
 
 
 def zeros_like(
-    input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
+    input: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
     """Create a tensor of zeros with the shape of another tensor.
 
@@ -176,7 +196,10 @@ def zeros_like(
 
 
 def ones_like(
-    input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
+    input: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
     """Create a tensor of ones with the shape of another tensor.
 
@@ -192,10 +215,10 @@ def ones_like(
 
 
 def eye(
-    num_rows: Any,
-    num_columns: Any = None,
-    batch_shape: Any = None,
-    dtype: Any = dtypes.float32,
+    num_rows: StaticInts,
+    num_columns: StaticInts | None = None,
+    batch_shape: StaticInts | None = None,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """Create identity matrices of shape [*batch_shape, num_rows, num_columns].
@@ -230,7 +253,11 @@ _EYE = Op(
 
 
 def range(
-    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+    start: Any,
+    limit: Any = None,
+    delta: Any = 1,
+    dtype: DTypeLike | None = None,
+    name: str = "range",
 ) -> Tensor:
     """Create the vector start, start + delta, ... of values before `limit`.
 
@@ -291,7 +318,7 @@ register_range(range)
 
 
 def linspace(
-    start: TensorLike, stop: TensorLike, num: Any, name: str | None = None, axis: int = 0
+    start: TensorLike, stop: TensorLike, num: StaticInts, name: str | None = None, axis: int = 0
 ) -> Tensor:
     """Create `num` evenly spaced values from `start` to `stop` inclusive, along a new dimension.
 
@@ -350,14 +377,14 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     return list(_meshgrid([convert_to_tensor(a) for a in args], indexing))
 
 
-def _grid(operands: Any, static: Statics) -> Any:
+def _grid(operands: tuple[list[jax.Array]], static: Statics) -> list[jax.Array]:
     return jnp.meshgrid(*[v.reshape(-1) for v in operands[0]], indexing=static[0])
 
 
 _meshgrid_op = Op("meshgrid", _grid)
 
 
-def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
+def _meshgrid(tensors: list[Tensor], indexing: str) -> Sequence[Tensor]:
     return apply(_meshgrid_op, (tensors,), (indexing,))
 
 
@@ -382,11 +409,11 @@ def _one_hot(
 
 def one_hot(
     indices: TensorLike,
-    depth: Any,
+    depth: StaticInts,
     on_value: Any = None,
     off_value: Any = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """Create one-hot vectors: `on_value` at one position, `off_value` at all others.
@@ -430,7 +457,10 @@ def one_hot(
 
 
 def sequence_mask(
-    lengths: TensorLike, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
+    lengths: TensorLike,
+    maxlen: StaticInts | None = None,
+    dtype: DTypeLike = dtypes.bool_,
+    name: str | None = None,
 ) -> Tensor:
     """Create masks that are True for the first n positions, for each length n.
 
@@ -456,5 +486,5 @@ def sequence_mask(
 
 
 @op(same=(), differentiable=False, name="sequence_mask")
-def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: Any) -> Tensor:
+def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: DType) -> Tensor:
     return (jnp.arange(maxlen, dtype=lengths.dtype) < lengths[..., None]).astype(dtype.dtype)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.composite import picked_rows
+from meshflow.core.dispatch.composite import IndexedSlices, picked_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.dispatch.operation import is_inexact
@@ -25,9 +26,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
+from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
 from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
-from meshflow.ops.array.shaping import reshape
+from meshflow.ops.array.shaping import StaticInts, reshape
 from meshflow.ops.deferred_host_values import saving, waits
 from meshflow.ops.signatures import TensorScatter
 
@@ -58,7 +60,9 @@ def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int)
     return function(params, indices)
 
 
-def _gather_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
+def _gather_by_rows(
+    operands: Sequence[Tensor], static: tuple[int, int], gradient: Tensor | IndexedSlices
+) -> IndexedSlices | None:
     table, indices = operands
     axis, batch_dims = static
     if axis % table.ndim or batch_dims:
@@ -73,8 +77,8 @@ _gather.op.by_rows = _gather_by_rows  # type: ignore[attr-defined]
 def gather(
     params: TensorLike,
     indices: TensorLike,
-    validate_indices: Any = None,
-    axis: Any = None,
+    validate_indices: bool | None = None,
+    axis: StaticInts | None = None,
     batch_dims: int = 0,
     name: str | None = None,
 ) -> Tensor:
@@ -128,7 +132,7 @@ def gather(
     return _gather(params, indices, axis, batch_dims)
 
 
-def _slices(params: Any, indices: Any) -> Any:
+def _slices(params: jax.Array, indices: jax.Array) -> jax.Array:
     """Gather slices of `params` by coordinates, the rows of `indices`."""
     count, rank = indices.shape[-1], indices.ndim - 1
     slice_shape = params.shape[count:]
@@ -154,7 +158,9 @@ def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tens
     return gather_fn(params, indices)
 
 
-def _gather_nd_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
+def _gather_nd_by_rows(
+    operands: Sequence[Tensor], static: tuple[int], gradient: Tensor | IndexedSlices
+) -> IndexedSlices | None:
     table, indices = operands
     if static[0] or indices.shape[-1] != 1:
         return None
@@ -197,7 +203,7 @@ def gather_nd(
     return _gather_nd(params, indices, batch_dims)
 
 
-def _check_coordinates(indices: Any, shape: Any, op_name: str) -> None:
+def _check_coordinates(indices: Tensor | Array, shape: Sequence[int], op_name: str) -> None:
     """Raise unless the coordinates fit the rank and, if their values are known, are in range."""
     value = indices._value if isinstance(indices, Tensor) else indices
     depth = value.shape[-1] if value.ndim else 1
@@ -222,7 +228,7 @@ def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
 
 
 def scatter_nd(
-    indices: TensorLike, updates: TensorLike, shape: Any, name: str | None = None
+    indices: TensorLike, updates: TensorLike, shape: StaticInts, name: str | None = None
 ) -> Tensor:
     """Add updates at coordinates of a tensor of zeros; updates at equal coordinates are summed.
 
@@ -246,7 +252,9 @@ def scatter_nd(
     return _scatter_nd(indices, updates, shape)
 
 
-def _check_updates(indices: Any, updates: Any, shape: Any, op_name: str) -> None:
+def _check_updates(
+    indices: jax.Array, updates: jax.Array, shape: Sequence[int], op_name: str
+) -> None:
     """Raise unless the updates have the shape that the indices require; a scalar fits all indices."""
     depth = indices.shape[-1] if indices.ndim else 1
     expected = (*indices.shape[:-1], *shape[depth:])
@@ -258,13 +266,7 @@ def _check_updates(indices: Any, updates: Any, shape: Any, op_name: str) -> None
 
 
 def _tensor_scatter(jax_method: str, suffix: str, example_output: str) -> TensorScatter:
-    """Make a scatter op.
-
-    Args:
-      jax_method: Name of the method of `jax.numpy.ndarray.at[...]`, or "sub".
-      suffix: Suffix of TensorFlow's name.
-      example_output: Printed output of the example in the docstring.
-    """
+    """Define a scatter op by a method of `jax.numpy.ndarray.at[...]` (or "sub")."""
     name_ = f"tensor_scatter_nd_{suffix}"
 
     def updated(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
@@ -420,7 +422,7 @@ def dynamic_partition(
     """Split rows into `num_partitions` tensors; the values of `partitions` must be known.
 
     Args:
-      data: A tensor whose shape starts with that of `partitions`.
+      data: A tensor; its shape starts with that of `partitions`.
       partitions: Integers below `num_partitions`: the partition of each row.
       num_partitions: Number of partitions.
       name: Ignored.
@@ -450,7 +452,7 @@ def _is_number(numbers: TensorLike, number: int) -> Tensor:
     return numbers == number
 
 
-def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
+def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
     """Interleave rows: row `indices[m][i]` of the result is `data[m][i]`.
 
     If indices are equal, the last row wins.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,8 +14,8 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic, sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 
-def _shape_of(value: Any) -> Any:
+def _shape_of(value: Any) -> TensorShape:
     if hasattr(value, "_keras_history"):
         return value.shape
     return convert_to_tensor(value).shape
 
 
-def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
+def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the shape as a vector of integers, which is static while a function is traced.
 
     Args:
@@ -61,12 +61,14 @@ def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> 
     return _sizes(input, out_type)
 
 
-def _sizes(input: Any, out_type: Any) -> Tensor:
+def _sizes(input: Any, out_type: DTypeLike) -> Tensor:
     sizes, dtype = _shape_of(input).as_list(), as_dtype(out_type).dtype
     return sizes_tensor((*sizes,), dtype) if any_symbolic(sizes) else Tensor(np.array(sizes, dtype))
 
 
-def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
+def shape_n(
+    input: Sequence[Any], out_type: DTypeLike = dtypes.int32, name: str | None = None
+) -> list[Tensor]:
     """Return the shapes of several tensors.
 
     Example:
@@ -88,7 +90,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     return Tensor(np.array(_shape_of(input).rank, np.int32))
 
 
-def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
+def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the number of elements as a scalar.
 
     Example:
@@ -124,7 +126,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
 identity.op.by_rows = passes_rows(lambda operand, rows: rows)  # type: ignore[attr-defined]
 
 
-def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
+def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
     """Apply `identity` to each tensor of a list, which keeps its shape.
 
     Example:
@@ -155,7 +157,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
     """Return a function with the value of `f` and the gradient of the identity.
 
     Args:
-      f: A function of tensors whose result has the shape of its first argument.
+      f: A function of tensors; its result has the shape of its first argument.
 
     Example:
       >>> import meshflow as tf
@@ -166,14 +168,14 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
       (2.0, 1.0)
     """
 
-    def call_with_identity_gradient(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_with_identity_gradient(x: Any, *args: Any, **kwargs: Any) -> Tensor:
         x = convert_to_tensor(x)
         return x + stop_gradient(f(x, *args, **kwargs) - x)
 
     return call_with_identity_gradient
 
 
-def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Return `x` after a check that its shape is compatible with `shape`.
 
     Args:
@@ -208,7 +210,7 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
     return identity(input)
 
 
-def get_static_value(tensor: Any, partial: bool = False) -> Any:
+def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
     """Return the value as a NumPy array if it is known now, else None.
 
     Args:
@@ -239,7 +241,7 @@ def no_op(name: str | None = None) -> None:
     """
 
 
-def group(*inputs: Any, **kwargs: Any) -> None:
+def group(*inputs: object, **kwargs: object) -> None:
     """Return None: ops already run in program order.
 
     Example:
@@ -251,7 +253,9 @@ def group(*inputs: Any, **kwargs: Any) -> None:
     """
 
 
-def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> list[Any]:
+def tuple(
+    tensors: Iterable[Any], control_inputs: object = None, name: str | None = None
+) -> list[Any]:
     """Return the tensors as a list, with unchanged shapes: ops already run in program order.
 
     Example:
@@ -263,12 +267,12 @@ def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> 
 
 
 @op(same=(), differentiable=False, name="shape")
-def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
+def shape_of_symbolic(input: TensorLike, out_type: DType) -> Tensor:
     """Compute `tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(input.shape, out_type.dtype)
 
 
 @op(same=(), differentiable=False, name="size")
-def size_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
+def size_of_symbolic(input: TensorLike, out_type: DType) -> Tensor:
     """Compute `tf.size` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(math.prod(input.shape), out_type.dtype)

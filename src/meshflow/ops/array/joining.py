@@ -15,7 +15,7 @@ from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
-from meshflow.ops.array.shaping import axis_within
+from meshflow.ops.array.shaping import StaticInts, axis_within
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
@@ -30,7 +30,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     """Join tensors along an existing dimension.
 
     Args:
-      values: Tensors of one dtype whose sizes agree in all other dimensions.
+      values: Tensors of one dtype with the same sizes in all other dimensions.
       axis: The dimension to join along.
       name: Ignored.
 
@@ -85,7 +85,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     return _stack(values, axis)
 
 
-def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
+def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
     """Apply `stack` along a new first dimension.
 
     Example:
@@ -97,7 +97,7 @@ def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
     return stack(values)
 
 
-def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
+def _pack(value: Sequence[Any], dtype: dtypes.DType | None) -> Tensor:
     """Make a tensor from nested lists that contain tensors."""
     items = [
         _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.holds_tensors(v) else v
@@ -151,7 +151,7 @@ def unstack(
 
 
 @op(same=(), name="split", strings="moves")
-def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
+def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
     axis = axis_within(axis, value.ndim, "split")
     total = value.shape[axis]
     if isinstance(sizes, int):
@@ -172,7 +172,7 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
 
 def split(
     value: TensorLike,
-    num_or_size_splits: Any,
+    num_or_size_splits: StaticInts,
     axis: int = 0,
     num: int | None = None,
     name: str = "split",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,9 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, int32
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops.deferred_host_values import saving
 
 __all__ = [
@@ -93,7 +95,7 @@ _FEW = 256
 
 @op(same=("sorted_sequence", "values"), kinds="if", differentiable=False, name="searchsorted")
 def _searchsorted(
-    sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any
+    sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
     rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
@@ -111,7 +113,7 @@ def searchsorted(
     sorted_sequence: TensorLike,
     values: TensorLike,
     side: str = "left",
-    out_type: Any = int32,
+    out_type: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
     """Find the indices at which values must be inserted to keep rows sorted.
@@ -144,19 +146,19 @@ def searchsorted(
 class Unique(NamedTuple):
     """Result of `tf.unique`: unique values `y`, and `idx`, the index in `y` of each element."""
 
-    y: Any
-    idx: Any
+    y: Tensor
+    idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
     """Result of `tf.unique_with_counts`: `y`, `idx`, and the number of occurrences, `count`."""
 
-    y: Any
-    idx: Any
+    y: Tensor
+    idx: Tensor
     count: Any
 
 
-def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
+def _unique(x: Any, out_idx: DTypeLike) -> tuple[Any, Any, Any]:
     array = convert_to_tensor(x)._concrete(
         "the argument of tf.unique (the result's shape depends on it)"
     )
@@ -189,7 +191,7 @@ def unique_values(x: TensorLike) -> Tensor:
     return convert_to_tensor(_unique(x, int32)[0])
 
 
-def unique_places(x: TensorLike, out_idx: Any = int32) -> Tensor:
+def unique_places(x: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
     """Return the index of each element's value in the unique values."""
     recording = saving(x)
     if recording is not None:
@@ -198,7 +200,7 @@ def unique_places(x: TensorLike, out_idx: Any = int32) -> Tensor:
     return convert_to_tensor(_unique(x, out_idx)[1])
 
 
-def unique_counts(x: TensorLike, values: TensorLike, out_idx: Any = int32) -> Tensor:
+def unique_counts(x: TensorLike, values: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
     """Count the occurrences of each unique value.
 
     Args:
@@ -213,7 +215,7 @@ def unique_counts(x: TensorLike, values: TensorLike, out_idx: Any = int32) -> Te
     return convert_to_tensor(_unique(x, out_idx)[2])
 
 
-def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
+def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
     """Find the unique values of a vector, in the order of their first occurrences.
 
     Args:
@@ -236,7 +238,7 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
 
 
 def unique_with_counts(
-    x: TensorLike, out_idx: Any = int32, name: str | None = None
+    x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None
 ) -> UniqueWithCounts:
     """Find the unique values of a vector, and count their occurrences.
 
@@ -265,21 +267,21 @@ def unique_with_counts(
 
 
 @op(same=("values",), differentiable=False, name="histogram_fixed_width_bins")
-def _bins(values: TensorLike, low: float, high: float, nbins: int, dtype: Any) -> Tensor:
+def _bins(values: TensorLike, low: float, high: float, nbins: int, dtype: DType) -> Tensor:
     scaled = (values - low) / (high - low) * nbins
     return jnp.clip(jnp.floor(scaled), 0, nbins - 1).astype(dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="histogram_fixed_width")
-def _histogram(bins: TensorLike, nbins: int, dtype: Any) -> Tensor:
+def _histogram(bins: TensorLike, nbins: int, dtype: DType) -> Tensor:
     return jnp.zeros((nbins,), dtype.dtype).at[bins.reshape(-1)].add(1)
 
 
 def histogram_fixed_width_bins(
     values: TensorLike,
-    value_range: Any,
+    value_range: Sequence[float] | Array | Tensor,
     nbins: int = 100,
-    dtype: Any = int32,
+    dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
     """Return the index of the bin, of `nbins` of equal size, that contains each value.
@@ -304,9 +306,9 @@ def histogram_fixed_width_bins(
 
 def histogram_fixed_width(
     values: TensorLike,
-    value_range: Any,
+    value_range: Sequence[float] | Array | Tensor,
     nbins: int = 100,
-    dtype: Any = int32,
+    dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
     """Count values in `nbins` bins of equal size.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = [
     "broadcast_dynamic_shape",
@@ -79,7 +81,7 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
     return jnp.repeat(input, repeats, axis=axis)
 
 
-def _check_pairs(tensor: Any, paddings: Any) -> None:
+def _check_pairs(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:
     """Raise unless the paddings are one pair of nonnegative sizes per dimension."""
     if len(paddings) != tensor.ndim or any(len(p) != 2 or min(p) < 0 for p in paddings):
         raise InvalidValueError(
@@ -89,13 +91,15 @@ def _check_pairs(tensor: Any, paddings: Any) -> None:
 
 
 @op(same=("tensor", "constant_values"), name="pad", strings="moves")
-def _pad_constant(tensor: TensorLike, constant_values: TensorLike, paddings: Any) -> Tensor:
+def _pad_constant(
+    tensor: TensorLike, constant_values: TensorLike, paddings: Sequence[Sequence[int]]
+) -> Tensor:
     _check_pairs(tensor, paddings)
     return jnp.pad(tensor, paddings, constant_values=constant_values)
 
 
 @op(same=(), name="pad", strings="moves")
-def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
+def _pad_mirror(tensor: TensorLike, paddings: Sequence[Sequence[int]], mode: str) -> Tensor:
     _check_pairs(tensor, paddings)
     for pair, size in zip(paddings, tensor.shape, strict=True):
         max_padding = size - (mode == "reflect")
@@ -109,7 +113,7 @@ def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
 
 def pad(
     tensor: TensorLike,
-    paddings: Any,
+    paddings: StaticInts,
     mode: str = "CONSTANT",
     constant_values: Any = 0,
     name: str | None = None,
@@ -154,7 +158,7 @@ def pad(
 
 
 @op(same=(), name="reverse", strings="moves")
-def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
+def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = None) -> Tensor:
     """Reverse the order of elements along dimensions.
 
     Args:
@@ -171,7 +175,9 @@ def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
     return jnp.flip(tensor, axis)
 
 
-def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+def roll(
+    input: Any, shift: StaticInts, axis: int | Sequence[int], name: str | None = None
+) -> Tensor:
     """Shift elements along dimensions cyclically.
 
     Args:
@@ -194,7 +200,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
 
 
 @op(same=(), name="roll", strings="moves")
-def _rolled(input: TensorLike, shift: Any, axis: Any) -> Tensor:
+def _rolled(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
     counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
     if counts[0] != counts[1] and {*counts} != {None, 1}:
         raise InvalidValueError(
@@ -204,7 +210,7 @@ def _rolled(input: TensorLike, shift: Any, axis: Any) -> Tensor:
 
 
 @op(same=(), name="roll")
-def _rolled_by(input: TensorLike, shift: TensorLike, axis: Any) -> Tensor:
+def _rolled_by(input: TensorLike, shift: TensorLike, axis: int | Sequence[int]) -> Tensor:
     count = len(axis) if isinstance(axis, tuple) else None
     if shift.shape != (() if count is None else (count,)):
         raise InvalidValueError(
@@ -217,8 +223,8 @@ def _rolled_by(input: TensorLike, shift: TensorLike, axis: Any) -> Tensor:
 def reverse_sequence(
     input: TensorLike,
     seq_lengths: TensorLike,
-    seq_axis: Any = None,
-    batch_axis: Any = None,
+    seq_axis: int | None = None,
+    batch_axis: int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """Reverse the first `seq_lengths[i]` elements of each example i.

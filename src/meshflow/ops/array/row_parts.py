@@ -1,4 +1,4 @@
-"""Gather of rows from a table whose shards are several tensors.
+"""Gather of rows from a table that is split into several tensors.
 
 Each shard is read with the row indices relative to its first row. Rows of other shards are read as
 zeros, so the sum over the
@@ -23,22 +23,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.sharded_variable import local_numbers
+from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
 
 __all__ = ["check_range", "integers", "rows_of_tables"]
 
 
-def check_range(indices: Any, size: int, op_name: str) -> None:
-    """Raise if indices with known values are out of range.
-
-    Args:
-      indices: A tensor or array of integers.
-      size: Number of rows.
-      op_name: Name of the op, for the error.
-
-    Raises:
-      InvalidArgumentError: If an index is out of range; the error names the first one.
-    """
+def check_range(indices: Tensor | Array, size: int, op_name: str) -> None:
+    """Raise InvalidArgumentError if indices with known values are out of range."""
     value = indices._value if isinstance(indices, Tensor) else indices
     if isinstance(value, jax.core.Tracer) or not hasattr(value, "shape"):
         return
@@ -52,14 +44,7 @@ def check_range(indices: Any, size: int, op_name: str) -> None:
 
 
 def integers(indices: Any) -> Tensor:
-    """Convert row indices to a tensor.
-
-    Args:
-      indices: Any value that can be converted.
-
-    Raises:
-      TypeError: If the dtype is not an integer.
-    """
+    """Convert row indices to a tensor, or raise TypeError if they are not integers."""
     tensor = convert_to_tensor(indices)
     if not tensor.dtype.is_integer:
         raise DtypeMismatchError(
@@ -74,7 +59,7 @@ _rows_here = Op(
 )
 
 
-def _kept(operands: Any, count: int) -> Any:
+def _kept(operands: tuple[jax.Array, jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
     gradient, indices = operands
     flat = indices.reshape(-1)
     rows = gradient.reshape(flat.size, *gradient.shape[indices.ndim :])
@@ -86,7 +71,9 @@ def _kept(operands: Any, count: int) -> Any:
 _gradient_here = Op("gather", _kept, is_foldable=False)
 
 
-def _by_rows(operands: Any, static: Any, gradient: Any) -> IndexedSlices:
+def _by_rows(
+    operands: Sequence[Tensor], static: object, gradient: Tensor | IndexedSlices
+) -> IndexedSlices:
     table, indices = operands
     shape = table._value.shape
     values, flat = apply(_gradient_here, (convert_to_tensor(gradient), indices), shape[0])
@@ -96,7 +83,7 @@ def _by_rows(operands: Any, static: Any, gradient: Any) -> IndexedSlices:
 _rows_here.by_rows = _by_rows
 
 
-def _sum_shards(operands: Any, static: tuple[int]) -> Any:
+def _sum_shards(operands: tuple[Sequence[jax.Array], jax.Array], static: tuple[int]) -> jax.Array:
     (shard_rows, indices), (num_rows,) = operands, static
     total = shard_rows[0]
     for rows in shard_rows[1:]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +11,21 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 
 __all__ = ["bitcast", "expand_dims", "newaxis", "reshape", "squeeze", "transpose"]
 
 
 newaxis = None
+
+# One or several dimensions, or None for all.
+Axes: TypeAlias = int | Sequence[int] | None
+# Integers that must be known while tracing: a scalar, nested sequences, an array or a tensor.
+StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorShape | Tensor
 
 
 def axis_within(axis: int, rank: int, op_name: str) -> int:
@@ -85,7 +93,7 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
 
 
 @op(same=(), name="squeeze", strings="moves")
-def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
+def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Tensor:
     """Remove dimensions of size 1.
 
     Args:
@@ -116,7 +124,10 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Ten
 
 @op(same=(), name="transpose", strings="moves")
 def transpose(
-    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str = "transpose"
+    a: TensorLike,
+    perm: Sequence[int] | None = None,
+    conjugate: bool = False,
+    name: str = "transpose",
 ) -> Tensor:
     """Permute the dimensions.
 
@@ -144,11 +155,11 @@ def transpose(
 
 
 @op(same=(), name="bitcast")
-def _bitcast(input: TensorLike, dtype: Any) -> Tensor:
+def _bitcast(input: TensorLike, dtype: DType) -> Tensor:
     return jax.lax.bitcast_convert_type(input, dtype.dtype)
 
 
-def bitcast(input: TensorLike, type: Any, name: str | None = None) -> Tensor:
+def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
     """Reinterpret the bits of a tensor as another dtype.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,13 +15,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.ops.array.joining import unstack
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = ["slice", "strided_slice"]
 
 _python_slice = slice
 
 
-def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
+def _slice_op(operands: tuple[jax.Array, Sequence[jax.Array]], size: tuple[int, ...]) -> jax.Array:
     array, begins = operands
     return jax.lax.dynamic_slice(array, begins, size)
 
@@ -28,7 +30,7 @@ def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
 _SLICE = Op("slice", _slice_op, strings="moves")
 
 
-def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) -> Tensor:
+def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = None) -> Tensor:
     """Extract a block of a tensor; `begin` may be computed at run time, `size` must be static.
 
     Args:
@@ -87,15 +89,15 @@ def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) ->
 
 def strided_slice(
     input_: TensorLike,
-    begin: Any,
-    end: Any,
-    strides: Any = None,
+    begin: StaticInts,
+    end: StaticInts,
+    strides: StaticInts | None = None,
     begin_mask: int = 0,
     end_mask: int = 0,
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: Any = None,
+    var: object = None,
     name: str | None = None,
 ) -> Tensor:
     """Compute `input_[begin:end:strides]`, where bits of the masks change the meaning of entries.

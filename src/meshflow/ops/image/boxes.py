@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import saving
 from meshflow.ops.math import cast
 
@@ -33,13 +35,15 @@ def _crop(
     image: TensorLike,
     boxes: TensorLike,
     box_indices: TensorLike,
-    size: Any,
+    size: tuple[int, ...],
     nearest: bool,
     fill: float,
 ) -> Tensor:
     height, width = image.shape[1:3]
 
-    def get_sample_positions(low: Any, high: Any, count: int, input_size: int) -> Any:
+    def get_sample_positions(
+        low: jax.Array, high: jax.Array, count: int, input_size: int
+    ) -> jax.Array:
         if count == 1:
             return 0.5 * (low + high)[None] * (input_size - 1)
         # The fractions are computed on the host: a division here could put the last position just
@@ -47,7 +51,7 @@ def _crop(
         fractions = jnp.asarray(np.arange(count) / (count - 1), image.dtype)
         return low * (input_size - 1) + (high - low) * (input_size - 1) * fractions
 
-    def crop_box(box: Any, index: Any) -> Any:
+    def crop_box(box: jax.Array, index: jax.Array) -> jax.Array:
         picture = image[index]
         rows = get_sample_positions(box[0], box[2], size[0], height)
         columns = get_sample_positions(box[1], box[3], size[1], width)
@@ -55,7 +59,7 @@ def _crop(
             (columns >= 0) & (columns <= width - 1)
         )[None, :]
 
-        def get_pixels(r: Any, c: Any) -> Any:
+        def get_pixels(r: jax.Array, c: jax.Array) -> jax.Array:
             r = jnp.clip(r, 0, height - 1).astype(jnp.int32)
             c = jnp.clip(c, 0, width - 1).astype(jnp.int32)
             return picture[r[:, None], c[None, :]]
@@ -83,7 +87,7 @@ def crop_and_resize(
     image: TensorLike,
     boxes: TensorLike,
     box_indices: TensorLike,
-    crop_size: Any,
+    crop_size: StaticInts,
     method: str = "bilinear",
     extrapolation_value: float = 0.0,
     name: str | None = None,
@@ -133,7 +137,7 @@ def crop_and_resize(
     return _crop(images, boxes, box_indices, size, method == "nearest", fill)
 
 
-def _overlap(boxes: Any, box: Any) -> Any:
+def _overlap(boxes: jax.Array, box: jax.Array) -> jax.Array:
     """Compute the intersection over union of each of many boxes with one box."""
     low, high = (
         jnp.minimum(boxes[..., :2], boxes[..., 2:]),
@@ -149,23 +153,23 @@ def _overlap(boxes: Any, box: Any) -> Any:
 
 
 def _select(
-    similarity: Any, scores: Any, max_count: int, limit: float, min_score: float, sigma: float
-) -> tuple[Any, Any, Any]:
+    similarity: Callable[[jax.Array], jax.Array],
+    scores: jax.Array,
+    max_count: int,
+    limit: float,
+    min_score: float,
+    sigma: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Select the box with the best score repeatedly, and lower the scores of overlapping boxes.
 
-    Args:
-      similarity: From the index of a box to its overlaps with all boxes.
-      scores: [n].
-      max_count: Maximum number of selected boxes.
-      limit: Overlap above which a box is dropped, if `sigma` is 0.
-      min_score: Boxes with a score not above it are dropped.
-      sigma: Width of soft suppression; 0 for hard suppression.
+    If `sigma` is 0, boxes with an overlap above `limit` are dropped. Boxes with a score of at most `min_score`
+    are not selected.
 
     Returns:
       (indices, scores, count): The first `count` entries are valid, the others 0.
     """
 
-    def step(i: Any, state: Any) -> Any:
+    def step(i: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         live, indices, values, count = state
         best = jnp.argmax(live)
         score = live[best]
@@ -195,22 +199,22 @@ def _select(
 @op(same=("boxes", "scores"), differentiable=False, name="non_max_suppression")
 def _suppress(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float, sigma: float
-) -> Any:
+) -> tuple[Tensor, ...]:
     return _select(lambda i: _overlap(boxes, boxes[i]), scores, most, limit, least, sigma)
 
 
 @op(same=("overlaps", "scores"), differentiable=False, name="non_max_suppression_overlaps")
 def _suppress_overlaps(
     overlaps: TensorLike, scores: TensorLike, most: int, limit: float, least: float
-) -> Any:
+) -> tuple[Tensor, ...]:
     return _select(lambda i: overlaps[i], scores, most, limit, least, 0.0)
 
 
-def _sizes(max_output_size: Any, count: Any) -> int:
+def _sizes(max_output_size: StaticInts, count: int) -> int:
     return min(int(static_value(max_output_size, "max_output_size")), count)
 
 
-def _cut(selection: Any, name: str) -> tuple[Tensor, Tensor]:
+def _cut(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
     indices, values, count = selection
     num_valid = int(
         count._concrete(
@@ -221,16 +225,16 @@ def _cut(selection: Any, name: str) -> tuple[Tensor, Tensor]:
     return indices[:num_valid], values[:num_valid]
 
 
-def _numbers(*values: Any) -> tuple[float, ...]:
+def _numbers(*values: float | Tensor) -> tuple[float, ...]:
     return tuple(float(static_value(v)) for v in values)
 
 
 def non_max_suppression(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     name: str | None = None,
 ) -> Tensor:
     """Select boxes with high scores that do not overlap much.
@@ -267,10 +271,10 @@ def non_max_suppression(
 def non_max_suppression_with_scores(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
-    soft_nms_sigma: Any = 0.0,
+    max_output_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
+    soft_nms_sigma: float | Tensor = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Select boxes as `non_max_suppression` does, and return their scores.
@@ -305,9 +309,9 @@ def non_max_suppression_with_scores(
 def non_max_suppression_overlaps(
     overlaps: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    overlap_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size: StaticInts,
+    overlap_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     name: str | None = None,
 ) -> Tensor:
     """Select boxes as `non_max_suppression` does, from precomputed overlaps.
@@ -340,9 +344,9 @@ def non_max_suppression_overlaps(
 def non_max_suppression_padded(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     pad_to_max_output_size: bool = False,
     name: str | None = None,
     sorted_input: bool = False,
@@ -389,8 +393,8 @@ def non_max_suppression_padded(
 @op(same=("boxes", "scores"), differentiable=False, name="non_max_suppression_batch")
 def _suppress_batch(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float
-) -> Any:
-    def select_from_image(b: Any, s: Any) -> Any:
+) -> tuple[Tensor, ...]:
+    def select_from_image(b: jax.Array, s: jax.Array) -> tuple[jax.Array, ...]:
         return _select(lambda i: _overlap(b, b[i]), s, most, limit, least, 0.0)
 
     for _ in range(boxes.ndim - 2):
@@ -401,10 +405,10 @@ def _suppress_batch(
 class CombinedNMSResult(NamedTuple):
     """Result of `combined_non_max_suppression`."""
 
-    nmsed_boxes: Any
-    nmsed_scores: Any
-    nmsed_classes: Any
-    valid_detections: Any
+    nmsed_boxes: Tensor
+    nmsed_scores: Tensor
+    nmsed_classes: Tensor
+    valid_detections: Tensor
 
 
 @op(same=("boxes", "scores"), differentiable=False, name="combined_non_max_suppression")
@@ -416,11 +420,11 @@ def _combined(
     limit: float,
     least: float,
     clip: bool,
-) -> Any:
+) -> tuple[Tensor, ...]:
     classes = scores.shape[-1]
 
-    def suppress_image(boxes_: Any, scores_: Any) -> Any:
-        def suppress_class(class_id: Any) -> Any:
+    def suppress_image(boxes_: jax.Array, scores_: jax.Array) -> tuple[jax.Array, ...]:
+        def suppress_class(class_id: jax.Array) -> tuple[jax.Array, jax.Array]:
             candidates = boxes_[:, class_id] if boxes_.shape[1] > 1 else boxes_[:, 0]
             selection = _select(
                 lambda i: _overlap(candidates, candidates[i]),
@@ -456,10 +460,10 @@ def _combined(
 def combined_non_max_suppression(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size_per_class: Any,
-    max_total_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size_per_class: StaticInts,
+    max_total_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     pad_per_class: bool = False,
     clip_boxes: bool = True,
     name: str | None = None,

@@ -9,10 +9,11 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, uint8
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, uint8
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.files import host_bytes, names_file
 from meshflow.ops.image.color import convert_image_dtype
@@ -103,14 +104,14 @@ def pixels_of(contents: bytes, channels: int) -> np.ndarray:
     return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
 
 
-def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
+def _as_dtype(array: np.ndarray, dtype: DTypeLike) -> Tensor:
     if array.dtype == as_dtype(dtype).dtype:
         # An op would be compiled by XLA for every image size.
         return Tensor(np.ascontiguousarray(array))
     return convert_image_dtype(convert_to_tensor(np.ascontiguousarray(array)), as_dtype(dtype))
 
 
-def _converted(image: Any, channels: int, dtype: Any) -> Tensor:
+def _converted(image: Any, channels: int, dtype: DTypeLike) -> Tensor:
     array = _pixels(image, channels)
     if image.format == "PNG" and array.dtype == np.uint8 and as_dtype(dtype).name == "uint16":
         # White must remain white; the conversion of other formats appends zero bits.
@@ -119,16 +120,16 @@ def _converted(image: Any, channels: int, dtype: Any) -> Tensor:
 
 
 def _image_spec(
-    contents: Any, channels: int | None = 0, dtype: Any = uint8, *_: Any, **__: Any
+    contents: object, channels: int | None = 0, dtype: DTypeLike = uint8, *_: object, **__: object
 ) -> TensorSpec:
     """Return the spec of a decoded image."""
     return TensorSpec([None, None, channels or None], as_dtype(dtype))
 
 
 def _first_frame_spec(
-    contents: Any,
+    contents: object,
     channels: int | None = None,
-    dtype: Any = uint8,
+    dtype: DTypeLike = uint8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> TensorSpec:
@@ -137,7 +138,7 @@ def _first_frame_spec(
     return _image_spec(contents, channels, dtype)
 
 
-def _jpeg_spec(contents: Any, channels: int = 0, *_: Any, **__: Any) -> TensorSpec:
+def _jpeg_spec(contents: object, channels: int = 0, *_: object, **__: object) -> TensorSpec:
     return _image_spec(contents, channels)
 
 
@@ -146,7 +147,7 @@ def _jpeg_spec(contents: Any, channels: int = 0, *_: Any, **__: Any) -> TensorSp
 def decode_image(
     contents: TensorLike,
     channels: int | None = None,
-    dtype: Any = uint8,
+    dtype: DTypeLike = uint8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
@@ -198,7 +199,7 @@ def _frames(image: Any) -> np.ndarray:
 @waits(_image_spec)
 @names_file
 def decode_png(
-    contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
+    contents: TensorLike, channels: int = 0, dtype: DTypeLike = uint8, name: str | None = None
 ) -> Tensor:
     """Decode the first frame of an image, with shape (height, width, channels).
 
@@ -285,7 +286,7 @@ def decode_jpeg(
 
 def decode_and_crop_jpeg(
     contents: TensorLike,
-    crop_window: Any,
+    crop_window: StaticInts,
     channels: int = 0,
     ratio: int = 1,
     fancy_upscaling: bool = True,
@@ -417,7 +418,7 @@ def encode_jpeg(
 
 @names_file
 def extract_jpeg_shape(
-    contents: TensorLike, output_type: Any = "int32", name: str | None = None
+    contents: TensorLike, output_type: DTypeLike = "int32", name: str | None = None
 ) -> Tensor:
     """Return the shape [height, width, channels] of an encoded image as a vector.
 
@@ -448,7 +449,9 @@ def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     return Tensor(np.array(_bytes(contents)[:3] == b"\xff\xd8\xff"))
 
 
-def adjust_jpeg_quality(image: TensorLike, jpeg_quality: Any, name: str | None = None) -> Tensor:
+def adjust_jpeg_quality(
+    image: TensorLike, jpeg_quality: int | Tensor, name: str | None = None
+) -> Tensor:
     """Encode an image as JPEG and decode it again, which adds the artifacts of compression.
 
     Args:

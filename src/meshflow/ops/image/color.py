@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
@@ -39,7 +40,7 @@ __all__ = [
 
 @waits()
 def convert_image_dtype(
-    image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None
+    image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
 ) -> Tensor:
     """Convert an image to another dtype and scale it to the range of that dtype.
 
@@ -78,7 +79,7 @@ def convert_image_dtype(
     return saturate_cast(scaled, new) if saturate else cast(scaled, new)
 
 
-def _in_floats(image: Any, function: Any) -> Tensor:
+def _in_floats(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function to the image as floats, and convert the result back to the image's dtype."""
     image = convert_to_tensor(image)
     if image.dtype.is_floating and image.dtype.name != "float16":
@@ -88,7 +89,7 @@ def _in_floats(image: Any, function: Any) -> Tensor:
     )
 
 
-def adjust_brightness(image: TensorLike, delta: Any) -> Tensor:
+def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
     """Add a value to all pixels, where floats have the range [0, 1].
 
     Args:
@@ -110,7 +111,7 @@ def _contrast(images: TensorLike, factor: TensorLike) -> Tensor:
     return (images - mean) * factor + mean
 
 
-def adjust_contrast(images: TensorLike, contrast_factor: Any) -> Tensor:
+def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tensor:
     """Multiply the differences from the mean of each channel by a factor.
 
     Args:
@@ -191,7 +192,9 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     return (v[..., None] * (1 - s[..., None] * (1 - ramp))).astype(images.dtype)
 
 
-def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | None = None) -> Tensor:
+def adjust_saturation(
+    image: TensorLike, saturation_factor: float | Tensor, name: str | None = None
+) -> Tensor:
     """Multiply the saturation by a factor.
 
     Args:
@@ -212,7 +215,7 @@ def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | Non
     )
 
 
-def adjust_hue(image: TensorLike, delta: Any, name: str | None = None) -> Tensor:
+def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None) -> Tensor:
     """Rotate the hue by `delta` turns.
 
     Args:
@@ -326,12 +329,12 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 
 
-def as_range(max_val: Any, dtype: Any) -> float:
+def as_range(max_val: float | Tensor, dtype: DTypeLike) -> float:
     """Return the pixel range of a dtype after a conversion to floats."""
     return float(convert_image_dtype(cast(max_val, dtype), float32))
 
 
-def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) -> Tensor:
+def psnr(a: TensorLike, b: TensorLike, max_val: float | Tensor, name: str | None = None) -> Tensor:
     """Compute the peak signal-to-noise ratio of images, in decibels.
 
     Args:
@@ -357,7 +360,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
     return 2 * decibel * math.log(largest) - decibel * log(error)
 
 
-def _colour_space(name: str, matrix: Any, summary: str) -> ColorConversion:
+def _colour_space(name: str, matrix: np.ndarray, summary: str) -> ColorConversion:
     rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
     example_input, example_output = (
         (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
+from meshflow.environment.types import Array
 from meshflow.ops import random as random_ops
 
 __all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]
@@ -44,7 +45,7 @@ def _sample(
     covered: float,
     aspects: tuple[float, float],
     areas: tuple[float, float],
-) -> Any:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute all attempts at once; return the first valid one, or the full image without one."""
     height, width = (image_size[i].astype(jnp.float32) for i in (0, 1))
     aspect = aspects[0] + numbers[0] * (aspects[1] - aspects[0])
@@ -183,7 +184,7 @@ def sample_distorted_bounding_box(
 def stateless_sample_distorted_bounding_box(
     image_size: TensorLike,
     bounding_boxes: TensorLike,
-    seed: Any,
+    seed: Sequence[int] | Array | Tensor,
     min_object_covered: float = 0.1,
     aspect_ratio_range: Sequence[float] | None = None,
     area_range: Sequence[float] | None = None,

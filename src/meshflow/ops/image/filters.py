@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,17 +15,17 @@ from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.image.color import as_range, convert_image_dtype
 
-__all__ = [
-    "extract_patches",
-    "image_gradients",
-    "sobel_edges",
-    "ssim",
-    "ssim_multiscale",
-]
+__all__ = ["extract_patches", "image_gradients", "sobel_edges", "ssim", "ssim_multiscale"]
 
 
 @op(same=(), name="extract_patches")
-def _patches(images: TensorLike, sizes: Any, strides: Any, rates: Any, padding: str) -> Tensor:
+def _patches(
+    images: TensorLike,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    rates: tuple[int, ...],
+    padding: str,
+) -> Tensor:
     index_grids = []
     pads = [(0, 0)]
     for input_size, size, stride, rate in zip(
@@ -46,7 +47,12 @@ def _patches(images: TensorLike, sizes: Any, strides: Any, rates: Any, padding: 
 
 
 def extract_patches(
-    images: TensorLike, sizes: Any, strides: Any, rates: Any, padding: str, name: str | None = None
+    images: TensorLike,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    rates: Sequence[int],
+    padding: str,
+    name: str | None = None,
 ) -> Tensor:
     """Extract patches of images, flattened into the last dimension.
 
@@ -83,7 +89,7 @@ def extract_patches(
 
 
 @op(name="image_gradients")
-def _gradients(image: TensorLike) -> Any:
+def _gradients(image: TensorLike) -> tuple[jax.Array, jax.Array]:
     below = jnp.pad(jnp.diff(image, axis=1), [(0, 0), (0, 1), (0, 0), (0, 0)])
     right = jnp.pad(jnp.diff(image, axis=2), [(0, 0), (0, 0), (0, 1), (0, 0)])
     return below, right
@@ -131,7 +137,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
     padded = jnp.pad(image, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
     height, width = image.shape[1:3]
 
-    def shift(row: int, column: int) -> Any:
+    def shift(row: int, column: int) -> jax.Array:
         return padded[:, row : row + height, column : column + width]
 
     down = shift(2, 0) + 2 * shift(2, 1) + shift(2, 2)
@@ -141,7 +147,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
     return jnp.stack([down, across], -1)
 
 
-def _blur(x: Any, size: int, sigma: float) -> Any:
+def _blur(x: jax.Array, size: int, sigma: float) -> jax.Array:
     """Filter images with a Gaussian window, without padding."""
     distance = np.arange(size) - (size - 1) / 2
     window = np.exp(-(distance**2) / (2 * sigma**2))
@@ -157,8 +163,8 @@ def _blur(x: Any, size: int, sigma: float) -> Any:
 
 
 def _similarity(
-    x: Any, y: Any, max_val: float, size: int, sigma: float, k1: float, k2: float
-) -> tuple[Any, Any]:
+    x: jax.Array, y: jax.Array, max_val: float, size: int, sigma: float, k1: float, k2: float
+) -> tuple[jax.Array, jax.Array]:
     """Compute the structural similarity and its contrast-structure part for each pixel and channel."""
     c1, c2 = (k1 * max_val) ** 2, (k2 * max_val) ** 2
     mean_x, mean_y = _blur(x, size, sigma), _blur(y, size, sigma)
@@ -186,16 +192,18 @@ def _ssim(
     return similarity.reshape(*_leading(img1, img2), *similarity.shape[1:])
 
 
-def _leading(a: Any, b: Any) -> tuple[int, ...]:
+def _leading(a: jax.Array, b: jax.Array) -> tuple[int, ...]:
     return np.broadcast_shapes(a.shape, b.shape)[:-3]
 
 
-def _batched(a: Any, b: Any) -> tuple[Any, Any]:
+def _batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     shape = np.broadcast_shapes(a.shape, b.shape)
     return tuple(jnp.broadcast_to(v, shape).reshape(-1, *shape[-3:]) for v in (a, b))
 
 
-def _floats(a: TensorLike, b: TensorLike, max_val: Any, size: int, op_name: str) -> Any:
+def _floats(
+    a: TensorLike, b: TensorLike, max_val: float | Tensor, size: int, op_name: str
+) -> tuple[Tensor, Tensor, float]:
     a, b = convert_to_tensor(a), convert_to_tensor(b)
     for image in (a, b):
         if image.ndim < 3 or min(image.shape[-3:-1]) < size:
@@ -210,7 +218,7 @@ def _floats(a: TensorLike, b: TensorLike, max_val: Any, size: int, op_name: str)
 def ssim(
     img1: TensorLike,
     img2: TensorLike,
-    max_val: Any,
+    max_val: float | Tensor,
     filter_size: int = 11,
     filter_sigma: float = 1.5,
     k1: float = 0.01,
@@ -253,24 +261,24 @@ def _multiscale(
     img1: TensorLike,
     img2: TensorLike,
     max_val: float,
-    powers: Any,
+    powers: Sequence[float],
     filter_size: int,
     filter_sigma: float,
     k1: float,
     k2: float,
 ) -> Tensor:
-    pair = _batched(img1, img2)
+    a, b = _batched(img1, img2)
     total: Any = 1.0
     for scale, power in enumerate(powers):
         if scale:
-            pair = tuple(map(_halved, pair))
-        similarity, structure = _similarity(*pair, max_val, filter_size, filter_sigma, k1, k2)
+            a, b = _halved(a), _halved(b)
+        similarity, structure = _similarity(a, b, max_val, filter_size, filter_sigma, k1, k2)
         part = similarity if scale == len(powers) - 1 else structure
         total = total * jnp.maximum(jnp.mean(part, (-3, -2)), 0) ** power
     return jnp.mean(total, -1).reshape(_leading(img1, img2))
 
 
-def _halved(x: Any) -> Any:
+def _halved(x: jax.Array) -> jax.Array:
     """Compute means of blocks of four pixels; an odd last row or column is repeated."""
     batch, height, width, channels = x.shape
     x = jnp.pad(x, [(0, 0), (0, height % 2), (0, width % 2), (0, 0)], mode="symmetric")
@@ -280,8 +288,8 @@ def _halved(x: Any) -> Any:
 def ssim_multiscale(
     img1: TensorLike,
     img2: TensorLike,
-    max_val: Any,
-    power_factors: Any = MULTISCALE_WEIGHTS,
+    max_val: float | Tensor,
+    power_factors: Sequence[float] = MULTISCALE_WEIGHTS,
     filter_size: int = 11,
     filter_sigma: float = 1.5,
     k1: float = 0.01,

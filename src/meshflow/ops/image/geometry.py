@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,6 +19,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import any_symbolic, as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import pad, slice
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import Pending, Unrecordable, waits
 from meshflow.ops.image.resampling import METHODS, resized, weights
 
@@ -55,7 +57,7 @@ class ResizeMethod:
     MITCHELLCUBIC = "mitchellcubic"
 
 
-def _check_rank(image: Any, name: str) -> None:
+def _check_rank(image: jax.Array, name: str) -> None:
     if image.ndim not in (3, 4):
         raise InvalidValueError(
             f"tf.image.{name}: an image must have 3 dimensions or 4 (a batch), got shape {list(image.shape)}."
@@ -84,7 +86,7 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
     return resized.astype(jnp.float32)
 
 
-def _weights(output_size: Any, input_size: Any, method: str, antialias: bool) -> Any:
+def _weights(output_size: int, input_size: int, method: str, antialias: bool) -> jax.Array:
     """Compute the resize weights, also for sizes that are unknown in a shape-polymorphic function."""
     if not any_symbolic((output_size, input_size)):
         if context.probe is not None and output_size * input_size > _LARGE:
@@ -104,7 +106,7 @@ def _weights(output_size: Any, input_size: Any, method: str, antialias: bool) ->
     return kernel_weights / kernel_weights.sum(1, keepdims=True)
 
 
-def _nearest(output_size: int, input_size: int) -> Any:
+def _nearest(output_size: int, input_size: int) -> jax.Array:
     """Return the input indices at the centers of the output pixels."""
     return jnp.minimum(
         jnp.floor((jnp.arange(output_size) + 0.5) * (input_size / output_size)), input_size - 1
@@ -112,8 +114,8 @@ def _nearest(output_size: int, input_size: int) -> Any:
 
 
 def _resized_spec(
-    images: Any,
-    size: Any,
+    images: object,
+    size: StaticInts,
     method: str = ResizeMethod.BILINEAR,
     preserve_aspect_ratio: bool = False,
     antialias: bool = False,
@@ -130,7 +132,7 @@ def _resized_spec(
 @waits(_resized_spec)
 def resize(
     images: TensorLike,
-    size: Any,
+    size: StaticInts,
     method: str = ResizeMethod.BILINEAR,
     preserve_aspect_ratio: bool = False,
     antialias: bool = False,
@@ -199,7 +201,7 @@ def resize(
     return _resize(images, height, width, method, antialias)
 
 
-def _check_target(height: Any, width: Any) -> None:
+def _check_target(height: object, width: object) -> None:
     for size, name in ((height, "target_height"), (width, "target_width")):
         if isinstance(size, int) and size <= 0:
             raise ValueError(f"{name} must be > 0, got {size}.")

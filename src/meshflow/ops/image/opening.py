@@ -33,11 +33,7 @@ _PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 def pillow() -> Any:
-    """Import the module `PIL.Image`.
-
-    Raises:
-      UnimplementedError: If Pillow is not installed.
-    """
+    """Import the module `PIL.Image`, or raise UnimplementedError if Pillow is not installed."""
     try:
         import PIL.Image  # noqa: PLC0415 - optional, with an error of TensorFlow's
     except ImportError:

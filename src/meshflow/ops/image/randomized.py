@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
@@ -12,9 +12,11 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
+from meshflow.environment.types import Array
 from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.image import codecs, color, geometry
 from meshflow.ops.math import floormod
 from meshflow.ops.random import counts_of
@@ -38,16 +40,19 @@ __all__ = [
     "stateless_random_saturation",
 ]
 
+# Two integers that determine a stateless op.
+Seed: TypeAlias = Sequence[int] | Array | Tensor
 
-def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
+
+def _uniform(key: Tensor, shape: Sequence[int], low: float, high: float) -> Tensor:
     return random_ops.uniform_from_key(key, shape, low, high, "float32")
 
 
-def _key(seed: Any, *sizes: Any) -> Tensor:
+def _key(seed: int | None, *sizes: int) -> Tensor:
     return op_key(seed, counts_of(*sizes), "uniform float32")
 
 
-def _flip_key(image: TensorLike, seed: Any) -> Tensor:
+def _flip_key(image: TensorLike, seed: int | None) -> Tensor:
     return _key(seed, *(1 if n is None else n for n in convert_to_tensor(image).shape[:-3]))
 
 
@@ -64,7 +69,7 @@ def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     return where(reshape(is_flipped, [*batch, 1, 1, 1]), flip(image), image)
 
 
-def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
+def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
     """Mirror each image of a batch horizontally with probability 1/2.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -78,7 +83,7 @@ def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
     return _flip(_flip_key(image, seed), image, geometry.flip_left_right)
 
 
-def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
+def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
     """Mirror each image of a batch vertically with probability 1/2.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -92,7 +97,7 @@ def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
     return _flip(_flip_key(image, seed), image, geometry.flip_up_down)
 
 
-def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
+def stateless_random_flip_left_right(image: TensorLike, seed: Seed) -> Tensor:
     """Mirror images horizontally as `random_flip_left_right` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -107,7 +112,7 @@ def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
     return _flip(random_ops.seed_key(seed), image, geometry.flip_left_right)
 
 
-def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
+def stateless_random_flip_up_down(image: TensorLike, seed: Seed) -> Tensor:
     """Mirror images vertically as `random_flip_up_down` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -133,7 +138,7 @@ def _delta(value: float, name: str, limit: float = float("inf")) -> float:
     return float(value)
 
 
-def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
+def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
     """Adjust the brightness by a random value in [-max_delta, max_delta).
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -148,7 +153,9 @@ def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> 
     return color.adjust_brightness(image, _uniform(_key(seed), [], -d, d))
 
 
-def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
+def random_contrast(
+    image: TensorLike, lower: float, upper: float, seed: int | None = None
+) -> Tensor:
     """Multiply the contrast by a random factor in [lower, upper).
 
     Args:
@@ -166,7 +173,9 @@ def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = N
     return color.adjust_contrast(image, _uniform(_key(seed), [], lower, upper))
 
 
-def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
+def random_saturation(
+    image: TensorLike, lower: float, upper: float, seed: int | None = None
+) -> Tensor:
     """Multiply the saturation by a random factor in [lower, upper).
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -180,7 +189,7 @@ def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any =
     return color.adjust_saturation(image, _uniform(_key(seed), [], lower, upper))
 
 
-def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
+def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
     """Adjust the hue by a random value in [-max_delta, max_delta), where max_delta is at most 0.5.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -195,7 +204,7 @@ def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
     return color.adjust_hue(image, _uniform(_key(seed), [], -d, d))
 
 
-def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
+def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Seed) -> Tensor:
     """Adjust the brightness as `random_brightness` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -211,7 +220,7 @@ def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) 
     return color.adjust_brightness(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
 
-def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
+def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Seed) -> Tensor:
     """Adjust the contrast as `random_contrast` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -226,7 +235,7 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
 
 
 def stateless_random_saturation(
-    image: TensorLike, lower: float, upper: float, seed: Any = None
+    image: TensorLike, lower: float, upper: float, seed: Seed | None = None
 ) -> Tensor:
     """Adjust the saturation as `random_saturation` does, determined only by the seed.
 
@@ -241,7 +250,7 @@ def stateless_random_saturation(
     return color.adjust_saturation(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
 
-def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
+def stateless_random_hue(image: TensorLike, max_delta: float, seed: Seed) -> Tensor:
     """Adjust the hue as `random_hue` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
@@ -255,7 +264,7 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tens
     return color.adjust_hue(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
 
-def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
+def _crop(key: Tensor, value: TensorLike, size: StaticInts) -> Tensor:
     value = convert_to_tensor(value)
     sizes = static_value(size, "size")
     shape = value.shape.as_list()
@@ -268,7 +277,9 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
     return slice_(value, floormod(samples, num_offsets), sizes)
 
 
-def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
+def random_crop(
+    value: TensorLike, size: StaticInts, seed: int | None = None, name: str | None = None
+) -> Tensor:
     """Crop a block of a given size at a random offset.
 
     Args:
@@ -291,7 +302,7 @@ def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None
 
 
 def stateless_random_crop(
-    value: TensorLike, size: Any, seed: Any, name: str | None = None
+    value: TensorLike, size: StaticInts, seed: Seed, name: str | None = None
 ) -> Tensor:
     """Crop a random block as `random_crop` does, determined only by the seed.
 
@@ -315,7 +326,7 @@ def _quality(key: Tensor, image: TensorLike, low: int, high: int) -> Tensor:
 
 
 def random_jpeg_quality(
-    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any = None
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
 ) -> Tensor:
     """Encode an image as JPEG with a random quality, and decode it again.
 
@@ -332,7 +343,7 @@ def random_jpeg_quality(
 
 
 def stateless_random_jpeg_quality(
-    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Seed
 ) -> Tensor:
     """Degrade an image as `random_jpeg_quality` does, determined only by the seed.
 

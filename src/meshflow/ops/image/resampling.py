@@ -64,7 +64,7 @@ def weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
       antialias: Whether the kernel widens if there are fewer output pixels than input pixels.
 
     Returns:
-      float64 array [new, old] whose rows sum to 1.
+      float64 array [new, old] with rows that sum to 1.
     """
     scale = old / new
     if method == "area":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import jax
@@ -17,12 +18,7 @@ from meshflow.ops import array
 from meshflow.ops.linalg.diagonal import diag_part, set_diag
 from meshflow.ops.math import conj
 
-__all__ = [
-    "banded_triangular_solve",
-    "eigh_tridiagonal",
-    "tridiagonal_matmul",
-    "tridiagonal_solve",
-]
+__all__ = ["banded_triangular_solve", "eigh_tridiagonal", "tridiagonal_matmul", "tridiagonal_solve"]
 
 
 def _compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
@@ -207,7 +203,7 @@ def banded_triangular_solve(
 
 
 @op(kinds="fc", name="eigh_tridiagonal")
-def _eigh(alpha: TensorLike, beta: TensorLike) -> Any:
+def _eigh(alpha: TensorLike, beta: TensorLike) -> tuple[Tensor, Tensor]:
     index = jnp.arange(alpha.shape[-1])
     matrix = jnp.zeros((*alpha.shape, alpha.shape[-1]), alpha.dtype)
     matrix = matrix.at[..., index, index].set(alpha)
@@ -222,8 +218,8 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: Literal[True] = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: Sequence[float] | None = None,
+    tol: float | None = None,
     name: str | None = None,
 ) -> Tensor: ...
 @overload
@@ -232,8 +228,8 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: bool = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: Sequence[float] | None = None,
+    tol: float | None = None,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def eigh_tridiagonal(
@@ -241,10 +237,10 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: bool = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: Sequence[float] | None = None,
+    tol: float | None = None,
     name: str | None = None,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Compute the eigenvalues of a self-adjoint tridiagonal matrix, ascending, with a dense solver.
 
     Args:

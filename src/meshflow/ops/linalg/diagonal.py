@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,21 +19,14 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = [
-    "band_part",
-    "diag",
-    "diag_part",
-    "set_diag",
-    "tensor_diag",
-    "tensor_diag_part",
-]
+__all__ = ["band_part", "diag", "diag_part", "set_diag", "tensor_diag", "tensor_diag_part"]
 
 _ALIGNMENTS = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
 
 
-def _range(k: Any) -> tuple[int, int]:
+def _range(k: int | Sequence[int]) -> tuple[int, int]:
     """Return the lowest and the highest diagonal of the argument `k`."""
-    low, high = (k, k) if np.ndim(k) == 0 else (k[0], k[-1])
+    low, high = (k[0], k[-1]) if isinstance(k, Sequence) else (k, k)
     if low > high:
         raise InvalidValueError(
             f"k must be a number or a rising pair of numbers of diagonals, got {k}."
@@ -66,7 +60,7 @@ def _places(
 def diag(
     diagonal: TensorLike,
     name: str | None = "diag",
-    k: Any = 0,
+    k: int | Sequence[int] = 0,
     num_rows: int = -1,
     num_cols: int = -1,
     padding_value: Any = 0,
@@ -121,7 +115,7 @@ def diag(
 def diag_part(
     input: TensorLike,
     name: str | None = "diag_part",
-    k: Any = 0,
+    k: int | Sequence[int] = 0,
     padding_value: Any = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
@@ -161,7 +155,7 @@ def set_diag(
     input: TensorLike,
     diagonal: TensorLike,
     name: str | None = "set_diag",
-    k: Any = 0,
+    k: int | Sequence[int] = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
     """Replace diagonals of matrices.

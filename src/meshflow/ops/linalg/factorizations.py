@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
@@ -11,19 +12,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.linalg.products import conjugate_transpose
 
-__all__ = [
-    "cholesky",
-    "eig",
-    "eigh",
-    "eigvals",
-    "eigvalsh",
-    "matrix_rank",
-    "qr",
-    "svd",
-]
+__all__ = ["cholesky", "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd"]
 
 
-def _lower(x: Any) -> Any:
+def _lower(x: jax.Array) -> jax.Array:
     """Return the self-adjoint matrix with the lower triangle of `x`; only this part has a gradient."""
     return jnp.tril(x) + conjugate_transpose(jnp.tril(x, -1))
 
@@ -41,7 +33,7 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", name="qr")
-def _qr(input: TensorLike, full_matrices: bool) -> Any:
+def _qr(input: TensorLike, full_matrices: bool) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.qr(input, mode="complete" if full_matrices else "reduced"))
 
 
@@ -63,7 +55,7 @@ def qr(
 
 
 @op(kinds="fc", name="svd")
-def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
+def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Tensor | tuple[Tensor, ...]:
     if not compute_uv:
         return jnp.linalg.svd(tensor, compute_uv=False)
     u, s, vh = jnp.linalg.svd(tensor, full_matrices=full_matrices)
@@ -97,7 +89,7 @@ def svd(
     full_matrices: bool = False,
     compute_uv: bool = True,
     name: str | None = None,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Compute singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`.
 
     Args:
@@ -116,7 +108,7 @@ def svd(
 
 
 @op(kinds="fc", name="eigh")
-def _eigh(tensor: TensorLike) -> Any:
+def _eigh(tensor: TensorLike) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.eigh(_lower(tensor)))
 
 
@@ -150,7 +142,7 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", name="eig")
-def _eig(tensor: TensorLike) -> Any:
+def _eig(tensor: TensorLike) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.eig(tensor))
 
 
@@ -182,11 +174,11 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", differentiable=False, name="matrix_rank")
-def _matrix_rank(a: TensorLike, tol: Any) -> Tensor:
+def _matrix_rank(a: TensorLike, tol: float | None) -> Tensor:
     return jnp.linalg.matrix_rank(a, tol).astype(jnp.int32)
 
 
-def matrix_rank(a: TensorLike, tol: Any = None, name: str | None = None) -> Tensor:
+def matrix_rank(a: TensorLike, tol: float | None = None, name: str | None = None) -> Tensor:
     """Count the singular values above a tolerance.
 
     Args:

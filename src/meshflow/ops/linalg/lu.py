@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import int32
+from meshflow.core.values.dtypes import DTypeLike, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
 
@@ -25,12 +25,12 @@ class Lu(NamedTuple):
 
 
 @op(kinds="fc", name="lu")
-def _lu(input: TensorLike) -> Any:
+def _lu(input: TensorLike) -> tuple[Tensor, Tensor]:
     factors, _, order = jax.lax.linalg.lu(input)
     return factors, order
 
 
-def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None) -> Lu:
+def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None = None) -> Lu:
     """Compute the LU factorization of square matrices with partial pivoting.
 
     Args:
@@ -59,13 +59,13 @@ def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None)
     return Lu(factors, cast(order, output_idx_type))
 
 
-def _factors(lower_upper: Any) -> tuple[Any, Any]:
+def _factors(lower_upper: jax.Array) -> tuple[Any, Any]:
     return jnp.tril(lower_upper, -1) + jnp.eye(
         lower_upper.shape[-1], dtype=lower_upper.dtype
     ), jnp.triu(lower_upper)
 
 
-def _moved(rows: Any, order: Any) -> Any:
+def _moved(rows: jax.Array, order: jax.Array) -> jax.Array:
     """Reorder the rows of a batch of matrices."""
     return jnp.take_along_axis(rows, order[..., None], axis=-2)
 
@@ -92,7 +92,7 @@ def lu_reconstruct(
     return _moved(lower @ upper, jnp.argsort(perm, axis=-1))
 
 
-def _solved(lower_upper: Any, perm: Any, rhs: Any) -> Any:
+def _solved(lower_upper: jax.Array, perm: jax.Array, rhs: jax.Array) -> jax.Array:
     batch_shape = jnp.broadcast_shapes(lower_upper.shape[:-2], rhs.shape[:-2])
     rhs = jnp.broadcast_to(rhs, (*batch_shape, *rhs.shape[-2:]))
     factors = jnp.broadcast_to(lower_upper, (*batch_shape, *lower_upper.shape[-2:]))

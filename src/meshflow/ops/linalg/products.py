@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
@@ -12,21 +13,14 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
+from meshflow.ops.array.shaping import Axes
 from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import magnitude
 
-__all__ = [
-    "adjoint",
-    "einsum",
-    "matrix_transpose",
-    "matvec",
-    "norm",
-    "normalize",
-    "trace",
-]
+__all__ = ["adjoint", "einsum", "matrix_transpose", "matvec", "norm", "normalize", "trace"]
 
 
-def conjugate_transpose(x: Any) -> Any:
+def conjugate_transpose(x: jax.Array) -> jax.Array:
     """Swap the last two dimensions of an array and conjugate it."""
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
@@ -36,7 +30,7 @@ def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
     return jnp.einsum(equation, *inputs)
 
 
-def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
+def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
     """Compute sums of products over dimensions by Einstein's convention.
 
     Args:
@@ -53,7 +47,11 @@ def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
 
 
 def matvec(
-    a: TensorLike, b: TensorLike, transpose_a: bool = False, adjoint_a: bool = False, **kwargs: Any
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    adjoint_a: bool = False,
+    **kwargs: object,
 ) -> Tensor:
     """Multiply matrices [..., m, n] by vectors [..., n].
 
@@ -80,7 +78,7 @@ def matvec(
 _MATRIX_NORMS = ("euclidean", "fro", 1, 2, float("inf"))
 
 
-def _check_norm(order: Any, axis: Any) -> None:
+def _check_norm(order: str | float, axis: Axes) -> None:
     """Raise TensorFlow's ValueError if the arguments do not define a norm."""
     if isinstance(axis, (list, tuple)):
         if len(axis) != 2 or axis[0] == axis[1]:
@@ -99,7 +97,7 @@ def _check_norm(order: Any, axis: Any) -> None:
 def norm(
     tensor: TensorLike,
     ord: Any = "euclidean",
-    axis: Any = None,
+    axis: Axes = None,
     keepdims: bool = False,
     name: str | None = None,
 ) -> Tensor:
@@ -143,7 +141,7 @@ def norm(
 
 
 def normalize(
-    tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+    tensor: TensorLike, ord: str | float = "euclidean", axis: Axes = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Divide tensors by their norms; the arguments are those of `norm`.
 

@@ -50,7 +50,7 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
     return _regular(_inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input)
 
 
-def _regular(result: Any, message: str, *operands: Any) -> Any:
+def _regular(result: Tensor, message: str, *operands: Any) -> Tensor:
     """Raise if the result is not finite although the operands are, and return it otherwise."""
     if isinstance(result, Tensor) and not isinstance(result._value, jax.core.Tracer):
         arrays = [convert_to_tensor(o)._value for o in operands]
@@ -73,7 +73,7 @@ def det(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", name="slogdet")
-def _slogdet(input: TensorLike) -> Any:
+def _slogdet(input: TensorLike) -> tuple[Tensor, Tensor]:
     sign, logarithm = jnp.linalg.slogdet(input)
     return sign, logarithm.astype(input.dtype)
 
@@ -213,7 +213,7 @@ def lstsq(
 
 
 @op(kinds="fc")
-def pinv(a: TensorLike, rcond: Any = None, name: str | None = None) -> Tensor:
+def pinv(a: TensorLike, rcond: float | None = None, name: str | None = None) -> Tensor:
     """Compute the Moore-Penrose inverses of matrices.
 
     Args:

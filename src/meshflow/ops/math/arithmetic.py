@@ -13,6 +13,8 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.inspection import get_static_value
 from meshflow.ops.math.division import is_integer
@@ -48,11 +50,8 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor.
-      y: A tensor of the same dtype.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      A tensor of the broadcast shape.
 
     Raises:
       InvalidArgumentError: If the dtypes differ or the shapes cannot be broadcast.
@@ -95,11 +94,8 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
 
     Args:
       x: A floating or complex tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -160,7 +156,10 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
 
 
 def accumulate_n(
-    inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+    inputs: Sequence[Any],
+    shape: ShapeLike = None,
+    tensor_dtype: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """Add all tensors of a list, which have the same shape; an older name of `add_n`.
 
@@ -173,12 +172,14 @@ def accumulate_n(
 
 
 @jax.custom_jvp
-def _power(x: Any, y: Any) -> Any:
+def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     """Compute x^y; as in TensorFlow, y has no gradient (instead of NaN) if x has no real logarithm."""
     return jnp.power(x, y)
 
 
-def _power_slope(primals: Any, tangents: Any) -> Any:
+def _power_slope(
+    primals: tuple[jax.Array, jax.Array], tangents: Any
+) -> tuple[jax.Array, jax.Array]:
     x, y = primals
     result, zero = _power(x, y), jnp.zeros((), x.dtype)
     total = jnp.zeros_like(result)
@@ -208,14 +209,11 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A numeric tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
 
-    Returns:
-      Tensor of the broadcast shape.
-
     Raises:
-      InvalidArgumentError: If integers have a negative exponent whose value is known.
+      InvalidArgumentError: If integers have a negative exponent with a known value.
 
     Example:
       >>> import meshflow as tf
@@ -238,11 +236,8 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       y: A floating tensor.
-      x: A tensor of the same dtype, broadcasting with `y`.
+      x: A tensor of the same dtype, broadcast with `y` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -252,7 +247,7 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     return jnp.arctan2(y, x)
 
 
-def _chosen(x: Any, y: Any, selects_x: Any) -> Any:
+def _chosen(x: jax.Array, y: jax.Array, selects_x: jax.Array) -> jax.Array:
     """Select `x` where `selects_x` is true or `x` is NaN, else `y`.
 
     Unlike in JAX, ties do not halve the gradient. As in TensorFlow, only `selects_x` decides which
@@ -271,11 +266,8 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -291,11 +283,8 @@ def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -311,11 +300,8 @@ def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) ->
 
     Args:
       x: A numeric tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -331,11 +317,8 @@ def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor
 
     Args:
       x1: Tensor of float32 or float64.
-      x2: A tensor of the same dtype, broadcasting with `x1`.
+      x2: A tensor of the same dtype, broadcast with `x1` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -352,11 +335,8 @@ def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A floating or complex tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -373,11 +353,8 @@ def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A floating or complex tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -394,11 +371,8 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A floating or complex tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -415,11 +389,8 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       a: A floating tensor, positive.
-      x: A tensor of the same dtype, broadcasting with `a`.
+      x: A tensor of the same dtype, broadcast with `a` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -435,11 +406,8 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       a: A floating tensor, positive.
-      x: A tensor of the same dtype, broadcasting with `a`.
+      x: A tensor of the same dtype, broadcast with `a` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -455,11 +423,8 @@ def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A floating tensor.
-      q: A tensor of the same dtype, broadcasting with `x`.
+      q: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -476,11 +441,8 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       a: A floating tensor of nonnegative integers.
-      x: A tensor of the same dtype, broadcasting with `a`.
+      x: A tensor of the same dtype, broadcast with `a` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf

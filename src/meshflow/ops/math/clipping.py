@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.composite import IndexedSlices, on_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import Axes
 from meshflow.ops.casting import cast
 from meshflow.ops.math.arithmetic import multiply
 
@@ -44,14 +45,14 @@ def clip_by_value(
     return jnp.where(below >= clip_value_min, below, _or_nan(below, clip_value_min))
 
 
-def _or_nan(x: Any, limit: Any) -> Any:
+def _or_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
 @on_rows
 @op(same=("t", "clip_norm"), kinds="fc")
 def clip_by_norm(
-    t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None
+    t: TensorLike, clip_norm: TensorLike, axes: Axes = None, name: str | None = None
 ) -> Tensor:
     """Scale a tensor down so that its L2 norm is at most `clip_norm`, a scalar.
 
@@ -79,7 +80,7 @@ def _global_norm(t_list: Sequence[TensorLike]) -> Tensor:
     return jnp.sqrt(jnp.asarray(total))
 
 
-def global_norm(t_list: Any, name: str | None = None) -> Tensor:
+def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     """Compute the scalar `sqrt(sum of squares)` of all tensors of a list; None entries are skipped.
 
     Example:
@@ -93,7 +94,10 @@ def global_norm(t_list: Any, name: str | None = None) -> Tensor:
 
 
 def clip_by_global_norm(
-    t_list: Any, clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
+    t_list: Sequence[Any],
+    clip_norm: TensorLike,
+    use_norm: Tensor | None = None,
+    name: str | None = None,
 ) -> tuple[list[Any], Tensor]:
     """Scale tensors down so that their common norm is at most `clip_norm`.
 
@@ -134,10 +138,10 @@ def _global_scale(norm: TensorLike, clip_norm: TensorLike) -> Tensor:
 @op(kinds="fc")
 def l2_normalize(
     x: TensorLike,
-    axis: Any = None,
+    axis: Axes = None,
     epsilon: float = 1e-12,
     name: str | None = None,
-    dim: Any = None,
+    dim: Axes = None,
 ) -> Tensor:
     """Scale a tensor to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`.
 

@@ -32,11 +32,8 @@ def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -52,11 +49,8 @@ def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -72,11 +66,8 @@ def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -92,11 +83,8 @@ def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -112,11 +100,8 @@ def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -132,11 +117,8 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -166,11 +148,8 @@ def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
     Args:
       x: Booleans.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -186,11 +165,8 @@ def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: Booleans.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -206,11 +182,8 @@ def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
     Args:
       x: Booleans.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Booleans of the broadcast shape.
 
     Example:
       >>> import meshflow as tf

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops.array.inspection import get_static_value
 
 __all__ = [
@@ -39,7 +40,7 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return jnp.divide(*_divisible(x, y))
 
 
-def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
+def _divisible(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
     """Convert integers to floats; other dtypes are not changed."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x, y
@@ -58,7 +59,7 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return truediv(x, y)
 
 
-def _divided(result: Any, y: Any, op_name: str) -> Any:
+def _divided(result: Tensor, y: Any, op_name: str) -> Tensor:
     """Return the result, or raise if it is an integer division by a known zero."""
     if isinstance(result, Tensor) and result.dtype.is_integer:
         divisor = get_static_value(y)
@@ -93,11 +94,8 @@ def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -136,11 +134,8 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
     Args:
       x: A tensor of real numbers.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -156,11 +151,8 @@ def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
     Args:
       x: A floating or complex tensor.
-      y: A tensor of the same dtype, broadcasting with `x`.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
       name: Ignored.
-
-    Returns:
-      Tensor of the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -170,7 +162,7 @@ def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return x / y
 
 
-def is_integer(x: Any) -> bool:
+def is_integer(x: Array | Tensor) -> bool:
     """Check whether an array has an integer dtype."""
     return bool(jnp.issubdtype(x.dtype, jnp.integer))
 

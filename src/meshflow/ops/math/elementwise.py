@@ -85,17 +85,7 @@ def _define(
     kinds: str | None = "fc",
     differentiable: bool = True,
 ) -> Elementwise:
-    """Define a public elementwise op, whose docstring contains an example.
-
-    Args:
-      name: Name of the op.
-      function: Function of an array.
-      summary: First line of the docstring.
-      example_output: Printed output of the example.
-      example_input: Argument of the op in the example.
-      kinds: Allowed dtypes, as in `op`.
-      differentiable: Whether the op has a gradient.
-    """
+    """Define an elementwise op; its docstring has an example with the given input and output."""
 
     def compute(x: TensorLike, name: str | None = None) -> Tensor:
         return function(x)
@@ -140,11 +130,11 @@ def _of_sparse(public: Elementwise) -> Elementwise:
     return function
 
 
-def _angle(x: Any) -> Any:
+def _angle(x: jax.Array) -> jax.Array:
     return jnp.angle(x).astype(x.real.dtype)
 
 
-def magnitude(x: Any) -> Any:
+def magnitude(x: jax.Array) -> jax.Array:
     """Compute |x| with TensorFlow's gradient at 0, which is 0; JAX's is 1."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x * jax.lax.stop_gradient(jnp.sign(x))
@@ -154,7 +144,7 @@ def magnitude(x: Any) -> Any:
 _special = jax.scipy.special
 
 
-def _bessel_i0(x: Any) -> Any:
+def _bessel_i0(x: jax.Array) -> jax.Array:
     return jnp.exp(magnitude(x)) * _special.i0e(x)
 
 
@@ -174,12 +164,14 @@ sqrt = _define("sqrt", jnp.sqrt, "Compute the square root.", "[2. 3.]", "[4.0, 9
 
 
 @jax.custom_jvp
-def _rsqrt(x: Any) -> Any:
+def _rsqrt(x: jax.Array) -> jax.Array:
     return jax.lax.rsqrt(x)
 
 
 @_rsqrt.defjvp
-def _rsqrt_tangent(primals: Any, tangents: Any) -> Any:
+def _rsqrt_tangent(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     y = _rsqrt(*primals)
     # JAX divides by `x`, which results in the opposite sign at -0.
     return y, tangents[0] * (y * y * y * jnp.asarray(-0.5, y.dtype))

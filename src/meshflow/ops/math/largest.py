@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.casting import cast
 
@@ -16,7 +15,7 @@ __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 
 
 @op(kinds="if", name="top_k")
-def _top_k(input: TensorLike, k: int) -> Any:
+def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
     if k > input.shape[-1]:
         raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
     if not jnp.issubdtype(input.dtype, jnp.floating):
@@ -31,7 +30,7 @@ def top_k(
     input: TensorLike,
     k: int = 1,
     sorted: bool = True,
-    index_type: Any = None,
+    index_type: DTypeLike | None = None,
     name: str | None = None,
 ) -> TopKV2:
     """Find the k largest elements of the last dimension and their indices.
@@ -61,16 +60,16 @@ class TopKV2(tuple):
     __slots__ = ()
     _fields = ("values", "indices")
 
-    def __new__(cls, values: Any, indices: Any) -> TopKV2:
+    def __new__(cls, values: Tensor, indices: Tensor) -> TopKV2:
         return super().__new__(cls, (values, indices))
 
     @property
-    def values(self) -> Any:
+    def values(self) -> Tensor:
         """Return the elements."""
         return self[0]
 
     @property
-    def indices(self) -> Any:
+    def indices(self) -> Tensor:
         """Return the indices of the elements."""
         return self[1]
 
@@ -122,7 +121,7 @@ def _approximately(
     size: int,
     whole: bool,
     largest: bool,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     function = jax.lax.approx_max_k if largest else jax.lax.approx_min_k
     values, indices = function(
         operand,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["cross", "matmul", "tensordot"]
@@ -32,8 +34,13 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
 
 
 def cross_arrays(
-    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
-) -> Any:
+    a: jax.Array,
+    b: jax.Array,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
+) -> jax.Array:
     """Return the cross products of vectors with two or three elements.
 
     JAX 0.12 and NumPy 2.5 reject vectors of two elements; here their third element is zero.
@@ -50,11 +57,11 @@ def cross_arrays(
     a, b = jnp.moveaxis(a, axisa, -1), jnp.moveaxis(b, axisb, -1)
     if a.shape[-1] == b.shape[-1] == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    padded = [_append_zero(v) if v.shape[-1] == 2 else v for v in (a, b)]
-    return jnp.moveaxis(jnp.cross(*padded), -1, axisc)
+    a, b = [_append_zero(v) if v.shape[-1] == 2 else v for v in (a, b)]
+    return jnp.moveaxis(jnp.cross(a, b), -1, axisc)
 
 
-def _append_zero(vectors: Any) -> Any:
+def _append_zero(vectors: jax.Array) -> jax.Array:
     return jnp.pad(vectors, [(0, 0)] * (vectors.ndim - 1) + [(0, 1)])
 
 
@@ -68,7 +75,7 @@ def matmul(
     adjoint_b: bool = False,
     a_is_sparse: bool = False,
     b_is_sparse: bool = False,
-    output_type: Any = None,
+    output_type: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """Multiply matrices, with broadcasting of the batch dimensions.
@@ -129,7 +136,9 @@ def matmul(
 
 
 @op
-def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(
+    a: TensorLike, b: TensorLike, axes: int | Sequence[Any], name: str | None = None
+) -> Tensor:
     """Sum products over given dimensions of `a` and `b`.
 
     Args:

@@ -15,10 +15,10 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, int64
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import reshape, where
-from meshflow.ops.array.shaping import axis_within
+from meshflow.ops.array.shaping import Axes, axis_within
 from meshflow.ops.casting import cast
 from meshflow.ops.math.comparison import not_equal
 from meshflow.ops.signatures import Reduction
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-def _check_axis(axis: Any, rank: int) -> Any:
+def _check_axis(axis: Axes, rank: int) -> Axes:
     for a in (axis,) if isinstance(axis, int) else axis or ():
         if not -rank <= a < rank:
             raise InvalidValueError(
@@ -68,20 +68,11 @@ def _define(
     kinds: str,
     differentiable: bool = True,
 ) -> Reduction:
-    """Define a public reduction, whose docstring contains an example.
-
-    Args:
-      name: Name of the op.
-      function: Function of an array with the arguments `axis` and `keepdims`.
-      summary: First line of the docstring.
-      example_output: Printed output of the example.
-      kinds: Allowed dtypes, as in `op`.
-      differentiable: Whether the op has a gradient.
-    """
+    """Define a reduction; its docstring has an example with the given output."""
     example_input = "[[True, False], [True, True]]" if kinds == "b" else "[[1.0, 2.0], [3.0, 6.0]]"
 
     def compute(
-        input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+        input_tensor: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
         return function(input_tensor, axis=_check_axis(axis, input_tensor.ndim), keepdims=keepdims)
 
@@ -106,15 +97,15 @@ def _define(
     return op(compute, kinds=kinds, differentiable=differentiable)
 
 
-def _sum(x: Any, axis: Any, keepdims: bool) -> Any:
+def _sum(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-def _prod(x: Any, axis: Any, keepdims: bool) -> Any:
+def _prod(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+def _mean(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axis=axis, keepdims=keepdims)
     # As in TensorFlow, the mean of integers is an integer, rounded towards zero.
@@ -124,23 +115,25 @@ def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
     return jax.lax.div(total, jnp.asarray(count, total.dtype)).astype(x.dtype)
 
 
-def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+def _variance(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     mean = jnp.mean(x, axis=axis, keepdims=True)
     return jnp.mean(jnp.square(jnp.abs(x - mean)), axis=axis, keepdims=keepdims)
 
 
-def _std(x: Any, axis: Any, keepdims: bool) -> Any:
+def _std(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.sqrt(_variance(x, axis, keepdims))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
-def _extreme(find: Any, x: Any, axis: Any) -> Any:
+def _extreme(find: Callable[..., Any], x: jax.Array, axis: Axes) -> jax.Array:
     """Find the maximum or minimum; equal elements share the gradient, and that of NaN is NaN."""
     return find(x, axis=axis, keepdims=True)
 
 
 @_extreme.defjvp
-def _extreme_jvp(find: Any, axis: Any, primals: Any, tangents: Any) -> Any:
+def _extreme_jvp(
+    find: Callable[..., Any], axis: Axes, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     (x,), (t,) = primals, tangents
     best = _extreme(find, x, axis)
     is_best = (x == best).astype(x.dtype)
@@ -149,15 +142,21 @@ def _extreme_jvp(find: Any, axis: Any, primals: Any, tangents: Any) -> Any:
     return best, jnp.sum(t * shares, axis=axis, keepdims=True)
 
 
-def _max(x: Any, axis: Any, keepdims: bool) -> Any:
+def _max(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return _reduced(jnp.max, _lowest, x, axis, keepdims)
 
 
-def _min(x: Any, axis: Any, keepdims: bool) -> Any:
+def _min(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return _reduced(jnp.min, _highest, x, axis, keepdims)
 
 
-def _reduced(find: Any, get_initial: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+def _reduced(
+    find: Callable[..., Any],
+    get_initial: Callable[[jax.Array], float],
+    x: jax.Array,
+    axis: Axes,
+    keepdims: bool,
+) -> jax.Array:
     if x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
         initial = get_initial(x) if x.size == 0 else None
         return find(x, axis=axis, keepdims=keepdims, initial=initial)
@@ -165,19 +164,19 @@ def _reduced(find: Any, get_initial: Any, x: Any, axis: Any, keepdims: bool) -> 
     return best if keepdims else jnp.squeeze(best, axis)
 
 
-def _lowest(x: Any) -> Any:
+def _lowest(x: jax.Array) -> float:
     return -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
 
 
-def _highest(x: Any) -> Any:
+def _highest(x: jax.Array) -> float:
     return jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).max
 
 
-def _norm(x: Any, axis: Any, keepdims: bool) -> Any:
+def _norm(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=keepdims)).astype(x.dtype)
 
 
-def _logsumexp(x: Any, axis: Any, keepdims: bool) -> Any:
+def _logsumexp(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
@@ -234,7 +233,10 @@ reduce_euclidean_norm = _define(
 
 @op(differentiable=False)
 def argmax(
-    input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
+    input: TensorLike,
+    axis: int | None = None,
+    output_type: DTypeLike = int64,
+    name: str | None = None,
 ) -> Tensor:
     """Find the index of the first largest element along a dimension; NaN is ignored.
 
@@ -257,7 +259,10 @@ def argmax(
 
 @op(differentiable=False)
 def argmin(
-    input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
+    input: TensorLike,
+    axis: int | None = None,
+    output_type: DTypeLike = int64,
+    name: str | None = None,
 ) -> Tensor:
     """Find the index of the first smallest element along a dimension; see `argmax`.
 
@@ -269,15 +274,22 @@ def argmin(
     return _position(jnp.argmin, input, axis, jnp.inf, output_type)
 
 
-def _position(find: Any, x: Any, axis: Any, worst: float, output_type: Any) -> Any:
+def _position(
+    find: Callable[..., Any], x: jax.Array, axis: int | None, worst: float, output_type: DTypeLike
+) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
     return find(x, axis=_check_axis(axis or 0, x.ndim)).astype(as_dtype(output_type).dtype)
 
 
 def _cumulative(
-    function: Callable[..., Any], x: Any, axis: int, exclusive: bool, reverse: bool, start: float
-) -> Any:
+    function: Callable[..., Any],
+    x: jax.Array,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    start: float,
+) -> jax.Array:
     if reverse:
         x = jnp.flip(x, axis)
     result = function(x, axis=axis).astype(x.dtype)
@@ -355,7 +367,7 @@ def cumulative_logsumexp(
     """
     axis = axis_within(axis, x.ndim, "cumulative_logsumexp")
 
-    def scan(v: Any, axis: int) -> Any:
+    def scan(v: jax.Array, axis: int) -> jax.Array:
         return jax.lax.cumlogsumexp(v, axis=axis)
 
     return _cumulative(scan, x, axis, exclusive, reverse, -jnp.inf)
@@ -363,9 +375,9 @@ def cumulative_logsumexp(
 
 def count_nonzero(
     input: TensorLike,
-    axis: Any = None,
+    axis: Axes = None,
     keepdims: bool | None = None,
-    dtype: Any = int64,
+    dtype: DTypeLike = int64,
     name: str | None = None,
 ) -> Tensor:
     """Count the elements that are not zero (for strings: not empty).
@@ -430,11 +442,11 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(same=(), differentiable=False, name="bincount")
 def _bincount(
-    arr: TensorLike, weights: TensorLike | None, size: int, dtype: Any, by_row: bool, binary: bool
+    arr: TensorLike, weights: TensorLike | None, size: int, dtype: DType, by_row: bool, binary: bool
 ) -> Tensor:
     count_dtype = dtype.dtype if weights is None else weights.dtype
 
-    def count(ids: Any, values: Any) -> Any:
+    def count(ids: jax.Array, values: jax.Array) -> jax.Array:
         is_inside = (ids >= 0) & (ids < size)
         indices = jnp.where(is_inside, ids, 0)
         return jnp.zeros((size,), count_dtype).at[indices].add(jnp.where(is_inside, values, 0))
@@ -453,7 +465,7 @@ def bincount(
     weights: Any = None,
     minlength: int | None = None,
     maxlength: int | None = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     name: str | None = None,
     axis: int | None = None,
     binary_output: bool = False,
@@ -511,7 +523,7 @@ def confusion_matrix(
     predictions: TensorLike,
     num_classes: int | None = None,
     weights: Any = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     name: str | None = None,
 ) -> Tensor:
     """Count pairs of (label, prediction).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 from meshflow.ops.signatures import Segments, UnsortedSegments
 
@@ -34,16 +34,20 @@ __all__ = [
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _segment_prod(rows: Any, ids: Any, count: int) -> Any:
+def _segment_prod(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     """Multiply the rows with equal ids; JAX has no gradient of these products."""
     return jax.ops.segment_prod(rows, ids, count)
 
 
-def _segment_prod_forward(rows: Any, ids: Any, count: int) -> Any:
+def _segment_prod_forward(
+    rows: jax.Array, ids: jax.Array, count: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _segment_prod(rows, ids, count), (rows, ids)
 
 
-def _segment_prod_backward(count: int, residuals: Any, g: Any) -> Any:
+def _segment_prod_backward(
+    count: int, residuals: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, np.ndarray]:
     rows, ids = residuals
     is_zero = rows == 0
     # The derivative is the product of the other rows: of the nonzero ones, unless another row is
@@ -62,7 +66,7 @@ _segment_prod.defvjp(_segment_prod_forward, _segment_prod_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _segment_extreme(rows: Any, ids: Any, count: int, kind: str) -> Any:
+def _segment_extreme(rows: jax.Array, ids: jax.Array, count: int, kind: str) -> jax.Array:
     """Find maxima or minima of the rows with equal ids; equal elements share the gradient.
 
     In JAX, they also share it with the initial value of the reduction.
@@ -71,12 +75,16 @@ def _segment_extreme(rows: Any, ids: Any, count: int, kind: str) -> Any:
     return function(rows, ids, count)
 
 
-def _segment_extreme_forward(rows: Any, ids: Any, count: int, kind: str) -> Any:
+def _segment_extreme_forward(
+    rows: jax.Array, ids: jax.Array, count: int, kind: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     result = _segment_extreme(rows, ids, count, kind)
     return result, (rows == result[ids], ids)
 
 
-def _segment_extreme_backward(count: int, kind: str, residuals: Any, g: Any) -> Any:
+def _segment_extreme_backward(
+    count: int, kind: str, residuals: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, np.ndarray]:
     is_extreme, ids = residuals
     num_extremes = jax.ops.segment_sum(is_extreme.astype(g.dtype), ids, count)
     row_gradients = jnp.where(
@@ -116,13 +124,7 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
 
 
 def _segment(kind: str, fill_empty: bool, example_output: str) -> Segments:
-    """Define an op on sorted segment ids.
-
-    Args:
-      kind: The reduction.
-      fill_empty: Whether to set the rows of empty segments to 0.
-      example_output: Printed output of the example in the docstring.
-    """
+    """Define an op on sorted segment ids; `fill_empty` sets the rows of empty segments to 0."""
 
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         ids = convert_to_tensor(segment_ids)
@@ -172,15 +174,10 @@ def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
 
 
 def _unsorted(kind: str, example_output: str) -> UnsortedSegments:
-    """Define an op on segment ids in any order.
-
-    Args:
-      kind: The reduction.
-      example_output: Printed output of the example in the docstring.
-    """
+    """Define an op on segment ids in any order."""
 
     def segment(
-        data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+        data: TensorLike, segment_ids: TensorLike, num_segments: StaticInts, name: str | None = None
     ) -> Tensor:
         count = static_value(num_segments, "num_segments")
         if count < 0:
@@ -199,7 +196,7 @@ def _unsorted(kind: str, example_output: str) -> UnsortedSegments:
     segment.__doc__ = f"""Compute the {kind} of the rows with equal ids; rows with negative ids are dropped.
 
     Args:
-      data: A tensor whose shape starts with that of `segment_ids`.
+      data: A tensor; its shape starts with that of `segment_ids`.
       segment_ids: Integers below `num_segments`.
       num_segments: Number of rows of the result.
       name: Ignored.

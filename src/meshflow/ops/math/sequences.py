@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +10,9 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor, from_python
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = ["invert_permutation", "sobol_sample"]
 
@@ -55,7 +54,11 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def sobol_sample(
-    dim: int, num_results: Any, skip: Any = 0, dtype: Any = float32, name: str | None = None
+    dim: int,
+    num_results: StaticInts,
+    skip: StaticInts = 0,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
 ) -> Tensor:
     """Compute points of the Sobol sequence, which are distributed evenly in the unit cube.
 

@@ -53,15 +53,7 @@ def _define(
     summary: str,
     example_output: str,
 ) -> Elementwise:
-    """Define a public function with its derivative, both computed in float64.
-
-    Args:
-      name: Name of the op.
-      value: Function of an array x.
-      derivative: Derivative, a function of x and of the value.
-      summary: First line of the docstring.
-      example_output: Printed output of the example in the docstring.
-    """
+    """Define an op in float64 from functions value(x) and derivative(x, value)."""
 
     @jax.custom_jvp
     def function(x: Any) -> Any:
@@ -95,7 +87,7 @@ def _define(
     return op(compute, kinds="f")
 
 
-def _dawsn(x: Any) -> Any:
+def _dawsn(x: jax.Array) -> jax.Array:
     step = 0.2
     nearest_node = 2 * jnp.round(x / (2 * step))
     odd = np.arange(-41, 42, 2)
@@ -105,7 +97,7 @@ def _dawsn(x: Any) -> Any:
     )
 
 
-def _fresnel(x: Any) -> tuple[Any, Any]:
+def _fresnel(x: jax.Array) -> tuple[Any, Any]:
     """Compute the integrals from 0 to x of cos and sin of pi t^2 / 2."""
     border, size = 6.0, jnp.abs(x)
     nodes, weights = np.polynomial.legendre.leggauss(96)
@@ -138,7 +130,7 @@ _ORDERS = np.arange(1, 41)[:, None]
 _NEUMANN = np.sum((-1.0) ** (_ORDERS + 1) * np.cos(2 * _ORDERS * _ANGLES) / _ORDERS, 0)
 
 
-def _far(x: Any, order: int) -> tuple[Any, Any]:
+def _far(x: jax.Array, order: int) -> tuple[Any, Any]:
     """Compute J and Y of large x by Hankel's asymptotic series."""
     p, q, term = jnp.zeros_like(x), jnp.zeros_like(x), jnp.ones_like(x)
     for k in range(0, 24, 2):
@@ -149,7 +141,7 @@ def _far(x: Any, order: int) -> tuple[Any, Any]:
     return size * (p * cosine - q * sine), size * (p * sine + q * cosine)
 
 
-def _first_kind(x: Any, order: int) -> Any:
+def _first_kind(x: jax.Array, order: int) -> jax.Array:
     size = jnp.abs(x)
     near = jnp.minimum(size, _BORDER)[..., None]
     inner = jnp.mean(jnp.cos(order * _ANGLES - near * np.sin(_ANGLES)), -1)
@@ -157,7 +149,7 @@ def _first_kind(x: Any, order: int) -> Any:
     return value * jnp.sign(x) if order else value
 
 
-def _second_kind(x: Any, order: int) -> Any:
+def _second_kind(x: jax.Array, order: int) -> jax.Array:
     near = jnp.clip(x, 1e-300, _BORDER)
     phases = near[..., None] * np.sin(_ANGLES)
     logarithm = 2 / np.pi * (jnp.log(near / 2) + _EULER) * _first_kind(near, order)
@@ -170,7 +162,7 @@ def _second_kind(x: Any, order: int) -> Any:
     return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, value))
 
 
-def _modified(x: Any, order: int) -> Any:
+def _modified(x: jax.Array, order: int) -> jax.Array:
     """Compute exp(x) times the modified Bessel function of the second kind."""
     safe = jnp.maximum(x, 1e-300)
     # exp(-x (cosh t - 1)) is negligible at `end`; a small x adds log(1/x).
@@ -226,11 +218,7 @@ bessel_j0 = _define(
 bessel_j1 = _define(
     "bessel_j1",
     lambda x: _first_kind(x, 1),
-    lambda x, y: jnp.where(
-        x == 0,
-        0.5,
-        _ARRAYS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x),
-    ),
+    lambda x, y: jnp.where(x == 0, 0.5, _ARRAYS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x)),
     "Compute the Bessel function of the first kind of order 1.",
     "[0.242 0.577]",
 )
