@@ -1,4 +1,4 @@
-"""Array ops: making, shaping, joining, picking and placing."""
+"""Array ops: creation, shapes, joining and splitting, slicing, gather and scatter, sorting."""
 
 from meshflow.ops.array.blocks import *
 from meshflow.ops.array.blocks import __all__ as _blocks

@@ -1,4 +1,4 @@
-"""Blocks of space moved to depth or to the batch, and back."""
+"""Ops that move blocks of spatial elements to channels or to the batch, and their inverses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = [
     "batch_to_space",
@@ -25,13 +26,13 @@ __all__ = [
 def space_to_depth(
     input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """Moves blocks of height and width into channels.
+    """Move square blocks of pixels into channels.
 
     Args:
-      input: images [batch, height, width, channels], or channels first.
-      block_size: height and width of a block.
+      input: Images [batch, height, width, channels], or channels first.
+      block_size: Height and width of a block; must divide the height and width of the images.
       data_format: 'NHWC' or 'NCHW'.
-      name: ignored.
+      name: Ignored.
 
     Returns:
       Tensor [batch, height / n, width / n, channels * n^2] for blocks of size n.
@@ -61,13 +62,13 @@ def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
 def depth_to_space(
     input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """Moves channels into blocks of height and width; the inverse of `space_to_depth`.
+    """Move channels into square blocks of pixels; the inverse of `space_to_depth`.
 
     Args:
-      input: images [batch, height, width, channels], or channels first.
-      block_size: height and width of a block.
+      input: Images [batch, height, width, channels], or channels first.
+      block_size: Height and width of a block; its square must divide the number of channels.
       data_format: 'NHWC' or 'NCHW'.
-      name: ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -96,13 +97,13 @@ def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
 def space_to_batch(
     input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
-    """Pads, then moves blocks of the spatial dimensions into the batch.
+    """Pad the spatial dimensions, then move blocks of them into the batch.
 
     Args:
-      input: tensor [batch, *spatial, ...].
-      block_shape: size of a block in each spatial dimension.
-      paddings: a pair (before, after) for each spatial dimension.
-      name: ignored.
+      input: Tensor [batch, *spatial, ...].
+      block_shape: Size of a block in each spatial dimension.
+      paddings: A pair (before, after) for each spatial dimension.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -132,13 +133,15 @@ def space_to_batch(
 def batch_to_space(
     input: TensorLike, block_shape: Any, crops: Any, name: str | None = None
 ) -> Tensor:
-    """Moves the batch back into blocks of the spatial dimensions, then crops.
+    """Move parts of the batch into blocks of the spatial dimensions, then crop.
+
+    This is the inverse of `space_to_batch`.
 
     Args:
-      input: tensor [batch, *spatial, ...]; the batch is a multiple of the blocks' volume.
-      block_shape: size of a block in each spatial dimension.
-      crops: a pair (before, after) for each spatial dimension.
-      name: ignored.
+      input: Tensor [batch, *spatial, ...]; the volume of a block must divide the batch size.
+      block_shape: Size of a block in each spatial dimension.
+      crops: A pair (before, after) for each spatial dimension.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -163,15 +166,18 @@ space_to_batch_nd = space_to_batch
 
 
 def required_space_to_batch_paddings(
-    input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
+    input_shape: StaticInts,
+    block_shape: StaticInts,
+    base_paddings: StaticInts | None = None,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Paddings that make sizes divisible by block sizes, and the crops that undo them.
+    """Compute the paddings that make sizes divisible by block sizes, and the crops that undo them.
 
     Args:
       input_shape: n sizes.
       block_shape: n block sizes.
-      base_paddings: n pairs: the least paddings; default none.
-      name: ignored.
+      base_paddings: n pairs of minimum paddings; default zeros.
+      name: Ignored.
 
     Returns:
       (paddings, crops), both int32 [n, 2].
@@ -187,8 +193,8 @@ def required_space_to_batch_paddings(
     base = np.zeros((len(sizes), 2), np.int64)
     if base_paddings is not None:
         base = np.asarray(static_value(base_paddings, "base_paddings"), np.int64)
-    more = -(sizes + base.sum(1)) % blocks
-    zeros = np.zeros_like(more)
-    paddings = base + np.stack([zeros, more], 1)
-    crops = np.stack([zeros, more], 1)
+    extra = -(sizes + base.sum(1)) % blocks
+    zeros = np.zeros_like(extra)
+    paddings = base + np.stack([zeros, extra], 1)
+    crops = np.stack([zeros, extra], 1)
     return Tensor(paddings.astype(np.int32)), Tensor(crops.astype(np.int32))

@@ -1,8 +1,9 @@
-"""Making tensors: filled, ranges, shapes, identities."""
+"""Ops that create tensors: constants, ranges, grids, identity matrices, one-hot vectors, masks."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,11 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 
 __all__ = [
@@ -42,11 +44,18 @@ Statics = tuple[Any, ...]
 _python_range = range
 
 
-def _full(shape: Sizes, value: Any, dtype: dtypes.DType) -> Tensor:
+class TensorLayout(Protocol):
+    """A layout of tensors on a mesh of devices."""
+
+    def constrain(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in this layout."""
+
+
+def _full(shape: Sizes, value: int, dtype: dtypes.DType) -> Tensor:
     return apply(_FULL, (), (shape, value, dtype.name))
 
 
-def _full_array(_: Any, static: Statics) -> Any:
+def _full_array(_: object, static: Statics) -> jax.Array:
     shape, value, name = static
     return jnp.full(shape, value, as_dtype(name).dtype)
 
@@ -54,13 +63,13 @@ def _full_array(_: Any, static: Statics) -> Any:
 _FULL = Op("fill", _full_array)
 
 
-def as_sizes(shape: Any, name: str = "shape") -> Sizes:
-    """A shape argument as a tuple of Python integers.
+def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
+    """Return a shape argument as a tuple of Python integers.
 
     Raises:
-      TypeError: when a size is only known at run time.
-      ValueError: when a size is unknown.
-      InvalidArgumentError: when a size is negative.
+      TypeError: If a size is only known at run time.
+      ValueError: If a size is unknown.
+      InvalidArgumentError: If a size is negative.
     """
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
@@ -74,8 +83,8 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     return sizes if any_symbolic(sizes) else tuple(int(s) for s in sizes)
 
 
-def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
-    """A tensor in a layout; without one, where another lies that is on a mesh."""
+def _laid(tensor: Tensor, layout: TensorLayout | None, like: object = None) -> Tensor:
+    """Place a tensor in a layout or, without one, with the sharding of `like`."""
     if layout is not None:
         return layout.constrain(tensor)
     sharding = getattr(getattr(like, "_value", None), "sharding", None)
@@ -86,37 +95,38 @@ def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
 
 @also_symbolic
 def zeros(
-    shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
+    shape: StaticInts,
+    dtype: DTypeLike = dtypes.float32,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
-    """A tensor of zeros (False, or empty strings).
+    """Create a tensor of zeros (False for booleans, empty for strings).
 
     Args:
-      shape: sizes, as a list, tuple, `TensorShape` or integer tensor.
-      dtype: element type.
-      name: ignored.
-      layout: a `tf.experimental.dtensor.Layout`, to have the tensor on a mesh.
-
-    Returns:
-      A tensor.
+      shape: Sizes, as a list, tuple, `TensorShape` or integer tensor.
+      dtype: Element type.
+      name: Ignored.
+      layout: A `tf.experimental.dtensor.Layout`, to create the tensor on a mesh.
 
     Example:
       >>> import meshflow as tf
       >>> tf.zeros([2], tf.int32).numpy()
       array([0, 0], dtype=int32)
     """
-    kind = as_dtype(dtype)
-    if kind is dtypes.string:
+    dtype_ = as_dtype(dtype)
+    if dtype_ is dtypes.string:
         return Tensor(np.full(as_sizes(shape), b"", object))
-    return _laid(_full(as_sizes(shape), 0, kind), layout)
+    return _laid(_full(as_sizes(shape), 0, dtype_), layout)
 
 
 @also_symbolic
 def ones(
-    shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
+    shape: StaticInts,
+    dtype: DTypeLike = dtypes.float32,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
-    """A tensor of ones (True); arguments as in `zeros`.
-
-    The result has the shape `shape`.
+    """Create a tensor of a shape with ones (True for booleans); the arguments are those of `zeros`.
 
     Example:
       >>> import meshflow as tf
@@ -128,14 +138,16 @@ def ones(
 
 
 @also_symbolic
-def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = None) -> Tensor:
-    """A tensor with one value everywhere.
+def fill(
+    dims: StaticInts, value: TensorLike, name: str | None = None, layout: TensorLayout | None = None
+) -> Tensor:
+    """Create a tensor in which all elements have one value.
 
     Args:
-      dims: sizes.
-      value: a scalar.
-      name: ignored.
-      layout: a `tf.experimental.dtensor.Layout`, to have the tensor on a mesh.
+      dims: Sizes of the tensor.
+      value: A scalar.
+      name: Ignored.
+      layout: A `tf.experimental.dtensor.Layout`, to create the tensor on a mesh.
 
     Example:
       >>> import meshflow as tf
@@ -146,21 +158,27 @@ def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = No
 
 
 @op(same=(), name="fill", strings="moves")
-def _fill(value: TensorLike, sizes: Any) -> Tensor:
+def _fill(value: TensorLike, sizes: tuple[int, ...]) -> Tensor:
     if value.size != 1:
         raise ValueError(f"value must be a scalar, got shape {list(value.shape)}.")
     return jnp.broadcast_to(value.reshape(()), sizes)
 
 
 @op(same=(), differentiable=False, name="zeros_like")
-def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
+def _like(input: TensorLike, dtype: DType | None, value: int) -> Tensor:
     return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
 
 
 def zeros_like(
-    input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
+    input: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
-    """Zeros of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies.
+    """Create a tensor of zeros with the shape of another tensor.
+
+    The dtype is the tensor's unless `dtype` is passed. Without a `layout`, the result has the
+    tensor's sharding.
 
     Example:
       >>> import meshflow as tf
@@ -178,9 +196,15 @@ def zeros_like(
 
 
 def ones_like(
-    input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
+    input: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    layout: TensorLayout | None = None,
 ) -> Tensor:
-    """Ones of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies.
+    """Create a tensor of ones with the shape of another tensor.
+
+    The dtype is the tensor's unless `dtype` is passed. Without a `layout`, the result has the
+    tensor's sharding.
 
     Example:
       >>> import meshflow as tf
@@ -191,20 +215,20 @@ def ones_like(
 
 
 def eye(
-    num_rows: Any,
-    num_columns: Any = None,
-    batch_shape: Any = None,
-    dtype: Any = dtypes.float32,
+    num_rows: StaticInts,
+    num_columns: StaticInts | None = None,
+    batch_shape: StaticInts | None = None,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Identity matrices of shape [*batch_shape, num_rows, num_columns].
+    """Create identity matrices of shape [*batch_shape, num_rows, num_columns].
 
     Args:
-      num_rows: rows.
-      num_columns: columns; default as many as rows.
-      batch_shape: sizes of leading dimensions; default none.
-      dtype: dtype of the result.
-      name: ignored.
+      num_rows: Number of rows.
+      num_columns: Number of columns; default `num_rows`.
+      batch_shape: Sizes of leading dimensions; default none.
+      dtype: Dtype of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -229,25 +253,26 @@ _EYE = Op(
 
 
 def range(
-    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+    start: Any,
+    limit: Any = None,
+    delta: Any = 1,
+    dtype: DTypeLike | None = None,
+    name: str = "range",
 ) -> Tensor:
-    """Numbers from `start` up to, not including, `limit`.
+    """Create the vector start, start + delta, ... of values before `limit`.
 
-    The result is a vector of ceil((limit - start) / delta) numbers, a shape that is known while tracing.
+    It has ceil((limit - start) / delta) elements. This size is static while a function is traced.
 
     Args:
-      start: first number; the limit when `limit` is None.
-      limit: end.
-      delta: step.
-      dtype: dtype; default the widest of the arguments'.
-      name: ignored.
-
-    Returns:
-      A vector.
+      start: First value; the limit if `limit` is None.
+      limit: End of the range, which is not included.
+      delta: Difference of consecutive values.
+      dtype: Default the widest dtype of the arguments.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when delta is 0, or points away from `limit`.
-      TypeError: when the arguments are only known at run time.
+      InvalidArgumentError: If delta is 0, or leads away from `limit`.
+      TypeError: If the arguments are only known at run time.
 
     Example:
       >>> import meshflow as tf
@@ -261,8 +286,8 @@ def range(
     if any(isinstance(v, tuple) for v in values):
         raise InvalidValueError(f"tf.range takes numbers, got {values}. [Op:Range]")
     if dtype is None:
-        given = [0 if any_symbolic([v]) else v for v in (start, limit, delta)]
-        kinds = [convert_to_tensor(v).dtype for v in given]
+        sample_values = [0 if any_symbolic([v]) else v for v in (start, limit, delta)]
+        candidates = [convert_to_tensor(v).dtype for v in sample_values]
         order = [
             dtypes.int32,
             dtypes.int64,
@@ -271,9 +296,11 @@ def range(
             dtypes.float32,
             dtypes.float64,
         ]
-        kind = max((k for k in kinds if k in order), key=order.index, default=kinds[0])
+        result_dtype = max(
+            (k for k in candidates if k in order), key=order.index, default=candidates[0]
+        )
     else:
-        kind = as_dtype(dtype)
+        result_dtype = as_dtype(dtype)
     if values[2] == 0:
         raise InvalidValueError("Requires delta != 0: 0 [Op:Range]")
     if (values[1] - values[0]) * values[2] < 0:
@@ -282,27 +309,27 @@ def range(
             f"Requires start {sign[0]} limit when delta {sign[1]} 0: {values[0]}/{values[1]} [Op:Range]"
         )
     if any_symbolic(values):
-        return Tensor(jnp.arange(values[0], values[1], values[2], dtype=kind.dtype))
-    array = np.arange(*values).astype(kind.dtype)
-    return convert.from_python(array, kind)
+        return Tensor(jnp.arange(values[0], values[1], values[2], dtype=result_dtype.dtype))
+    array = np.arange(*values).astype(result_dtype.dtype)
+    return convert.from_python(array, result_dtype)
 
 
 register_range(range)
 
 
 def linspace(
-    start: TensorLike, stop: TensorLike, num: Any, name: str | None = None, axis: int = 0
+    start: TensorLike, stop: TensorLike, num: StaticInts, name: str | None = None, axis: int = 0
 ) -> Tensor:
-    """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension.
+    """Create `num` evenly spaced values from `start` to `stop` inclusive, along a new dimension.
 
-    Integers of up to 16 bits count as float32, larger ones as float64.
+    Integers of at most 16 bits are computed as float32, larger ones as float64.
 
     Args:
-      start: a tensor.
-      stop: a tensor of the same dtype and shape.
-      num: how many values, at least 1.
-      name: ignored.
-      axis: where the new dimension goes.
+      start: A tensor.
+      stop: A tensor of the same dtype and shape.
+      num: Number of values, at least 1.
+      name: Ignored.
+      axis: Index of the new dimension.
 
     Example:
       >>> import meshflow as tf
@@ -312,8 +339,8 @@ def linspace(
     if not hasattr(start, "_keras_history"):
         start = convert_to_tensor(start)
         if start.dtype.is_integer:
-            kind = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
-            start, stop = cast(start, kind), cast(stop, kind)
+            float_dtype = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
+            start, stop = cast(start, float_dtype), cast(stop, float_dtype)
     return _linspace(start, stop, static_value(num, "num"), axis)
 
 
@@ -323,12 +350,13 @@ def _linspace(start: TensorLike, stop: TensorLike, num: int, axis: int) -> Tenso
 
 
 def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
-    """Coordinates of a grid from vectors of coordinates.
+    """Create the coordinate tensors of a grid from vectors of coordinates.
 
-    From vectors of n1, n2, ... numbers to as many tensors of shape (n2, n1, ...), with indexing 'ij' (n1, n2, ...).
+    Vectors of n1, n2, ... elements result in tensors of shape (n2, n1, ...), with indexing 'ij'
+    (n1, n2, ...).
 
     Args:
-      *args: vectors.
+      *args: Vectors.
       **kwargs: `indexing`, 'xy' (default) or 'ij'.
 
     Returns:
@@ -349,14 +377,14 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     return list(_meshgrid([convert_to_tensor(a) for a in args], indexing))
 
 
-def _grid(operands: Any, static: Statics) -> Any:
+def _grid(operands: tuple[list[jax.Array]], static: Statics) -> list[jax.Array]:
     return jnp.meshgrid(*[v.reshape(-1) for v in operands[0]], indexing=static[0])
 
 
 _meshgrid_op = Op("meshgrid", _grid)
 
 
-def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
+def _meshgrid(tensors: list[Tensor], indexing: str) -> Sequence[Tensor]:
     return apply(_meshgrid_op, (tensors,), (indexing,))
 
 
@@ -381,28 +409,25 @@ def _one_hot(
 
 def one_hot(
     indices: TensorLike,
-    depth: Any,
+    depth: StaticInts,
     on_value: Any = None,
     off_value: Any = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Vectors with `on_value` at one position and `off_value` elsewhere.
+    """Create one-hot vectors: `on_value` at one position, `off_value` at all others.
 
-    The result has the shape of the indices with `depth` put in at `axis`.
+    The result has the shape of the indices with a dimension of size `depth` inserted at `axis`.
 
     Args:
-      indices: integers; one out of range gives only `off_value`.
-      depth: size of the new dimension.
-      on_value: default 1.
-      off_value: default 0.
-      axis: place of the new dimension; default last.
-      dtype: default that of `on_value`, else float32.
-      name: ignored.
-
-    Returns:
-      Tensor with one more dimension.
+      indices: Integers; one that is out of range results in a vector of `off_value` only.
+      depth: Size of the new dimension.
+      on_value: Default 1.
+      off_value: Default 0.
+      axis: Index of the new dimension; default last.
+      dtype: Default the dtype of `on_value`, else float32.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -411,36 +436,39 @@ def one_hot(
              [0., 0.]], dtype=float32)
     """
     if dtype is None:
-        given = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
-        if len({d.name for d in given}) > 1:
+        value_dtypes = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        if len({d.name for d in value_dtypes}) > 1:
             raise TypeError(
-                f"dtype {given[0]!r} of on_value does not match dtype {given[1]!r} of off_value"
+                f"dtype {value_dtypes[0]!r} of on_value does not match dtype {value_dtypes[1]!r} of off_value"
             )
-        dtype = given[0] if given else dtypes.float32
-    kind = as_dtype(dtype)
+        dtype = value_dtypes[0] if value_dtypes else dtypes.float32
+    dtype_ = as_dtype(dtype)
     on = convert_to_tensor(
         1 if on_value is None else on_value,
-        dtype=kind if not kind.is_bool or on_value is not None else None,
+        dtype=dtype_ if not dtype_.is_bool or on_value is not None else None,
     )
     off = convert_to_tensor(
         0 if off_value is None else off_value,
-        dtype=kind if not kind.is_bool or off_value is not None else None,
+        dtype=dtype_ if not dtype_.is_bool or off_value is not None else None,
     )
-    if kind.is_bool:
-        on, off = cast(on, kind), cast(off, kind)
+    if dtype_.is_bool:
+        on, off = cast(on, dtype_), cast(off, dtype_)
     return _one_hot(indices, on, off, static_value(depth, "depth"), -1 if axis is None else axis)
 
 
 def sequence_mask(
-    lengths: TensorLike, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
+    lengths: TensorLike,
+    maxlen: StaticInts | None = None,
+    dtype: DTypeLike = dtypes.bool_,
+    name: str | None = None,
 ) -> Tensor:
-    """For each length n, n times True and then False up to `maxlen`.
+    """Create masks that are True for the first n positions, for each length n.
 
     Args:
-      lengths: integers of any shape.
-      maxlen: size of the new last dimension; default the largest length.
-      dtype: dtype of the result.
-      name: ignored.
+      lengths: Integers of any shape.
+      maxlen: Size of the new last dimension; default the largest length.
+      dtype: Dtype of the result.
+      name: Ignored.
 
     Returns:
       Tensor of shape [*lengths.shape, maxlen].
@@ -458,5 +486,5 @@ def sequence_mask(
 
 
 @op(same=(), differentiable=False, name="sequence_mask")
-def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: Any) -> Tensor:
+def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: DType) -> Tensor:
     return (jnp.arange(maxlen, dtype=lengths.dtype) < lengths[..., None]).astype(dtype.dtype)

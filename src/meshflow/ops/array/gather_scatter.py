@@ -1,27 +1,35 @@
-"""Picking elements out of tensors and placing elements into them."""
+"""Gather and scatter ops: read or write elements of a tensor by index, coordinates or mask.
+
+Inside a compiled function, indices that are out of range do not raise: gathers return NaN for
+floats and the nearest element for
+integers, scatters drop the updates.
+"""
 
 from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.composite import picked_rows
+from meshflow.core.dispatch.composite import IndexedSlices, picked_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operation import is_inexact
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
+from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
 from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
-from meshflow.ops.array.shaping import reshape
+from meshflow.ops.array.shaping import StaticInts, reshape
 from meshflow.ops.deferred_host_values import saving, waits
 from meshflow.ops.signatures import TensorScatter
 
@@ -45,55 +53,53 @@ __all__ = [
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
     axis = axis % params.ndim
     function = lambda p, i: jnp.take(
-        p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip"
+        p, i, axis=axis - batch_dims, mode="fill" if is_inexact(p) else "clip"
     )
     for _ in range(batch_dims):
         function = jax.vmap(function)
     return function(params, indices)
 
 
-def _gather_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
-    table, numbers = operands
+def _gather_by_rows(
+    operands: Sequence[Tensor], static: tuple[int, int], gradient: Tensor | IndexedSlices
+) -> IndexedSlices | None:
+    table, indices = operands
     axis, batch_dims = static
     if axis % table.ndim or batch_dims:
         return None
-    return picked_rows(table, numbers, convert_to_tensor(gradient))
+    return picked_rows(table, indices, convert_to_tensor(gradient))
 
 
 _gather.op.by_rows = _gather_by_rows  # type: ignore[attr-defined]
-
-
-def _floats(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 @waits()
 def gather(
     params: TensorLike,
     indices: TensorLike,
-    validate_indices: Any = None,
-    axis: Any = None,
+    validate_indices: bool | None = None,
+    axis: StaticInts | None = None,
     batch_dims: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Picks slices along a dimension.
+    """Gather slices along a dimension.
 
-    Inside a compiled function an index out of range gives NaN (floats) or the nearest slice
-    (integers); eagerly it is an error.
+    Inside a compiled function an index out of range results in NaN (floats) or the nearest slice
+    (integers); eagerly it raises.
 
     Args:
-      params: the tensor to pick from.
-      indices: integers of any shape.
-      validate_indices: ignored.
-      axis: the dimension; default `batch_dims`.
-      batch_dims: number of leading dimensions that both tensors share.
-      name: ignored.
+      params: The tensor to gather from.
+      indices: Integers of any shape.
+      validate_indices: Ignored.
+      axis: The dimension; default `batch_dims`.
+      batch_dims: Number of leading dimensions that both tensors share.
+      name: Ignored.
 
     Returns:
       Tensor of shape params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:].
 
     Raises:
-      InvalidArgumentError: for an index out of range.
+      InvalidArgumentError: If an index is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -118,7 +124,7 @@ def gather(
                     f"gather: axis {axis} is out of range for params of rank {params.ndim}."
                 )
             if axis % params.ndim < batch_dims:
-                # Dimensions that both share come before the picked one.
+                # The batch dimensions must precede the dimension that is gathered from.
                 raise InvalidValueError(
                     f"gather: batch_dims ({batch_dims}) must be at most axis ({axis})."
                 )
@@ -126,38 +132,39 @@ def gather(
     return _gather(params, indices, axis, batch_dims)
 
 
-def _slices(params: Any, places: Any) -> Any:
-    """Slices of `params` whose coordinates along its first axes lie in the last axis of `places`.
-
-    Coordinates count from the first slice: those that are not there give NaN, or the nearest.
-    """
-    count, rank = places.shape[-1], places.ndim - 1
-    rest = params.shape[count:]
+def _slices(params: jax.Array, indices: jax.Array) -> jax.Array:
+    """Gather slices of `params` by coordinates, the rows of `indices`."""
+    count, rank = indices.shape[-1], indices.ndim - 1
+    slice_shape = params.shape[count:]
     if any(isinstance(size, int) and size == 0 for size in params.shape[:count]):
-        value = np.nan if _floats(params) else 0
-        return jnp.full((*places.shape[:-1], *rest), value, params.dtype)
-    numbers = jax.lax.GatherDimensionNumbers(
-        offset_dims=tuple(range(rank, rank + len(rest))),
+        value = np.nan if is_inexact(params) else 0
+        return jnp.full((*indices.shape[:-1], *slice_shape), value, params.dtype)
+    dimension_numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(rank, rank + len(slice_shape))),
         collapsed_slice_dims=tuple(range(count)),
         start_index_map=tuple(range(count)),
     )
-    mode = "fill" if _floats(params) else "clip"
-    return jax.lax.gather(params, places, numbers, (*(1,) * count, *rest), mode=mode)
+    mode = "fill" if is_inexact(params) else "clip"
+    return jax.lax.gather(
+        params, indices, dimension_numbers, (*(1,) * count, *slice_shape), mode=mode
+    )
 
 
 @op(same=(), name="gather_nd", strings="moves")
 def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
-    pick = _slices
+    gather_fn = _slices
     for _ in range(batch_dims):
-        pick = jax.vmap(pick)
-    return pick(params, indices)
+        gather_fn = jax.vmap(gather_fn)
+    return gather_fn(params, indices)
 
 
-def _gather_nd_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
-    table, places = operands
-    if static[0] or places.shape[-1] != 1:
+def _gather_nd_by_rows(
+    operands: Sequence[Tensor], static: tuple[int], gradient: Tensor | IndexedSlices
+) -> IndexedSlices | None:
+    table, indices = operands
+    if static[0] or indices.shape[-1] != 1:
         return None
-    return picked_rows(table, places[..., 0], convert_to_tensor(gradient))
+    return picked_rows(table, indices[..., 0], convert_to_tensor(gradient))
 
 
 _gather_nd.op.by_rows = _gather_nd_by_rows  # type: ignore[attr-defined]
@@ -166,19 +173,19 @@ _gather_nd.op.by_rows = _gather_nd_by_rows  # type: ignore[attr-defined]
 def gather_nd(
     params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None
 ) -> Tensor:
-    """Picks elements or slices by coordinates.
+    """Gather elements or slices by coordinates.
 
     Args:
-      params: the tensor to pick from.
-      indices: integers of shape [..., k]: coordinates in the first k dimensions.
-      batch_dims: number of leading dimensions that both tensors share.
-      name: ignored.
+      params: The tensor to gather from.
+      indices: Integers of shape [..., k]: coordinates in the first k dimensions.
+      batch_dims: Number of leading dimensions that both tensors share.
+      name: Ignored.
 
     Returns:
       Tensor of shape indices.shape[:-1] + params.shape[k:].
 
     Raises:
-      InvalidArgumentError: for coordinates out of range.
+      InvalidArgumentError: If coordinates are out of range.
 
     Example:
       >>> import meshflow as tf
@@ -196,42 +203,43 @@ def gather_nd(
     return _gather_nd(params, indices, batch_dims)
 
 
-def _check_coordinates(indices: Any, shape: Any, what: str) -> None:
-    """Refuses coordinates that are too many, or out of range when their values are known."""
+def _check_coordinates(indices: Tensor | Array, shape: Sequence[int], op_name: str) -> None:
+    """Raise unless the coordinates fit the rank and, if their values are known, are in range."""
     value = indices._value if isinstance(indices, Tensor) else indices
     depth = value.shape[-1] if value.ndim else 1
     if depth > len(shape):
         raise InvalidValueError(
-            f"{what}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
+            f"{op_name}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
         )
     if depth and not isinstance(value, jax.core.Tracer):
         array = np.asarray(value).reshape(-1, depth)
-        bad = np.flatnonzero(((array < 0) | (array >= np.array(shape[:depth]))).any(-1))
-        if bad.size:
+        invalid_rows = np.flatnonzero(((array < 0) | (array >= np.array(shape[:depth]))).any(-1))
+        if invalid_rows.size:
             raise InvalidValueError(
-                f"{what}: indices[{bad[0]}] = {array[bad[0]].tolist()} does not index into shape {list(shape)}"
+                f"{op_name}: indices[{invalid_rows[0]}] = {array[invalid_rows[0]].tolist()} does not "
+                f"index into shape {list(shape)}"
             )
 
 
 @op(same=("updates",), name="scatter_nd", strings="moves")
 def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
-    place = jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))]
-    return place.max(updates) if updates.dtype == jnp.bool_ else place.add(updates)
+    updater = jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))]
+    return updater.max(updates) if updates.dtype == jnp.bool_ else updater.add(updates)
 
 
 def scatter_nd(
-    indices: TensorLike, updates: TensorLike, shape: Any, name: str | None = None
+    indices: TensorLike, updates: TensorLike, shape: StaticInts, name: str | None = None
 ) -> Tensor:
-    """Zeros with updates added at coordinates; updates at equal coordinates add up.
+    """Add updates at coordinates of a tensor of zeros; updates at equal coordinates are summed.
 
     Args:
-      indices: integers of shape [..., k].
-      updates: tensor of shape indices.shape[:-1] + shape[k:].
-      shape: shape of the result.
-      name: ignored.
+      indices: Integers of shape [..., k].
+      updates: Tensor of shape indices.shape[:-1] + shape[k:].
+      shape: Shape of the result.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: for coordinates out of range (in a compiled function they are dropped).
+      InvalidArgumentError: If coordinates are out of range. Compiled functions drop these updates.
 
     Example:
       >>> import meshflow as tf
@@ -244,29 +252,35 @@ def scatter_nd(
     return _scatter_nd(indices, updates, shape)
 
 
-def _check_updates(indices: Any, updates: Any, shape: Any, what: str) -> None:
-    """Refuses updates that do not fill the places that the indices name; a scalar fills all."""
+def _check_updates(
+    indices: jax.Array, updates: jax.Array, shape: Sequence[int], op_name: str
+) -> None:
+    """Raise unless the updates have the shape that the indices require; a scalar fits all indices."""
     depth = indices.shape[-1] if indices.ndim else 1
-    wanted = (*indices.shape[:-1], *shape[depth:])
-    if updates.ndim and tuple(updates.shape) != wanted:
+    expected = (*indices.shape[:-1], *shape[depth:])
+    if updates.ndim and tuple(updates.shape) != expected:
         raise InvalidValueError(
-            f"{what}: updates must have shape {list(wanted)} for indices of shape "
+            f"{op_name}: updates must have shape {list(expected)} for indices of shape "
             f"{list(indices.shape)} into shape {list(shape)}, got {list(updates.shape)}."
         )
 
 
-def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
-    """A scatter op by JAX's name and TensorFlow's, with what the example in its docstring prints."""
-    name_ = f"tensor_scatter_nd_{verb}"
+def _tensor_scatter(jax_method: str, suffix: str, example_output: str) -> TensorScatter:
+    """Define a scatter op by a method of `jax.numpy.ndarray.at[...]` (or "sub")."""
+    name_ = f"tensor_scatter_nd_{suffix}"
 
     def updated(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
         _check_updates(indices, updates, tensor.shape, name_)
-        place = jnp.asarray(tensor).at[tuple(jnp.moveaxis(indices, -1, 0))]
-        return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
+        updater = jnp.asarray(tensor).at[tuple(jnp.moveaxis(indices, -1, 0))]
+        return (
+            updater.add(-updates) if jax_method == "sub" else getattr(updater, jax_method)(updates)
+        )
 
-    # Files name the op.
+    # Files refer to the op by this name.
     updated.__name__ = f"_{name_}"
-    as_op = op(same=("tensor", "updates"), name=name_, strings="moves" if kind == "set" else None)
+    as_op = op(
+        same=("tensor", "updates"), name=name_, strings="moves" if jax_method == "set" else None
+    )
     apply_updates: Any = as_op(updated)
 
     def scatter(
@@ -278,24 +292,21 @@ def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
         return apply_updates(tensor, indices, updates)
 
     scatter.__name__ = scatter.__qualname__ = name_
-    scatter.__doc__ = f"""A copy of a tensor with updates applied at coordinates ({verb}).
+    scatter.__doc__ = f"""Return a copy of a tensor with updates applied at coordinates ({suffix}).
 
     Args:
-      tensor: a tensor.
-      indices: integers of shape [..., k]: coordinates in the first k dimensions.
-      updates: tensor of shape indices.shape[:-1] + tensor.shape[k:].
-      name: ignored.
-
-    Returns:
-      A tensor of the shape of `tensor`.
+      tensor: A tensor.
+      indices: Integers of shape [..., k]: coordinates in the first k dimensions.
+      updates: Tensor of shape indices.shape[:-1] + tensor.shape[k:].
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: for coordinates out of range (in a compiled function they are dropped).
+      InvalidArgumentError: If coordinates are out of range. Compiled functions drop these updates.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.{name_}([5, 5, 5], indices=[[0], [2]], updates=[3, 9]).numpy())
-      {gives}
+      {example_output}
     """
     return scatter
 
@@ -313,19 +324,20 @@ def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """Chooses between two tensors element by element, or finds the true elements.
+    """Select elements of two tensors by a condition, or find the indices of true elements.
 
     Args:
-      condition: booleans.
-      x: values where true; broadcasts.
-      y: values where false; broadcasts.
-      name: ignored.
+      condition: Booleans.
+      x: Values where the condition is true; broadcasts.
+      y: Values where the condition is false; broadcasts.
+      name: Ignored.
 
     Returns:
-      The chosen values; without x and y the int64 coordinates of the true elements, shape [n, rank].
+      The selected values; without x and y the int64 coordinates of the true elements, shape [n,
+      rank].
 
     Raises:
-      ValueError: when only one of x and y is given.
+      ValueError: If only one of x and y is passed.
 
     Example:
       >>> import meshflow as tf
@@ -348,33 +360,31 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
 
 @also_symbolic
 def true_places(condition: TensorLike) -> Tensor:
-    """The int64 coordinates of the true elements, [n, rank]; of strings and numbers, those not empty or 0."""
+    """Find the int64 coordinates, [n, rank], of true, nonzero or (for strings) nonempty elements."""
     recording = saving(condition)
     if recording is not None:
-        found: Tensor = recording.call(true_places, (condition,), {})
-        return found
-    known = convert_to_tensor(condition)._concrete(
+        result: Tensor = recording.call(true_places, (condition,), {})
+        return result
+    mask = convert_to_tensor(condition)._concrete(
         "the condition of tf.where without x and y (its result's shape depends on the values)"
     )
-    return convert_to_tensor(np.argwhere(known).astype(np.int64))
+    return convert_to_tensor(np.argwhere(mask).astype(np.int64))
 
 
 @also_symbolic
 def boolean_mask(
     tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str = "boolean_mask"
 ) -> Tensor:
-    """The elements (or slices) where a mask is true.
+    """Select the elements (or slices) for which a mask is true.
 
-    The mask's dimensions become one, of a size that depends on values; the others keep their shape.
+    The dimensions of the mask become one dimension with a data-dependent size; the others keep
+    their sizes.
 
     Args:
-      tensor: a tensor.
-      mask: booleans, whose values must be known: inside a function use tf.where(mask, x, 0).
-      axis: first dimension that the mask covers; default 0.
-      name: ignored.
-
-    Returns:
-      A tensor with one dimension in place of the masked ones.
+      tensor: A tensor.
+      mask: Booleans with known values: inside a function use tf.where(mask, x, 0).
+      axis: First dimension that the mask covers; default 0.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -384,41 +394,41 @@ def boolean_mask(
     if saving(mask) is not None:
         return _masked_later(tensor, mask, axis or 0)
     tensor = convert_to_tensor(tensor)
-    known = (
+    mask_array = (
         convert_to_tensor(mask)
         ._concrete("a mask (the result's shape depends on it; use tf.where)")
         .astype(bool)
     )
-    if not known.ndim:
+    if not mask_array.ndim:
         raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
-    return picked(tensor, known, axis)
+    return picked(tensor, mask_array, axis)
 
 
 def _masked_later(tensor: Any, mask: Any, axis: int) -> Tensor:
-    """`boolean_mask` in a function that is saved, which finds the places when it runs."""
-    sizes, masked = tuple(tensor.shape), len(mask.shape)
+    """Compute `boolean_mask` for a saved function, which finds the true indices when it runs."""
+    sizes, mask_rank = tuple(tensor.shape), len(mask.shape)
     axis %= len(sizes)
-    if masked > 1:
-        joined = functools.reduce(operator.mul, sizes[axis : axis + masked])
-        tensor = reshape(tensor, [*sizes[:axis], joined, *sizes[axis + masked :]])
-        mask = reshape(mask, [joined])
+    if mask_rank > 1:
+        mask_size = functools.reduce(operator.mul, sizes[axis : axis + mask_rank])
+        tensor = reshape(tensor, [*sizes[:axis], mask_size, *sizes[axis + mask_rank :]])
+        mask = reshape(mask, [mask_size])
     return gather(tensor, true_places(mask)[:, 0], axis=axis)
 
 
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """Splits rows into lists by number; `partitions` must be known.
+    """Split rows into `num_partitions` tensors; the values of `partitions` must be known.
 
     Args:
-      data: a tensor whose shape starts with that of `partitions`.
-      partitions: integers below `num_partitions`: the list that each row goes to.
-      num_partitions: how many lists.
-      name: ignored.
+      data: A tensor; its shape starts with that of `partitions`.
+      partitions: Integers below `num_partitions`: the partition of each row.
+      num_partitions: Number of partitions.
+      name: Ignored.
 
     Returns:
-      `num_partitions` tensors, in the order of the rows.
+      `num_partitions` tensors; each keeps the order of the rows.
 
     Example:
       >>> import meshflow as tf
@@ -428,15 +438,13 @@ def dynamic_partition(
     """
     if saving(partitions) is not None:
         return [boolean_mask(data, _is_number(partitions, i)) for i in range(num_partitions)]
-    numbers = convert_to_tensor(partitions)._concrete(
-        "partitions (the results' shapes depend on them)"
-    )
-    bad = numbers[(numbers < 0) | (numbers >= num_partitions)]
-    if bad.size:
+    ids = convert_to_tensor(partitions)._concrete("partitions (the results' shapes depend on them)")
+    invalid_ids = ids[(ids < 0) | (ids >= num_partitions)]
+    if invalid_ids.size:
         raise InvalidValueError(
-            f"dynamic_partition: partitions must be in [0, {num_partitions}), got {bad.flat[0]}."
+            f"dynamic_partition: partitions must be in [0, {num_partitions}), got {invalid_ids.flat[0]}."
         )
-    return [boolean_mask(data, numbers == i) for i in range(num_partitions)]
+    return [boolean_mask(data, ids == i) for i in range(num_partitions)]
 
 
 @op(same=(), differentiable=False, name="equal")
@@ -444,25 +452,27 @@ def _is_number(numbers: TensorLike, number: int) -> Tensor:
     return numbers == number
 
 
-def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
-    """Interleaves rows: row `indices[m][i]` of the result is `data[m][i]`; later ones win.
+def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
+    """Interleave rows: row `indices[m][i]` of the result is `data[m][i]`.
+
+    If indices are equal, the last row wins.
 
     Args:
-      indices: a list of integer tensors.
-      data: a list of tensors; the shape of each starts with that of its indices.
-      name: ignored.
+      indices: A list of integer tensors.
+      data: A list of tensors; the shape of each starts with that of its indices.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
       [ 0 10 20 30]
     """
-    numbers = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
+    index_arrays = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
     rows = []
-    for number, item in zip(numbers, data, strict=True):
+    for index_array, item in zip(index_arrays, data, strict=True):
         item = convert_to_tensor(item)
-        rows.append(reshape(item, (number.size, *item._value.shape[number.ndim :])))
-    flat = np.concatenate([n.reshape(-1) for n in numbers])
+        rows.append(reshape(item, (index_array.size, *item._value.shape[index_array.ndim :])))
+    flat = np.concatenate([n.reshape(-1) for n in index_arrays])
     last = {int(n): position for position, n in enumerate(flat)}
     order = [last.get(i, 0) for i in range(int(flat.max()) + 1)]
     return gather(concat(rows, 0), order)

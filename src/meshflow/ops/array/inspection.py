@@ -1,9 +1,9 @@
-"""What is known of a tensor (shape, rank, size), and what returns its argument as it is."""
+"""Ops that return a property of a tensor (shape, rank, size) or the tensor itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,8 +14,8 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic, sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
@@ -37,22 +37,19 @@ __all__ = [
 ]
 
 
-def _shape_of(value: Any) -> Any:
+def _shape_of(value: Any) -> TensorShape:
     if hasattr(value, "_keras_history"):
         return value.shape
     return convert_to_tensor(value).shape
 
 
-def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
-    """The shape as a vector of integers, known also while a function is traced.
+def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
+    """Return the shape as a vector of integers, which is static while a function is traced.
 
     Args:
-      input: a tensor.
-      out_type: dtype of the result.
-      name: ignored.
-
-    Returns:
-      A vector.
+      input: A tensor.
+      out_type: Dtype of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -64,13 +61,15 @@ def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> 
     return _sizes(input, out_type)
 
 
-def _sizes(input: Any, out_type: Any) -> Tensor:
-    sizes, kind = _shape_of(input).as_list(), as_dtype(out_type).dtype
-    return sizes_tensor((*sizes,), kind) if any_symbolic(sizes) else Tensor(np.array(sizes, kind))
+def _sizes(input: Any, out_type: DTypeLike) -> Tensor:
+    sizes, dtype = _shape_of(input).as_list(), as_dtype(out_type).dtype
+    return sizes_tensor((*sizes,), dtype) if any_symbolic(sizes) else Tensor(np.array(sizes, dtype))
 
 
-def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
-    """The shapes of several tensors.
+def shape_n(
+    input: Sequence[Any], out_type: DTypeLike = dtypes.int32, name: str | None = None
+) -> list[Tensor]:
+    """Return the shapes of several tensors.
 
     Example:
       >>> import meshflow as tf
@@ -81,7 +80,7 @@ def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -
 
 
 def rank(input: Any, name: str | None = None) -> Tensor:
-    """The number of dimensions, an int32 scalar.
+    """Return the number of dimensions as an int32 scalar.
 
     Example:
       >>> import meshflow as tf
@@ -91,8 +90,8 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     return Tensor(np.array(_shape_of(input).rank, np.int32))
 
 
-def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
-    """The number of elements, a scalar.
+def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
+    """Return the number of elements as a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -111,9 +110,7 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
 @on_rows
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor with the same value, recorded as an op of its own.
-
-    The result has the shape of the argument.
+    """Return a tensor with the same shape and value, computed by a separate op.
 
     Example:
       >>> import meshflow as tf
@@ -129,10 +126,8 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
 identity.op.by_rows = passes_rows(lambda operand, rows: rows)  # type: ignore[attr-defined]
 
 
-def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
-    """`identity` of each tensor of a list.
-
-    Each has the shape that it had.
+def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
+    """Apply `identity` to each tensor of a list, which keeps its shape.
 
     Example:
       >>> import meshflow as tf
@@ -144,9 +139,7 @@ def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
 
 @op(same=(), differentiable=False, strings="moves")
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same value, through which no gradient flows.
-
-    The result has the shape of the argument.
+    """Return a tensor with the same shape and value that blocks gradients.
 
     Example:
       >>> import meshflow as tf
@@ -161,10 +154,10 @@ def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
-    """A function with the value of `f` and the gradient of the identity.
+    """Return a function with the value of `f` and the gradient of the identity.
 
     Args:
-      f: a function of tensors, with a result of the shape of its first argument.
+      f: A function of tensors; its result has the shape of its first argument.
 
     Example:
       >>> import meshflow as tf
@@ -175,23 +168,23 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
       (2.0, 1.0)
     """
 
-    def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_with_identity_gradient(x: Any, *args: Any, **kwargs: Any) -> Tensor:
         x = convert_to_tensor(x)
         return x + stop_gradient(f(x, *args, **kwargs) - x)
 
-    return wrapped
+    return call_with_identity_gradient
 
 
-def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """`x`, whose shape must be compatible.
+def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
+    """Return `x` after a check that its shape is compatible with `shape`.
 
     Args:
-      x: a tensor.
-      shape: sizes, None where any will do.
-      name: ignored.
+      x: A tensor.
+      shape: Expected sizes; None matches any size.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when it is not, naming both shapes.
+      InvalidArgumentError: If the shapes are incompatible.
 
     Example:
       >>> import meshflow as tf
@@ -207,9 +200,7 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 
 
 def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
-    """`identity`: XLA finds constants itself.
-
-    The result has the shape of the argument.
+    """Return a tensor of the same shape and value; XLA detects constants without this op.
 
     Example:
       >>> import meshflow as tf
@@ -219,12 +210,12 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
     return identity(input)
 
 
-def get_static_value(tensor: Any, partial: bool = False) -> Any:
-    """The value as a NumPy array if it is known now, else None.
+def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
+    """Return the value as a NumPy array if it is known now, else None.
 
     Args:
-      tensor: a tensor.
-      partial: accepted.
+      tensor: A tensor.
+      partial: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -241,7 +232,7 @@ def get_static_value(tensor: Any, partial: bool = False) -> Any:
 
 
 def no_op(name: str | None = None) -> None:
-    """Does nothing.
+    """Do nothing.
 
     Example:
       >>> import meshflow as tf
@@ -250,8 +241,8 @@ def no_op(name: str | None = None) -> None:
     """
 
 
-def group(*inputs: Any, **kwargs: Any) -> None:
-    """Nothing: ops run in program order already.
+def group(*inputs: object, **kwargs: object) -> None:
+    """Return None: ops already run in program order.
 
     Example:
       >>> import meshflow as tf
@@ -262,10 +253,10 @@ def group(*inputs: Any, **kwargs: Any) -> None:
     """
 
 
-def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> list[Any]:
-    """The tensors as a list: ops run in program order already.
-
-    Each has the shape that it had.
+def tuple(
+    tensors: Iterable[Any], control_inputs: object = None, name: str | None = None
+) -> list[Any]:
+    """Return the tensors as a list, with unchanged shapes: ops already run in program order.
 
     Example:
       >>> import meshflow as tf
@@ -276,12 +267,12 @@ def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> 
 
 
 @op(same=(), differentiable=False, name="shape")
-def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
-    """`tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
+def shape_of_symbolic(input: TensorLike, out_type: DType) -> Tensor:
+    """Compute `tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(input.shape, out_type.dtype)
 
 
 @op(same=(), differentiable=False, name="size")
-def size_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
-    """`tf.size` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
+def size_of_symbolic(input: TensorLike, out_type: DType) -> Tensor:
+    """Compute `tf.size` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(math.prod(input.shape), out_type.dtype)

@@ -1,4 +1,4 @@
-"""Tensors joined and taken apart: concat, stack, split, unstack."""
+"""Ops that join and split tensors: concat, stack, split, unstack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
-from meshflow.ops.array.shaping import axis_within
+from meshflow.ops.array.shaping import StaticInts, axis_within
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
@@ -27,18 +27,15 @@ def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
 
 
 def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
-    """Joins tensors along a dimension.
+    """Join tensors along an existing dimension.
 
     Args:
-      values: tensors of one dtype whose other sizes agree.
-      axis: the dimension.
-      name: ignored.
-
-    Returns:
-      A tensor.
+      values: Tensors of one dtype with the same sizes in all other dimensions.
+      axis: The dimension to join along.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when shapes do not fit.
+      InvalidArgumentError: If the shapes do not match.
 
     Example:
       >>> import meshflow as tf
@@ -63,12 +60,12 @@ def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
 
 
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
-    """Joins tensors of one shape along a new dimension.
+    """Join tensors of one shape along a new dimension.
 
     Args:
-      values: tensors of one shape and dtype.
-      axis: place of the new dimension.
-      name: ignored.
+      values: Tensors of one shape and dtype.
+      axis: Index of the new dimension.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -79,19 +76,17 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     if not values:
         return convert_to_tensor([], dtypes.float32)
     if not any(hasattr(v, "dtype") for v in values):
-        # Numbers and lists share a dtype as they do in one nested list: 1 and 2.5 are floats.
+        # Numbers and lists get a common dtype as in one nested list: 1 and 2.5 become floats.
         try:
-            together = convert_to_tensor(values).dtype
-            values = [convert_to_tensor(v, dtype=together) for v in values]
+            common_dtype = convert_to_tensor(values).dtype
+            values = [convert_to_tensor(v, dtype=common_dtype) for v in values]
         except ValueError:
             pass
     return _stack(values, axis)
 
 
-def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
-    """`stack` along a new first dimension.
-
-    From (...) each to (n, ...), n being their number.
+def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
+    """Apply `stack` along a new first dimension.
 
     Example:
       >>> import meshflow as tf
@@ -102,8 +97,8 @@ def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
     return stack(values)
 
 
-def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
-    """A tensor from nested lists that hold tensors."""
+def _pack(value: Sequence[Any], dtype: dtypes.DType | None) -> Tensor:
+    """Make a tensor from nested lists that contain tensors."""
     items = [
         _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.holds_tensors(v) else v
         for v in value
@@ -130,18 +125,16 @@ def _unstack(value: TensorLike, axis: int) -> Any:
 def unstack(
     value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack"
 ) -> list[Tensor]:
-    """The parts of a tensor along a dimension, as a list.
-
-    The results have the argument's shape without `axis`.
+    """Split a tensor along a dimension into slices without this dimension.
 
     Args:
-      value: a tensor.
-      num: how many parts; default the dimension's size.
-      axis: the dimension.
-      name: ignored.
+      value: A tensor.
+      num: Number of slices; default the size of the dimension.
+      axis: The dimension to split along.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when `num` is given and is not the dimension's size.
+      InvalidArgumentError: If `num` is passed and differs from the size of the dimension.
 
     Example:
       >>> import meshflow as tf
@@ -158,7 +151,7 @@ def unstack(
 
 
 @op(same=(), name="split", strings="moves")
-def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
+def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
     axis = axis_within(axis, value.ndim, "split")
     total = value.shape[axis]
     if isinstance(sizes, int):
@@ -179,27 +172,22 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
 
 def split(
     value: TensorLike,
-    num_or_size_splits: Any,
+    num_or_size_splits: StaticInts,
     axis: int = 0,
     num: int | None = None,
     name: str = "split",
 ) -> list[Tensor]:
-    """Splits a tensor along a dimension.
-
-    All results have the argument's shape, with the parts' sizes along `axis`.
+    """Split a tensor into parts along a dimension.
 
     Args:
-      value: a tensor.
-      num_or_size_splits: number of equal parts, or a list of sizes, one of which may be -1.
-      axis: the dimension.
-      num: ignored.
-      name: ignored.
-
-    Returns:
-      A list of tensors.
+      value: A tensor.
+      num_or_size_splits: Number of equal parts, or a list of sizes, one of which may be -1.
+      axis: The dimension to split along.
+      num: Ignored.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the sizes do not fit.
+      InvalidArgumentError: If the sizes do not add up to the size of the dimension.
 
     Example:
       >>> import meshflow as tf

@@ -1,8 +1,9 @@
-"""Sorting, searching and unique values."""
+"""Sorting, searching, unique values and histograms."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,9 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, int32
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops.deferred_host_values import saving
 
 __all__ = [
@@ -41,15 +43,13 @@ def _check(direction: str) -> None:
 def sort(
     values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> Tensor:
-    """Sorts along a dimension.
-
-    The result has the shape of the argument.
+    """Sort along a dimension.
 
     Args:
-      values: a tensor.
-      axis: the dimension.
+      values: A tensor.
+      axis: The dimension to sort along; default last.
       direction: 'ASCENDING' or 'DESCENDING'.
-      name: ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -68,16 +68,14 @@ def argsort(
     stable: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Positions that sort along a dimension, int32; always stable.
-
-    The result has the shape of the argument.
+    """Return the int32 indices that sort along a dimension; the sort is always stable.
 
     Args:
-      values: a tensor.
-      axis: the dimension; default the last.
+      values: A tensor.
+      axis: The dimension to sort along; default last.
       direction: 'ASCENDING' or 'DESCENDING'.
-      stable: accepted.
-      name: ignored.
+      stable: Ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -97,33 +95,35 @@ _FEW = 256
 
 @op(same=("sorted_sequence", "values"), kinds="if", differentiable=False, name="searchsorted")
 def _searchsorted(
-    sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any
+    sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
     rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
     queries = values.reshape(rows.shape[0], -1)
-    # Other runtimes compare more easily than they search.
-    few = context.exporting and rows.shape[-1] <= _FEW
-    search = functools.partial(jnp.searchsorted, side=side, method="compare_all" if few else "scan")
-    found = jax.vmap(search)(rows, queries)
-    return found.reshape(shape).astype(out_type.dtype)
+    # Other runtimes run comparisons with all elements faster than a binary search.
+    compares_all = context.exporting and rows.shape[-1] <= _FEW
+    search = functools.partial(
+        jnp.searchsorted, side=side, method="compare_all" if compares_all else "scan"
+    )
+    indices = jax.vmap(search)(rows, queries)
+    return indices.reshape(shape).astype(out_type.dtype)
 
 
 def searchsorted(
     sorted_sequence: TensorLike,
     values: TensorLike,
     side: str = "left",
-    out_type: Any = int32,
+    out_type: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Positions at which values would be inserted into sorted rows.
+    """Find the indices at which values must be inserted to keep rows sorted.
 
     Args:
-      sorted_sequence: tensor of shape [..., n], rows rising.
-      values: tensor of shape [..., m].
-      side: 'left' or 'right' of equal elements.
-      out_type: dtype of the positions.
-      name: ignored.
+      sorted_sequence: Tensor of shape [..., n] with increasing rows.
+      values: Tensor of shape [..., m].
+      side: 'left' to insert before equal elements, 'right' to insert after them.
+      out_type: Dtype of the indices.
+      name: Ignored.
 
     Returns:
       Tensor of the shape of `values`.
@@ -144,27 +144,27 @@ def searchsorted(
 
 
 class Unique(NamedTuple):
-    """Result of `tf.unique`: unique values `y`, and `idx`, the position in `y` of each element."""
+    """Result of `tf.unique`: unique values `y`, and `idx`, the index in `y` of each element."""
 
-    y: Any
-    idx: Any
+    y: Tensor
+    idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
-    """Result of `tf.unique_with_counts`: `y`, `idx`, and how often each value occurs, `count`."""
+    """Result of `tf.unique_with_counts`: `y`, `idx`, and the number of occurrences, `count`."""
 
-    y: Any
-    idx: Any
+    y: Tensor
+    idx: Tensor
     count: Any
 
 
-def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
+def _unique(x: Any, out_idx: DTypeLike) -> tuple[Any, Any, Any]:
     array = convert_to_tensor(x)._concrete(
         "the argument of tf.unique (the result's shape depends on it)"
     )
     if array.ndim != 1:
         raise InvalidValueError(f"unique expects a 1D vector, got shape {array.shape}.")
-    kind = as_dtype(out_idx).dtype
+    dtype = as_dtype(out_idx).dtype
     if array.dtype == object:
         values, first, inverse, counts = np.unique(
             array.astype("S"), return_index=True, return_inverse=True, return_counts=True
@@ -173,60 +173,58 @@ def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
         values, first, inverse, counts = np.unique(
             array, return_index=True, return_inverse=True, return_counts=True
         )
-    # TensorFlow keeps the order of first appearance.
+    # TensorFlow keeps the order of first occurrences.
     order = np.argsort(first)
     rank = np.argsort(order)
-    return values[order], rank[inverse].astype(kind), counts[order].astype(kind)
+    return values[order], rank[inverse].astype(dtype), counts[order].astype(dtype)
 
 
-# What saved functions call one by one.
+# Saved functions call the following functions one by one.
 
 
 def unique_values(x: TensorLike) -> Tensor:
-    """The different values of a vector."""
+    """Return the unique values of a vector."""
     recording = saving(x)
     if recording is not None:
-        found: Tensor = recording.call(unique_values, (x,), {})
-        return found
+        result: Tensor = recording.call(unique_values, (x,), {})
+        return result
     return convert_to_tensor(_unique(x, int32)[0])
 
 
-def unique_places(x: TensorLike, out_idx: Any = int32) -> Tensor:
-    """The number of each element's value among them."""
+def unique_places(x: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
+    """Return the index of each element's value in the unique values."""
     recording = saving(x)
     if recording is not None:
-        found: Tensor = recording.call(unique_places, (x, out_idx), {})
-        return found
+        result: Tensor = recording.call(unique_places, (x, out_idx), {})
+        return result
     return convert_to_tensor(_unique(x, out_idx)[1])
 
 
-def unique_counts(x: TensorLike, values: TensorLike, out_idx: Any = int32) -> Tensor:
-    """How often each of them occurs.
+def unique_counts(x: TensorLike, values: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
+    """Count the occurrences of each unique value.
 
     Args:
-      x: a vector.
-      values: what `unique_values` gives for it, of as many elements.
-      out_idx: dtype of the result.
+      x: A vector.
+      values: The result of `find_unique_values` for `x`.
+      out_idx: Dtype of the counts.
     """
     recording = saving(x)
     if recording is not None:
-        found: Tensor = recording.call(unique_counts, (x, values, out_idx), {})
-        return found
+        result: Tensor = recording.call(unique_counts, (x, values, out_idx), {})
+        return result
     return convert_to_tensor(_unique(x, out_idx)[2])
 
 
-def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
-    """The different values of a vector, in the order they first appear.
-
-    Both results are vectors: (unique,) and the shape of the argument.
+def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
+    """Find the unique values of a vector, in the order of their first occurrences.
 
     Args:
-      x: a vector whose values are known.
-      out_idx: dtype of the positions.
-      name: ignored.
+      x: A vector with known values.
+      out_idx: Dtype of the indices.
+      name: Ignored.
 
     Returns:
-      (y, idx).
+      (y, idx), the unique values and the index in `y` of each element.
 
     Example:
       >>> import meshflow as tf
@@ -240,16 +238,16 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
 
 
 def unique_with_counts(
-    x: TensorLike, out_idx: Any = int32, name: str | None = None
+    x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None
 ) -> UniqueWithCounts:
-    """`unique`, and how often each value occurs.
+    """Find the unique values of a vector, and count their occurrences.
 
     The results are vectors of shapes (unique,), (n,) and (unique,).
 
     Args:
-      x: a vector.
-      out_idx: dtype of positions and counts.
-      name: ignored.
+      x: A vector with known values.
+      out_idx: Dtype of the indices and counts.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -269,33 +267,31 @@ def unique_with_counts(
 
 
 @op(same=("values",), differentiable=False, name="histogram_fixed_width_bins")
-def _bins(values: TensorLike, low: float, high: float, nbins: int, dtype: Any) -> Tensor:
+def _bins(values: TensorLike, low: float, high: float, nbins: int, dtype: DType) -> Tensor:
     scaled = (values - low) / (high - low) * nbins
     return jnp.clip(jnp.floor(scaled), 0, nbins - 1).astype(dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="histogram_fixed_width")
-def _histogram(bins: TensorLike, nbins: int, dtype: Any) -> Tensor:
+def _histogram(bins: TensorLike, nbins: int, dtype: DType) -> Tensor:
     return jnp.zeros((nbins,), dtype.dtype).at[bins.reshape(-1)].add(1)
 
 
 def histogram_fixed_width_bins(
     values: TensorLike,
-    value_range: Any,
+    value_range: Sequence[float] | Array | Tensor,
     nbins: int = 100,
-    dtype: Any = int32,
+    dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """The number of the bin, of `nbins` equal ones, in which each value lies.
-
-    The result has the shape of `values`.
+    """Return the index of the bin, of `nbins` of equal size, that contains each value.
 
     Args:
-      values: numbers.
-      value_range: lower and upper end; values outside go to the outermost bins.
-      nbins: how many bins.
-      dtype: dtype of the result.
-      name: ignored.
+      values: Numbers.
+      value_range: Lower and upper end; values outside count for the first or last bin.
+      nbins: Number of bins.
+      dtype: Dtype of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -310,21 +306,19 @@ def histogram_fixed_width_bins(
 
 def histogram_fixed_width(
     values: TensorLike,
-    value_range: Any,
+    value_range: Sequence[float] | Array | Tensor,
     nbins: int = 100,
-    dtype: Any = int32,
+    dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Counts of values in `nbins` equal bins; values outside go to the outermost bins.
-
-    The result is a vector of shape (nbins,).
+    """Count values in `nbins` bins of equal size.
 
     Args:
-      values: a tensor of numbers.
-      value_range: (lowest, highest).
-      nbins: how many bins.
-      dtype: dtype of the counts.
-      name: ignored.
+      values: A tensor of numbers.
+      value_range: Lower and upper end; values outside count for the first or last bin.
+      nbins: Number of bins.
+      dtype: Dtype of the counts.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -337,12 +331,12 @@ def histogram_fixed_width(
 
 @op(same=("indices", "dims"), differentiable=False)
 def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None) -> Tensor:
-    """Coordinates of flat positions, one column for each position.
+    """Convert flat indices to coordinates.
 
     Args:
-      indices: integers.
-      dims: shape of the array that the positions are in.
-      name: ignored.
+      indices: Integers.
+      dims: Shape of the array that the indices refer to.
+      name: Ignored.
 
     Returns:
       Tensor of shape [len(dims), *indices.shape].

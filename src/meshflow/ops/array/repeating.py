@@ -1,7 +1,8 @@
-"""Tensors made larger or shifted: tiled, padded, reversed, rolled, broadcast."""
+"""Ops that enlarge or shift tensors: tile, repeat, pad, reverse, roll, broadcast."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = [
     "broadcast_dynamic_shape",
@@ -31,12 +33,12 @@ __all__ = [
 
 @op(same=(), name="tile", strings="moves")
 def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
-    """Repeats a tensor `multiples[i]` times along dimension i.
+    """Repeat a tensor `multiples[i]` times along dimension i.
 
     Args:
-      input: a tensor.
-      multiples: a number for each dimension.
-      name: ignored.
+      input: A tensor.
+      multiples: Number of repetitions for each dimension.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -56,15 +58,13 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
 
 @op(same=(), name="repeat", strings="moves")
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
-    """Repeats each element along a dimension; without `axis`, of the flattened tensor.
-
-    The size along `axis` is the sum of `repeats`; without an axis the result is a vector.
+    """Repeat each element along a dimension, or of the flattened tensor.
 
     Args:
-      input: a tensor.
-      repeats: how often: one number, or one for each position along `axis`.
-      axis: the dimension; default the flattened tensor.
-      name: ignored.
+      input: A tensor.
+      repeats: Number of repetitions: one integer, or one for each index along `axis`.
+      axis: The dimension; by default the tensor is flattened.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -81,8 +81,8 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
     return jnp.repeat(input, repeats, axis=axis)
 
 
-def _check_pairs(tensor: Any, paddings: Any) -> None:
-    """Refuses paddings that are not one pair of sizes per dimension."""
+def _check_pairs(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:
+    """Raise unless the paddings are one pair of nonnegative sizes per dimension."""
     if len(paddings) != tensor.ndim or any(len(p) != 2 or min(p) < 0 for p in paddings):
         raise InvalidValueError(
             f"paddings must be {tensor.ndim} pairs (before, after) of sizes that are not negative, "
@@ -91,19 +91,21 @@ def _check_pairs(tensor: Any, paddings: Any) -> None:
 
 
 @op(same=("tensor", "constant_values"), name="pad", strings="moves")
-def _pad_constant(tensor: TensorLike, constant_values: TensorLike, paddings: Any) -> Tensor:
+def _pad_constant(
+    tensor: TensorLike, constant_values: TensorLike, paddings: Sequence[Sequence[int]]
+) -> Tensor:
     _check_pairs(tensor, paddings)
     return jnp.pad(tensor, paddings, constant_values=constant_values)
 
 
 @op(same=(), name="pad", strings="moves")
-def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
+def _pad_mirror(tensor: TensorLike, paddings: Sequence[Sequence[int]], mode: str) -> Tensor:
     _check_pairs(tensor, paddings)
     for pair, size in zip(paddings, tensor.shape, strict=True):
-        most = size - (mode == "reflect")
-        if max(pair) > most:
+        max_padding = size - (mode == "reflect")
+        if max(pair) > max_padding:
             raise InvalidValueError(
-                f"paddings must be at most {most} for a dimension of size {size} in mode "
+                f"paddings must be at most {max_padding} for a dimension of size {size} in mode "
                 f"{mode.upper()}, got {list(pair)}. [Op:MirrorPad]"
             )
     return jnp.pad(tensor, paddings, mode=mode)
@@ -111,27 +113,22 @@ def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
 
 def pad(
     tensor: TensorLike,
-    paddings: Any,
+    paddings: StaticInts,
     mode: str = "CONSTANT",
     constant_values: Any = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Adds elements before and after, along each dimension.
-
-    Each size n becomes before + n + after.
+    """Add elements before and after the tensor, along each dimension.
 
     Args:
-      tensor: a tensor.
-      paddings: one pair (before, after) per dimension.
-      mode: 'CONSTANT', 'REFLECT' (without the edge) or 'SYMMETRIC' (with it).
-      constant_values: the value in mode 'CONSTANT'.
-      name: ignored.
-
-    Returns:
-      A larger tensor.
+      tensor: A tensor.
+      paddings: One pair (before, after) per dimension; a size n becomes before + n + after.
+      mode: 'CONSTANT', 'REFLECT' (which does not repeat the edge) or 'SYMMETRIC' (which does).
+      constant_values: The value in mode 'CONSTANT'.
+      name: Ignored.
 
     Raises:
-      ValueError: for another mode.
+      ValueError: If the mode is another one.
 
     Example:
       >>> import meshflow as tf
@@ -161,15 +158,13 @@ def pad(
 
 
 @op(same=(), name="reverse", strings="moves")
-def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
-    """Reverses the order along dimensions.
-
-    The result has the shape of the argument.
+def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = None) -> Tensor:
+    """Reverse the order of elements along dimensions.
 
     Args:
-      tensor: a tensor.
-      axis: the dimension or dimensions.
-      name: ignored.
+      tensor: A tensor.
+      axis: The dimension or dimensions.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -180,22 +175,19 @@ def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
     return jnp.flip(tensor, axis)
 
 
-def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
-    """Moves elements along dimensions; those pushed out come in at the other end.
-
-    The result has the shape of the argument.
+def roll(
+    input: Any, shift: StaticInts, axis: int | Sequence[int], name: str | None = None
+) -> Tensor:
+    """Shift elements along dimensions cyclically.
 
     Args:
-      input: a tensor.
-      shift: how far, an integer or one per axis; in a compiled function it may be computed there.
-      axis: the dimension or dimensions.
-      name: ignored.
-
-    Returns:
-      A tensor like `input`.
+      input: A tensor.
+      shift: Offset, an integer or one per axis; may be a computed tensor in a compiled function.
+      axis: The dimension or dimensions.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when there is not one shift for each axis.
+      InvalidArgumentError: If there is not one shift for each axis.
 
     Example:
       >>> import meshflow as tf
@@ -208,7 +200,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
 
 
 @op(same=(), name="roll", strings="moves")
-def _rolled(input: TensorLike, shift: Any, axis: Any) -> Tensor:
+def _rolled(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
     counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
     if counts[0] != counts[1] and {*counts} != {None, 1}:
         raise InvalidValueError(
@@ -218,7 +210,7 @@ def _rolled(input: TensorLike, shift: Any, axis: Any) -> Tensor:
 
 
 @op(same=(), name="roll")
-def _rolled_by(input: TensorLike, shift: TensorLike, axis: Any) -> Tensor:
+def _rolled_by(input: TensorLike, shift: TensorLike, axis: int | Sequence[int]) -> Tensor:
     count = len(axis) if isinstance(axis, tuple) else None
     if shift.shape != (() if count is None else (count,)):
         raise InvalidValueError(
@@ -231,18 +223,18 @@ def _rolled_by(input: TensorLike, shift: TensorLike, axis: Any) -> Tensor:
 def reverse_sequence(
     input: TensorLike,
     seq_lengths: TensorLike,
-    seq_axis: Any = None,
-    batch_axis: Any = None,
+    seq_axis: int | None = None,
+    batch_axis: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Reverses the first `seq_lengths[i]` elements of each example.
+    """Reverse the first `seq_lengths[i]` elements of each example i.
 
     Args:
-      input: a tensor.
-      seq_lengths: integers, one for each position along `batch_axis`.
-      seq_axis: the dimension to reverse along.
-      batch_axis: the dimension of the examples; default 0.
-      name: ignored.
+      input: A tensor.
+      seq_lengths: Integers, one for each index along `batch_axis`.
+      seq_axis: The dimension to reverse along; default 1.
+      batch_axis: The dimension of the examples; default 0.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -252,24 +244,24 @@ def reverse_sequence(
     """
     seq_axis = 1 if seq_axis is None else seq_axis
     batch_axis = 0 if batch_axis is None else batch_axis
-    moved = jnp.moveaxis(input, (batch_axis, seq_axis), (0, 1))
-    steps = jnp.arange(moved.shape[1])[None, :]
+    sequences = jnp.moveaxis(input, (batch_axis, seq_axis), (0, 1))
+    steps = jnp.arange(sequences.shape[1])[None, :]
     lengths = seq_lengths[:, None]
     index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
     result = jnp.take_along_axis(
-        moved, index.reshape(index.shape + (1,) * (moved.ndim - 2)), axis=1
+        sequences, index.reshape(index.shape + (1,) * (sequences.ndim - 2)), axis=1
     )
     return jnp.moveaxis(result, (0, 1), (batch_axis, seq_axis))
 
 
 @op(same=(), name="broadcast_to", strings="moves")
 def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """Repeats a tensor to a larger shape, as broadcasting does.
+    """Broadcast a tensor to a larger shape.
 
     Args:
-      input: a tensor.
-      shape: the sizes of the result.
-      name: ignored.
+      input: A tensor.
+      shape: Shape of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -281,10 +273,10 @@ def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tens
 
 
 def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:
-    """The shape that two shapes broadcast to.
+    """Return the broadcast shape of two static shapes.
 
     Raises:
-      ValueError: when they do not broadcast.
+      ValueError: If the shapes cannot be broadcast.
 
     Example:
       >>> import meshflow as tf
@@ -299,10 +291,10 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
-    """The shape that two shapes, given as integer tensors, broadcast to.
+    """Return the broadcast shape of two shapes that are integer tensors.
 
     Raises:
-      InvalidArgumentError: when they do not broadcast.
+      InvalidArgumentError: If the shapes cannot be broadcast.
 
     Example:
       >>> import meshflow as tf

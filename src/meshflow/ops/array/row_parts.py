@@ -1,4 +1,9 @@
-"""Picking rows of a table that several tables hold in parts, one after the other."""
+"""Gather of rows from a table that is split into several tensors.
+
+Each shard is read with the row indices relative to its first row. Rows of other shards are read as
+zeros, so the sum over the
+shards is the result. The gradient of each shard is `tf.IndexedSlices`.
+"""
 
 from __future__ import annotations
 
@@ -16,43 +21,30 @@ from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentErro
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables import variable_rows
 from meshflow.core.variables.sharded_variable import local_numbers
-from meshflow.core.variables.variable_rows import parts as parts_of
+from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
 
 __all__ = ["check_range", "integers", "rows_of_tables"]
 
 
-def check_range(indices: Any, size: int, what: str) -> None:
-    """Refuses indices out of range when their values are known.
-
-    Args:
-      indices: a tensor or array of integers.
-      size: how many there are.
-      what: who asks, for the error.
-
-    Raises:
-      InvalidArgumentError: naming the first index that is out of range.
-    """
+def check_range(indices: Tensor | Array, size: int, op_name: str) -> None:
+    """Raise InvalidArgumentError if indices with known values are out of range."""
     value = indices._value if isinstance(indices, Tensor) else indices
     if isinstance(value, jax.core.Tracer) or not hasattr(value, "shape"):
         return
     array = np.asarray(value)
     if array.size and (array.min() < 0 or array.max() >= size):
-        bad = array[(array < 0) | (array >= size)][0]
-        where_ = np.argwhere((array < 0) | (array >= size))[0].tolist()
-        raise InvalidArgumentError(f"{what}: indices{where_} = {bad} is not in [0, {size})")
+        invalid_index = array[(array < 0) | (array >= size)][0]
+        position = np.argwhere((array < 0) | (array >= size))[0].tolist()
+        raise InvalidArgumentError(
+            f"{op_name}: indices{position} = {invalid_index} is not in [0, {size})"
+        )
 
 
 def integers(indices: Any) -> Tensor:
-    """Row numbers as a tensor.
-
-    Args:
-      indices: anything that converts to one.
-
-    Raises:
-      TypeError: when they are no integers.
-    """
+    """Convert row indices to a tensor, or raise TypeError if they are not integers."""
     tensor = convert_to_tensor(indices)
     if not tensor.dtype.is_integer:
         raise DtypeMismatchError(
@@ -61,77 +53,80 @@ def integers(indices: Any) -> Tensor:
     return tensor
 
 
-# Rows of one part; zeros for numbers past its end, whose rows are in other parts.
+# Reads rows of one shard, and zeros for indices of other shards.
 _rows_here = Op(
     "gather", lambda o, _: o[0].at[o[1]].get(mode="fill", fill_value=0), is_foldable=False
 )
 
 
-def _kept(operands: Any, count: int) -> Any:
-    gradient, numbers = operands
-    flat = numbers.reshape(-1)
-    rows = gradient.reshape(flat.size, *gradient.shape[numbers.ndim :])
-    here = (flat < count).reshape(-1, *[1] * (rows.ndim - 1))
-    # Zeros, so that norms of gradients do not count rows of other parts.
-    return jnp.where(here, rows, 0), flat
+def _kept(operands: tuple[jax.Array, jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
+    gradient, indices = operands
+    flat = indices.reshape(-1)
+    rows = gradient.reshape(flat.size, *gradient.shape[indices.ndim :])
+    is_local = (flat < count).reshape(-1, *[1] * (rows.ndim - 1))
+    # The rows of other shards are zero, so that norms of gradients do not count them.
+    return jnp.where(is_local, rows, 0), flat
 
 
 _gradient_here = Op("gather", _kept, is_foldable=False)
 
 
-def _by_rows(operands: Any, static: Any, gradient: Any) -> IndexedSlices:
-    table, numbers = operands
+def _by_rows(
+    operands: Sequence[Tensor], static: object, gradient: Tensor | IndexedSlices
+) -> IndexedSlices:
+    table, indices = operands
     shape = table._value.shape
-    values, flat = apply(_gradient_here, (convert_to_tensor(gradient), numbers), shape[0])
+    values, flat = apply(_gradient_here, (convert_to_tensor(gradient), indices), shape[0])
     return IndexedSlices(values, flat, np.array(shape, np.int32))
 
 
 _rows_here.by_rows = _by_rows
 
 
-def _total(operands: Any, static: tuple[int]) -> Any:
-    (found, numbers), (rows,) = operands, static
-    total = found[0]
-    for part in found[1:]:
-        total = total + part
+def _sum_shards(operands: tuple[Sequence[jax.Array], jax.Array], static: tuple[int]) -> jax.Array:
+    (shard_rows, indices), (num_rows,) = operands, static
+    total = shard_rows[0]
+    for rows in shard_rows[1:]:
+        total = total + rows
     if not jnp.issubdtype(total.dtype, jnp.inexact):
         return total
-    exists = ((numbers >= 0) & (numbers < rows)).reshape(
-        *numbers.shape, *[1] * (total.ndim - numbers.ndim)
+    exists = ((indices >= 0) & (indices < num_rows)).reshape(
+        *indices.shape, *[1] * (total.ndim - indices.ndim)
     )
     return jnp.where(exists, total, jnp.nan)
 
 
-_together = Op("add_n", _total)
+_SUM_SHARDS = Op("add_n", _sum_shards)
 
 
-def rows_of_tables(tables: Sequence[Any], numbers: Any) -> Tensor:
-    """Rows of a table given in parts; the gradient of each part is `tf.IndexedSlices`.
+def rows_of_tables(tables: Sequence[Any], indices: Any) -> Tensor:
+    """Gather rows of a table that is split into shards.
 
-    Inside a compiled function a number out of range gives NaN (floats) or zero (integers); eagerly it is an error.
+    The gradient of each shard is `tf.IndexedSlices`. Inside a compiled function an index out of range results in NaN (floats) or zero (integers);
+    eagerly it raises.
 
     Args:
-      tables: tensors or variables of shape [rows, ...] that hold consecutive rows.
-      numbers: integers of any shape.
+      tables: Tensors or variables of shape [rows, ...] that hold consecutive rows.
+      indices: Integers of any shape.
 
     Returns:
-      Tensor of shape [*numbers.shape, ...].
+      Tensor of shape [*indices.shape, ...].
 
     Raises:
-      InvalidArgumentError: for a row that does not exist.
+      InvalidArgumentError: If a row does not exist.
     """
-    gather = parts_of["gather"]
-    if any(hasattr(value, "_keras_history") for value in (*tables, numbers)):
-        return gather(concat(list(tables), 0), numbers)
-    parts = [convert_to_tensor(table) for table in tables]
-    ids = integers(numbers)
-    sizes = [part._value.shape[0] for part in parts]
+    gather = variable_rows.parts["gather"]
+    if any(hasattr(value, "_keras_history") for value in (*tables, indices)):
+        return gather(concat(list(tables), 0), indices)
+    shards = [convert_to_tensor(table) for table in tables]
+    ids = integers(indices)
+    sizes = [shard._value.shape[0] for shard in shards]
     check_range(ids, sum(sizes), "gather")
-    kinds = {part.dtype for part in parts}
-    if dtypes.string in kinds or len(kinds) > 1 or not all(sizes):
-        return gather(concat(parts, 0), ids)
-    first, found = 0, []
-    for part, size in zip(parts, sizes, strict=True):
-        found.append(apply(_rows_here, (part, local_numbers(ids, first, size))))
+    shard_dtypes = {shard.dtype for shard in shards}
+    if dtypes.string in shard_dtypes or len(shard_dtypes) > 1 or not all(sizes):
+        return gather(concat(shards, 0), ids)
+    first, shard_rows = 0, []
+    for shard, size in zip(shards, sizes, strict=True):
+        shard_rows.append(apply(_rows_here, (shard, local_numbers(ids, first, size))))
         first += size
-    return apply(_together, (found, ids), (first,))
+    return apply(_SUM_SHARDS, (shard_rows, ids), (first,))

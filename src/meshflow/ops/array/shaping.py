@@ -1,8 +1,9 @@
-"""Changing shapes: the same elements under other dimensions."""
+"""Ops that change the shape of a tensor but not its elements."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,37 +11,41 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 
 __all__ = ["bitcast", "expand_dims", "newaxis", "reshape", "squeeze", "transpose"]
 
 
 newaxis = None
 
+# One or several dimensions, or None for all.
+Axes: TypeAlias = int | Sequence[int] | None
+# Integers that must be known while tracing: a scalar, nested sequences, an array or a tensor.
+StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorShape | Tensor
 
-def axis_within(axis: int, rank: int, what: str) -> int:
-    """`axis` counted from the first dimension; InvalidArgumentError, naming `what`, outside the rank."""
+
+def axis_within(axis: int, rank: int, op_name: str) -> int:
+    """Return a nonnegative axis, or raise InvalidArgumentError if it is out of range."""
     if not -rank <= axis < rank:
-        raise InvalidValueError(f"{what}: axis {axis} is out of range for rank {rank}.")
+        raise InvalidValueError(f"{op_name}: axis {axis} is out of range for rank {rank}.")
     return axis % rank
 
 
 @op(same=(), name="reshape", strings="moves")
 def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """The same elements in another shape.
+    """Return the same elements in another shape.
 
     Args:
-      tensor: a tensor.
-      shape: the new sizes; one may be -1.
-      name: ignored.
-
-    Returns:
-      A tensor.
+      tensor: A tensor.
+      shape: The new sizes; one may be -1.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the number of elements differs.
+      InvalidArgumentError: If the number of elements differs.
 
     Example:
       >>> import meshflow as tf
@@ -57,7 +62,7 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
             f"Input to reshape is a tensor with {tensor.size} values, but the requested shape {list(sizes)} has {count}."
         )
     if -1 in sizes and 0 in sizes and tensor.size == 0:
-        # Any size would do; TensorFlow takes the one that fits when zeros do not count.
+        # Any size would fit; TensorFlow uses the one that fits if zeros are not counted.
         old = int(np.prod([s for s in tensor.shape if s], dtype=np.int64))
         new = int(np.prod([s for s in sizes if s > 0], dtype=np.int64))
         sizes = tuple(old // new if s == -1 else s for s in sizes)
@@ -66,20 +71,15 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 
 @op(same=(), name="expand_dims", strings="moves")
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
-    """Adds a dimension of size 1 at `axis`.
-
-    The result has the argument's shape with a dimension of size 1 put in at `axis`.
+    """Insert a dimension of size 1 at `axis`.
 
     Args:
-      input: a tensor.
-      axis: where the new dimension goes; negative ones count from the end of the result.
-      name: ignored.
-
-    Returns:
-      A tensor of one dimension more.
+      input: A tensor.
+      axis: Index of the new dimension; a negative index counts from the end of the result.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when `axis` is out of range.
+      InvalidArgumentError: If `axis` is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -93,18 +93,16 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
 
 
 @op(same=(), name="squeeze", strings="moves")
-def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
-    """Drops dimensions of size 1: all, or those in `axis`.
-
-    The result has the argument's shape without dimensions of size 1, all or those of `axis`.
+def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Tensor:
+    """Remove dimensions of size 1.
 
     Args:
-      input: a tensor.
-      axis: the dimension or dimensions to drop; default all of size 1.
-      name: ignored.
+      input: A tensor.
+      axis: The dimension or dimensions to remove; default all of size 1.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when a dimension has another size.
+      InvalidArgumentError: If a dimension has another size.
 
     Example:
       >>> import meshflow as tf
@@ -126,18 +124,18 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Ten
 
 @op(same=(), name="transpose", strings="moves")
 def transpose(
-    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str = "transpose"
+    a: TensorLike,
+    perm: Sequence[int] | None = None,
+    conjugate: bool = False,
+    name: str = "transpose",
 ) -> Tensor:
-    """Permutes dimensions; default reverses them.
+    """Permute the dimensions.
 
     Args:
-      a: a tensor.
-      perm: the order of the dimensions.
-      conjugate: whether complex numbers are conjugated too.
-      name: ignored.
-
-    Returns:
-      A tensor.
+      a: A tensor.
+      perm: Order of the dimensions; default reversed.
+      conjugate: Whether to conjugate complex numbers.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -157,19 +155,17 @@ def transpose(
 
 
 @op(same=(), name="bitcast")
-def _bitcast(input: TensorLike, dtype: Any) -> Tensor:
+def _bitcast(input: TensorLike, dtype: DType) -> Tensor:
     return jax.lax.bitcast_convert_type(input, dtype.dtype)
 
 
-def bitcast(input: TensorLike, type: Any, name: str | None = None) -> Tensor:
-    """The same bits read as another dtype.
-
-    A dtype of another width changes the shape: its last dimension is joined or split.
+def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
+    """Reinterpret the bits of a tensor as another dtype.
 
     Args:
-      input: a tensor.
-      type: the new dtype. A smaller one adds a last dimension, a larger one takes it.
-      name: ignored.
+      input: A tensor.
+      type: The new dtype. A smaller one adds a last dimension, a larger one removes it.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

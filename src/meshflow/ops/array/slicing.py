@@ -1,7 +1,8 @@
-"""Parts of tensors by position: slices with sizes, slices with strides."""
+"""Ops that slice tensors: `slice` with sizes, `strided_slice` with strides."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,13 +15,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.ops.array.joining import unstack
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = ["slice", "strided_slice"]
 
 _python_slice = slice
 
 
-def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
+def _slice_op(operands: tuple[jax.Array, Sequence[jax.Array]], size: tuple[int, ...]) -> jax.Array:
     array, begins = operands
     return jax.lax.dynamic_slice(array, begins, size)
 
@@ -28,22 +30,17 @@ def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
 _SLICE = Op("slice", _slice_op, strings="moves")
 
 
-def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) -> Tensor:
-    """A block of a tensor; `begin` may be computed at run time, `size` may not.
-
-    The result has the shape `size`; -1 stands for all that is behind `begin`.
+def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = None) -> Tensor:
+    """Extract a block of a tensor; `begin` may be computed at run time, `size` must be static.
 
     Args:
-      input_: a tensor.
-      begin: first position in each dimension.
-      size: size in each dimension; -1 for all that remains (then `begin` must be known).
-      name: ignored.
-
-    Returns:
-      A tensor of the sizes in `size`.
+      input_: A tensor.
+      begin: First index in each dimension.
+      size: Size in each dimension; -1 for the remaining size (then `begin` must be static).
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the block leaves the tensor.
+      InvalidArgumentError: If the block is not inside the tensor.
 
     Example:
       >>> import meshflow as tf
@@ -92,31 +89,31 @@ def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) ->
 
 def strided_slice(
     input_: TensorLike,
-    begin: Any,
-    end: Any,
-    strides: Any = None,
+    begin: StaticInts,
+    end: StaticInts,
+    strides: StaticInts | None = None,
     begin_mask: int = 0,
     end_mask: int = 0,
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: Any = None,
+    var: object = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_[begin:end:strides]` in every dimension; the masks' bits change the meaning of entries.
+    """Compute `input_[begin:end:strides]`, where bits of the masks change the meaning of entries.
 
     Args:
-      input_: a tensor.
-      begin: first position in each dimension.
-      end: position after the last one in each dimension.
-      strides: steps, which may be negative; default 1.
-      begin_mask: bit i: dimension i starts where it starts, whatever `begin` says.
-      end_mask: bit i: dimension i ends where it ends.
-      ellipsis_mask: bit i: entry i stands for as many whole dimensions as are left.
-      new_axis_mask: bit i: entry i is a new dimension of size 1.
-      shrink_axis_mask: bit i: entry i is one position, and its dimension goes.
-      var: ignored.
-      name: ignored.
+      input_: A tensor.
+      begin: First index in each dimension.
+      end: Index after the last one in each dimension.
+      strides: Steps, which may be negative; default 1.
+      begin_mask: If bit i is set, dimension i is read from its first index.
+      end_mask: If bit i is set, dimension i is read to its last index.
+      ellipsis_mask: If bit i is set, entry i is an ellipsis.
+      new_axis_mask: If bit i is set, entry i is a new dimension of size 1.
+      shrink_axis_mask: If bit i is set, entry i is a single index, and its dimension is removed.
+      var: Ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

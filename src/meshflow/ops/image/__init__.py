@@ -1,4 +1,4 @@
-"""`tf.image`: resizing, cropping, flipping, colours, boxes, files, random changes."""
+"""`tf.image`: resizing, cropping, flipping, colors, boxes, image files, random augmentation."""
 
 from meshflow.ops.image.boxes import *
 from meshflow.ops.image.boxes import __all__ as _boxes

@@ -1,7 +1,8 @@
-"""Boxes in images, given by (top, left, bottom, right) as shares of height and width."""
+"""Ops for boxes in images, which are (top, left, bottom, right) as fractions of height and width."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import saving
 from meshflow.ops.math import cast
 
@@ -33,74 +35,81 @@ def _crop(
     image: TensorLike,
     boxes: TensorLike,
     box_indices: TensorLike,
-    size: Any,
+    size: tuple[int, ...],
     nearest: bool,
     fill: float,
 ) -> Tensor:
     height, width = image.shape[1:3]
 
-    def places(low: Any, high: Any, count: int, old: int) -> Any:
+    def get_sample_positions(
+        low: jax.Array, high: jax.Array, count: int, input_size: int
+    ) -> jax.Array:
         if count == 1:
-            return 0.5 * (low + high)[None] * (old - 1)
-        # Known fractions: a division here could put the last place just outside the image.
-        shares = jnp.asarray(np.arange(count) / (count - 1), image.dtype)
-        return low * (old - 1) + (high - low) * (old - 1) * shares
+            return 0.5 * (low + high)[None] * (input_size - 1)
+        # The fractions are computed on the host: a division here could put the last position just
+        # outside the image.
+        fractions = jnp.asarray(np.arange(count) / (count - 1), image.dtype)
+        return low * (input_size - 1) + (high - low) * (input_size - 1) * fractions
 
-    def one(box: Any, index: Any) -> Any:
+    def crop_box(box: jax.Array, index: jax.Array) -> jax.Array:
         picture = image[index]
-        rows = places(box[0], box[2], size[0], height)
-        columns = places(box[1], box[3], size[1], width)
-        inside = ((rows >= 0) & (rows <= height - 1))[:, None] & (
+        rows = get_sample_positions(box[0], box[2], size[0], height)
+        columns = get_sample_positions(box[1], box[3], size[1], width)
+        is_inside = ((rows >= 0) & (rows <= height - 1))[:, None] & (
             (columns >= 0) & (columns <= width - 1)
         )[None, :]
 
-        def at(r: Any, c: Any) -> Any:
+        def get_pixels(r: jax.Array, c: jax.Array) -> jax.Array:
             r = jnp.clip(r, 0, height - 1).astype(jnp.int32)
             c = jnp.clip(c, 0, width - 1).astype(jnp.int32)
             return picture[r[:, None], c[None, :]]
 
         if nearest:
-            found = at(jnp.floor(rows + 0.5), jnp.floor(columns + 0.5))
+            crop = get_pixels(jnp.floor(rows + 0.5), jnp.floor(columns + 0.5))
         else:
-            # The slack makes a place on a pixel's centre belong to that pixel however it was rounded:
-            # XLA may compute a place twice, and indices and shares must agree.
+            # Due to the slack, a position on the center of a pixel belongs to that pixel for every
+            # rounding: XLA may compute a position twice, and the index and the fraction must agree.
             slack = 4 * np.finfo(np.float32).eps * max(height, width)
             top, left = jnp.floor(rows + slack), jnp.floor(columns + slack)
             down = (rows - top)[:, None, None]
             across = (columns - left)[None, :, None]
-            above = at(top, left) * (1 - across) + at(top, left + 1) * across
-            below = at(top + 1, left) * (1 - across) + at(top + 1, left + 1) * across
-            found = above * (1 - down) + below * down
-        return jnp.where(inside[..., None], found, jnp.asarray(fill, found.dtype))
+            above = get_pixels(top, left) * (1 - across) + get_pixels(top, left + 1) * across
+            below = (
+                get_pixels(top + 1, left) * (1 - across) + get_pixels(top + 1, left + 1) * across
+            )
+            crop = above * (1 - down) + below * down
+        return jnp.where(is_inside[..., None], crop, jnp.asarray(fill, crop.dtype))
 
-    return jax.vmap(one)(boxes, box_indices)
+    return jax.vmap(crop_box)(boxes, box_indices)
 
 
 def crop_and_resize(
     image: TensorLike,
     boxes: TensorLike,
     box_indices: TensorLike,
-    crop_size: Any,
+    crop_size: StaticInts,
     method: str = "bilinear",
     extrapolation_value: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Parts of images, all resized to one size. The corners of a box fall on centres of pixels.
+    """Crop boxes out of images and resize all crops to one size.
+
+    The corners of a box are centers of pixels.
 
     Args:
       image: [batch, height, width, channels].
-      boxes: [n, 4]; coordinates beyond 0 and 1 reach outside the image.
-      box_indices: [n]: which image each box is in.
+      boxes: [n, 4]; coordinates below 0 or above 1 are outside the image.
+      box_indices: [n], the index of the image of each box.
       crop_size: (height, width) of the results.
       method: 'bilinear' or 'nearest'.
-      extrapolation_value: value outside the image.
-      name: ignored.
+      extrapolation_value: Value of pixels outside the image.
+      name: Ignored.
 
     Returns:
-      float32 tensor [n, crop height, crop width, channels].
+      Float32 tensor [n, crop height, crop width, channels].
 
     Raises:
-      InvalidArgumentError: for another method.
+      InvalidArgumentError: If the method is another one.
 
     Example:
       >>> import meshflow as tf
@@ -115,123 +124,135 @@ def crop_and_resize(
             f"crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}."
         )
     size = tuple(int(s) for s in static_value(crop_size, "crop_size"))
-    picture = cast(image, float32)
-    known = convert_to_tensor(box_indices)._value
-    if isinstance(known, np.ndarray) and ((known < 0) | (known >= len(picture))).any():
+    images = cast(image, float32)
+    index_array = convert_to_tensor(box_indices)._value
+    if (
+        isinstance(index_array, np.ndarray)
+        and ((index_array < 0) | (index_array >= len(images))).any()
+    ):
         raise OutOfRangeError(
-            f"crop_and_resize: box_indices must be within [0, {len(picture)}), got {known.tolist()}."
+            f"crop_and_resize: box_indices must be within [0, {len(images)}), got {index_array.tolist()}."
         )
     fill = float(extrapolation_value)
-    return _crop(picture, boxes, box_indices, size, method == "nearest", fill)
+    return _crop(images, boxes, box_indices, size, method == "nearest", fill)
 
 
-def _overlap(boxes: Any, box: Any) -> Any:
-    """Intersection over union of many boxes with one."""
+def _overlap(boxes: jax.Array, box: jax.Array) -> jax.Array:
+    """Compute the intersection over union of each of many boxes with one box."""
     low, high = (
         jnp.minimum(boxes[..., :2], boxes[..., 2:]),
         jnp.maximum(boxes[..., :2], boxes[..., 2:]),
     )
-    own_low, own_high = jnp.minimum(box[:2], box[2:]), jnp.maximum(box[:2], box[2:])
-    common = jnp.prod(
-        jnp.maximum(jnp.minimum(high, own_high) - jnp.maximum(low, own_low), 0), axis=-1
+    box_low, box_high = jnp.minimum(box[:2], box[2:]), jnp.maximum(box[:2], box[2:])
+    intersection = jnp.prod(
+        jnp.maximum(jnp.minimum(high, box_high) - jnp.maximum(low, box_low), 0), axis=-1
     )
     areas = jnp.prod(high - low, axis=-1)
-    union = areas + jnp.prod(own_high - own_low) - common
-    return jnp.where(union > 0, common / jnp.where(union > 0, union, 1), 0)
+    union = areas + jnp.prod(box_high - box_low) - intersection
+    return jnp.where(union > 0, intersection / jnp.where(union > 0, union, 1), 0)
 
 
 def _select(
-    similarity: Any, scores: Any, most: int, limit: float, least: float, sigma: float
-) -> tuple[Any, Any, Any]:
-    """Takes the best score again and again, and lowers the scores of what resembles it.
+    similarity: Callable[[jax.Array], jax.Array],
+    scores: jax.Array,
+    max_count: int,
+    limit: float,
+    min_score: float,
+    sigma: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Select the box with the best score repeatedly, and lower the scores of overlapping boxes.
+
+    If `sigma` is 0, boxes with an overlap above `limit` are dropped. Boxes with a score of at most `min_score`
+    are not selected.
 
     Returns:
-      (numbers, scores, count): the first `count` entries are valid, the others 0.
+      (indices, scores, count): The first `count` entries are valid, the others 0.
     """
 
-    def step(i: Any, state: Any) -> Any:
-        live, numbers, values, count = state
+    def step(i: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        live, indices, values, count = state
         best = jnp.argmax(live)
         score = live[best]
-        valid = score > least
-        alike = similarity(best)
+        valid = score > min_score
+        overlaps = similarity(best)
         if sigma > 0:
-            kept = live * jnp.exp(-0.5 / sigma * alike**2)
+            lowered = live * jnp.exp(-0.5 / sigma * overlaps**2)
         else:
-            kept = jnp.where(alike > limit, -jnp.inf, live)
-        live = jnp.where(valid, kept, live).at[best].set(-jnp.inf)
-        numbers = numbers.at[i].set(jnp.where(valid, best, 0).astype(jnp.int32))
+            lowered = jnp.where(overlaps > limit, -jnp.inf, live)
+        live = jnp.where(valid, lowered, live).at[best].set(-jnp.inf)
+        indices = indices.at[i].set(jnp.where(valid, best, 0).astype(jnp.int32))
         values = values.at[i].set(jnp.where(valid, score, 0))
-        return live, numbers, values, count + valid.astype(jnp.int32)
+        return live, indices, values, count + valid.astype(jnp.int32)
 
     start = (
         scores,
-        jnp.zeros((most,), jnp.int32),
-        jnp.zeros((most,), scores.dtype),
+        jnp.zeros((max_count,), jnp.int32),
+        jnp.zeros((max_count,), scores.dtype),
         jnp.zeros((), jnp.int32),
     )
     if scores.shape[0] == 0:
         return start[1:]
-    _, numbers, values, count = jax.lax.fori_loop(0, most, step, start)
-    return numbers, values, count
+    _, indices, values, count = jax.lax.fori_loop(0, max_count, step, start)
+    return indices, values, count
 
 
 @op(same=("boxes", "scores"), differentiable=False, name="non_max_suppression")
 def _suppress(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float, sigma: float
-) -> Any:
+) -> tuple[Tensor, ...]:
     return _select(lambda i: _overlap(boxes, boxes[i]), scores, most, limit, least, sigma)
 
 
 @op(same=("overlaps", "scores"), differentiable=False, name="non_max_suppression_overlaps")
 def _suppress_overlaps(
     overlaps: TensorLike, scores: TensorLike, most: int, limit: float, least: float
-) -> Any:
+) -> tuple[Tensor, ...]:
     return _select(lambda i: overlaps[i], scores, most, limit, least, 0.0)
 
 
-def _sizes(max_output_size: Any, count: Any) -> int:
+def _sizes(max_output_size: StaticInts, count: int) -> int:
     return min(int(static_value(max_output_size, "max_output_size")), count)
 
 
-def _cut(found: Any, name: str) -> tuple[Tensor, Tensor]:
-    numbers, values, count = found
-    known = int(
+def _cut(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
+    indices, values, count = selection
+    num_valid = int(
         count._concrete(
             f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
             "with pad_to_max_output_size=True)"
         )
     )
-    return numbers[:known], values[:known]
+    return indices[:num_valid], values[:num_valid]
 
 
-def _numbers(*values: Any) -> tuple[float, ...]:
+def _numbers(*values: float | Tensor) -> tuple[float, ...]:
     return tuple(float(static_value(v)) for v in values)
 
 
 def non_max_suppression(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     name: str | None = None,
 ) -> Tensor:
-    """Selects boxes with high scores that do not overlap much.
+    """Select boxes with high scores that do not overlap much.
 
-    The number of boxes depends on their values: in a compiled function use
+    The number of selected boxes depends on values: in a compiled function use
     `non_max_suppression_padded`.
 
     Args:
       boxes: [n, 4].
       scores: [n].
-      max_output_size: at most so many are selected.
-      iou_threshold: boxes that overlap more with a selected one (intersection over union) are dropped.
-      score_threshold: boxes with a score not above it are dropped.
-      name: ignored.
+      max_output_size: Maximum number of selected boxes.
+      iou_threshold: Boxes with a larger overlap (intersection over union) with a selected box are
+        dropped.
+      score_threshold: Boxes with a score not above it are dropped.
+      name: Ignored.
 
     Returns:
-      int32 vector of their numbers, best first.
+      int32 vector of box indices, best score first.
 
     Example:
       >>> import meshflow as tf
@@ -242,67 +263,69 @@ def non_max_suppression(
     settings = (scores, max_output_size, iou_threshold, score_threshold)
     recording = saving(boxes, scores)
     if recording is not None:
-        found: Tensor = recording.call(non_max_suppression, (boxes, *settings), {})
-        return found
+        indices: Tensor = recording.call(non_max_suppression, (boxes, *settings), {})
+        return indices
     return non_max_suppression_with_scores(boxes, *settings)[0]
 
 
 def non_max_suppression_with_scores(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
-    soft_nms_sigma: Any = 0.0,
+    max_output_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
+    soft_nms_sigma: float | Tensor = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`non_max_suppression` with the scores, which soft suppression lowers instead of dropping boxes.
+    """Select boxes as `non_max_suppression` does, and return their scores.
+
+    Soft suppression lowers scores instead of dropping boxes.
 
     Args:
       boxes: [n, 4].
       scores: [n].
-      max_output_size: at most so many are selected.
-      iou_threshold: as in `non_max_suppression`; not used when suppression is soft.
-      score_threshold: boxes with a score not above it are dropped.
-      soft_nms_sigma: width of soft suppression (Bodla et al., 2017); 0 for none.
-      name: ignored.
+      max_output_size: Maximum number of selected boxes.
+      iou_threshold: As in `non_max_suppression`; not used by soft suppression.
+      score_threshold: Boxes with a score not above it are dropped.
+      soft_nms_sigma: Width of soft suppression (Bodla et al., 2017); 0 for hard suppression.
+      name: Ignored.
 
     Returns:
-      (numbers, scores), best first.
+      (indices, scores), best score first.
 
     Example:
       >>> import meshflow as tf
       >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
-      >>> numbers, scores = tf.image.non_max_suppression_with_scores(boxes, [0.5, 0.75, 0.25], 3)
-      >>> print(numbers.numpy(), scores.numpy())
+      >>> indices, scores = tf.image.non_max_suppression_with_scores(boxes, [0.5, 0.75, 0.25], 3)
+      >>> print(indices.numpy(), scores.numpy())
       [1 2] [0.75 0.25]
     """
     boxes = convert_to_tensor(boxes)
-    most = _sizes(max_output_size, boxes.shape[0])
+    max_count = _sizes(max_output_size, boxes.shape[0])
     limits = _numbers(iou_threshold, score_threshold, soft_nms_sigma)
-    return _cut(_suppress(boxes, scores, most, *limits), "tf.image.non_max_suppression")
+    return _cut(_suppress(boxes, scores, max_count, *limits), "tf.image.non_max_suppression")
 
 
 def non_max_suppression_overlaps(
     overlaps: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    overlap_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size: StaticInts,
+    overlap_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     name: str | None = None,
 ) -> Tensor:
-    """`non_max_suppression` by given overlaps.
+    """Select boxes as `non_max_suppression` does, from precomputed overlaps.
 
     Args:
       overlaps: [n, n].
       scores: [n].
-      max_output_size: at most so many are selected.
-      overlap_threshold: those that overlap more with a selected one are dropped.
-      score_threshold: those with a score not above it are dropped.
-      name: ignored.
+      max_output_size: Maximum number of selected boxes.
+      overlap_threshold: Boxes with a larger overlap with a selected box are dropped.
+      score_threshold: Boxes with a score not above it are dropped.
+      name: Ignored.
 
     Returns:
-      int32 vector of numbers, best first.
+      int32 vector of box indices, best score first.
 
     Example:
       >>> import meshflow as tf
@@ -311,81 +334,81 @@ def non_max_suppression_overlaps(
       [1 2]
     """
     overlaps = convert_to_tensor(overlaps)
-    most = _sizes(max_output_size, overlaps.shape[0])
-    found = _suppress_overlaps(
-        overlaps, scores, most, *_numbers(overlap_threshold, score_threshold)
+    max_count = _sizes(max_output_size, overlaps.shape[0])
+    selection = _suppress_overlaps(
+        overlaps, scores, max_count, *_numbers(overlap_threshold, score_threshold)
     )
-    return _cut(found, "tf.image.non_max_suppression_overlaps")[0]
+    return _cut(selection, "tf.image.non_max_suppression_overlaps")[0]
 
 
 def non_max_suppression_padded(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     pad_to_max_output_size: bool = False,
     name: str | None = None,
     sorted_input: bool = False,
     canonicalized_coordinates: bool = False,
     tile_size: int = 512,
 ) -> tuple[Tensor, Tensor]:
-    """`non_max_suppression` whose result has a fixed size.
+    """Select boxes as `non_max_suppression` does, with a result of fixed size.
 
     Args:
       boxes: [..., n, 4].
       scores: [..., n].
-      max_output_size: so many are selected at most.
-      iou_threshold: as in `non_max_suppression`.
-      score_threshold: as in `non_max_suppression`.
-      pad_to_max_output_size: whether zeros fill the result up to `max_output_size`.
-      name: ignored.
-      sorted_input: ignored.
-      canonicalized_coordinates: ignored.
-      tile_size: ignored.
+      max_output_size: Maximum number of selected boxes.
+      iou_threshold: As in `non_max_suppression`.
+      score_threshold: As in `non_max_suppression`.
+      pad_to_max_output_size: Whether to pad the result with zeros to `max_output_size`.
+      name: Ignored.
+      sorted_input: Ignored.
+      canonicalized_coordinates: Ignored.
+      tile_size: Ignored.
 
     Returns:
-      (numbers, how many of them are valid).
+      (indices, number of valid indices).
 
     Example:
       >>> import meshflow as tf
       >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
-      >>> numbers, valid = tf.image.non_max_suppression_padded(
+      >>> indices, valid = tf.image.non_max_suppression_padded(
       ...     boxes, [0.6, 0.7, 0.3], 4, pad_to_max_output_size=True)
-      >>> print(numbers.numpy(), valid.numpy())
+      >>> print(indices.numpy(), valid.numpy())
       [1 2 0 0] 2
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
-    limit, least = _numbers(iou_threshold, score_threshold)
-    most = int(static_value(max_output_size, "max_output_size"))
+    limit, min_score = _numbers(iou_threshold, score_threshold)
+    max_count = int(static_value(max_output_size, "max_output_size"))
     if boxes.ndim > 2:
-        numbers, _, count = _suppress_batch(boxes, scores, most, limit, least)
-        return numbers, count
-    numbers, _, count = _suppress(boxes, scores, most, limit, least, 0.0)
+        indices, _, count = _suppress_batch(boxes, scores, max_count, limit, min_score)
+        return indices, count
+    indices, _, count = _suppress(boxes, scores, max_count, limit, min_score, 0.0)
     if not pad_to_max_output_size:
-        return _cut((numbers, numbers, count), "tf.image.non_max_suppression_padded")[0], count
-    return numbers, count
+        return _cut((indices, indices, count), "tf.image.non_max_suppression_padded")[0], count
+    return indices, count
 
 
 @op(same=("boxes", "scores"), differentiable=False, name="non_max_suppression_batch")
 def _suppress_batch(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float
-) -> Any:
-    def one(b: Any, s: Any) -> Any:
+) -> tuple[Tensor, ...]:
+    def select_from_image(b: jax.Array, s: jax.Array) -> tuple[jax.Array, ...]:
         return _select(lambda i: _overlap(b, b[i]), s, most, limit, least, 0.0)
 
     for _ in range(boxes.ndim - 2):
-        one = jax.vmap(one)
-    return one(boxes, scores)
+        select_from_image = jax.vmap(select_from_image)
+    return select_from_image(boxes, scores)
 
 
 class CombinedNMSResult(NamedTuple):
     """Result of `combined_non_max_suppression`."""
 
-    nmsed_boxes: Any
-    nmsed_scores: Any
-    nmsed_classes: Any
-    valid_detections: Any
+    nmsed_boxes: Tensor
+    nmsed_scores: Tensor
+    nmsed_classes: Tensor
+    valid_detections: Tensor
 
 
 @op(same=("boxes", "scores"), differentiable=False, name="combined_non_max_suppression")
@@ -397,70 +420,70 @@ def _combined(
     limit: float,
     least: float,
     clip: bool,
-) -> Any:
+) -> tuple[Tensor, ...]:
     classes = scores.shape[-1]
 
-    def image(own: Any, marks: Any) -> Any:
-        def one(number: Any) -> Any:
-            candidates = own[:, number] if own.shape[1] > 1 else own[:, 0]
-            found = _select(
+    def suppress_image(boxes_: jax.Array, scores_: jax.Array) -> tuple[jax.Array, ...]:
+        def suppress_class(class_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+            candidates = boxes_[:, class_id] if boxes_.shape[1] > 1 else boxes_[:, 0]
+            selection = _select(
                 lambda i: _overlap(candidates, candidates[i]),
-                marks[:, number],
+                scores_[:, class_id],
                 per_class,
                 limit,
                 least,
                 0.0,
             )
-            numbers, values, count = found
+            indices, values, count = selection
             valid = jnp.arange(per_class) < count
-            return candidates[numbers], jnp.where(valid, values, -jnp.inf)
+            return candidates[indices], jnp.where(valid, values, -jnp.inf)
 
-        found, values = jax.vmap(one)(jnp.arange(classes))
-        of_class = jnp.repeat(jnp.arange(classes), per_class)
+        selected, values = jax.vmap(suppress_class)(jnp.arange(classes))
+        class_ids = jnp.repeat(jnp.arange(classes), per_class)
         flat = values.reshape(-1)
-        short = max(total - flat.shape[0], 0)
-        flat = jnp.pad(flat, (0, short), constant_values=-jnp.inf)
+        num_missing = max(total - flat.shape[0], 0)
+        flat = jnp.pad(flat, (0, num_missing), constant_values=-jnp.inf)
         order = jnp.argsort(-flat, stable=True)[:total]
         valid = jnp.isfinite(flat[order])
-        rows = jnp.pad(found.reshape(-1, 4), [(0, short), (0, 0)])[order]
+        rows = jnp.pad(selected.reshape(-1, 4), [(0, num_missing), (0, 0)])[order]
         rows = jnp.clip(rows, 0, 1) if clip else rows
         return (
             jnp.where(valid[:, None], rows, 0),
             jnp.where(valid, flat[order], 0),
-            jnp.where(valid, jnp.pad(of_class, (0, short))[order], 0).astype(marks.dtype),
+            jnp.where(valid, jnp.pad(class_ids, (0, num_missing))[order], 0).astype(scores_.dtype),
             jnp.sum(valid).astype(jnp.int32),
         )
 
-    return jax.vmap(image)(boxes, scores)
+    return jax.vmap(suppress_image)(boxes, scores)
 
 
 def combined_non_max_suppression(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size_per_class: Any,
-    max_total_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    max_output_size_per_class: StaticInts,
+    max_total_size: StaticInts,
+    iou_threshold: float | Tensor = 0.5,
+    score_threshold: float | Tensor = float("-inf"),
     pad_per_class: bool = False,
     clip_boxes: bool = True,
     name: str | None = None,
 ) -> CombinedNMSResult:
-    """`non_max_suppression` for each class of each image, and the best of all classes.
+    """Apply `non_max_suppression` to each class of each image, and select each image's best boxes.
 
     Args:
       boxes: [batch, n, 1 or classes, 4].
       scores: [batch, n, classes].
-      max_output_size_per_class: at most so many of a class.
-      max_total_size: at most so many of an image.
-      iou_threshold: as in `non_max_suppression`.
-      score_threshold: as in `non_max_suppression`.
-      pad_per_class: whether the result is no longer than max_output_size_per_class * classes.
-      clip_boxes: whether boxes are cut to [0, 1].
-      name: ignored.
+      max_output_size_per_class: Maximum number of boxes of a class.
+      max_total_size: Maximum number of boxes of an image.
+      iou_threshold: As in `non_max_suppression`.
+      score_threshold: As in `non_max_suppression`.
+      pad_per_class: Whether to limit the size of the result to max_output_size_per_class * classes.
+      clip_boxes: Whether to clip coordinates to [0, 1].
+      name: Ignored.
 
     Returns:
       (nmsed_boxes [batch, m, 4], nmsed_scores [batch, m], nmsed_classes [batch, m],
-      valid_detections [batch]); zeros fill up.
+      valid_detections [batch]), padded with zeros.
 
     Example:
       >>> import meshflow as tf
@@ -475,9 +498,9 @@ def combined_non_max_suppression(
     total = int(static_value(max_total_size, "max_total_size"))
     if pad_per_class:
         total = min(total, per_class * scores.shape[-1])
-    limit, least = _numbers(iou_threshold, score_threshold)
-    found = _combined(boxes, scores, per_class, total, limit, least, clip_boxes)
-    return CombinedNMSResult(*found)
+    limit, min_score = _numbers(iou_threshold, score_threshold)
+    selection = _combined(boxes, scores, per_class, total, limit, min_score, clip_boxes)
+    return CombinedNMSResult(*selection)
 
 
 # Yellow, blue, red, lime, purple, olive, maroon, navy, aqua, fuchsia.
@@ -491,31 +514,28 @@ _COLORS = (
 def _draw(images: TensorLike, boxes: TensorLike, colors: TensorLike) -> Tensor:
     height, width, channels = images.shape[1:]
     rows, columns = jnp.arange(height)[:, None], jnp.arange(width)[None, :]
-    for number in range(boxes.shape[1]):
-        scaled = boxes[:, number] * jnp.asarray(
+    for index in range(boxes.shape[1]):
+        scaled = boxes[:, index] * jnp.asarray(
             [height - 1, width - 1, height - 1, width - 1], boxes.dtype
         )
         top, left, bottom, right = (v[:, None, None] for v in jnp.trunc(scaled).astype(jnp.int32).T)
-        within = (rows >= top) & (rows <= bottom) & (columns >= left) & (columns <= right)
-        edge = (rows == top) | (rows == bottom) | (columns == left) | (columns == right)
-        color = colors[number % colors.shape[0], :channels].astype(images.dtype)
-        images = jnp.where((within & edge)[..., None], color, images)
+        is_within = (rows >= top) & (rows <= bottom) & (columns >= left) & (columns <= right)
+        is_edge = (rows == top) | (rows == bottom) | (columns == left) | (columns == right)
+        color = colors[index % colors.shape[0], :channels].astype(images.dtype)
+        images = jnp.where((is_within & is_edge)[..., None], color, images)
     return images
 
 
 def draw_bounding_boxes(
     images: TensorLike, boxes: TensorLike, colors: Any, name: str | None = None
 ) -> Tensor:
-    """Images with the outlines of boxes.
+    """Draw the outlines of boxes into images.
 
     Args:
-      images: float [batch, height, width, 1, 3 or 4].
+      images: Float [batch, height, width, 1, 3 or 4].
       boxes: [batch, n, 4].
-      colors: [m, channels], used in turn; None for a default list.
-      name: ignored.
-
-    Returns:
-      Images of the same shape.
+      colors: [m, channels], used in turn; None for a default palette.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Encoded images, by the package Pillow, on the host."""
+"""Image decoding and encoding on the host, with the compiled JPEG decoder and Pillow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, uint8
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, uint8
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.files import host_bytes, names_file
 from meshflow.ops.image.color import convert_image_dtype
@@ -51,7 +52,7 @@ def _open(contents: TensorLike) -> Any:
 
 
 def _pixels(image: Any, channels: int) -> np.ndarray:
-    """Pixels [height, width, channels] of the first frame."""
+    """Return the pixels [height, width, channels] of the first frame."""
     if channels not in (0, *_MODES):
         raise ValueError(f"channels must be 0, 1, 2, 3 or 4, got {channels}.")
     with decoding(image.format):
@@ -70,7 +71,7 @@ def _converted_pixels(image: Any, channels: int) -> np.ndarray:
         has_alpha = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
         mode = "L" if image.mode == "1" else "RGBA" if has_alpha else "RGB"
     if image.format == "PNG" and mode == "L" and image.mode in ("RGB", "RGBA", "P"):
-        # libpng's rounding of the colours' weights, which is not Pillow's.
+        # libpng rounds the weights of the colors in another way than Pillow.
         weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY
         return (weighted >> 15).astype(np.uint8)[..., None]
     array = np.asarray(image if image.mode == mode else image.convert(mode))
@@ -80,7 +81,7 @@ def _converted_pixels(image: Any, channels: int) -> np.ndarray:
 def _jpeg_pixels(
     contents: bytes, channels: int, ratio: int = 1, fast: bool = True, fancy: bool = True
 ) -> np.ndarray | None:
-    """The pixels of a JPEG image; None for other images, and those that are left to Pillow."""
+    """Return the pixels of a JPEG image, or None for images that Pillow must decode."""
     if not contents.startswith(_JPEG):
         return None
     if channels not in (0, 1, 3):
@@ -89,46 +90,46 @@ def _jpeg_pixels(
 
 
 def pixels_of(contents: bytes, channels: int) -> np.ndarray:
-    """The pixels of an encoded image as a host array [height, width, channels].
+    """Decode an image to a uint8 host array [height, width, channels].
 
     Args:
-      contents: the file's bytes.
-      channels: how many channels; 0 as in the file.
+      contents: Contents of the file.
+      channels: Number of channels; 0 for that of the file.
 
     Raises:
-      InvalidArgumentError: when the bytes are no image.
+      InvalidArgumentError: If the contents are not an image.
     """
-    found = _jpeg_pixels(contents, channels)
-    array = _pixels(_open(contents), channels) if found is None else found
+    pixels = _jpeg_pixels(contents, channels)
+    array = _pixels(_open(contents), channels) if pixels is None else pixels
     return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
 
 
-def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
+def _as_dtype(array: np.ndarray, dtype: DTypeLike) -> Tensor:
     if array.dtype == as_dtype(dtype).dtype:
-        # No op is needed, which XLA would compile for every size of images.
+        # An op would be compiled by XLA for every image size.
         return Tensor(np.ascontiguousarray(array))
     return convert_image_dtype(convert_to_tensor(np.ascontiguousarray(array)), as_dtype(dtype))
 
 
-def _converted(image: Any, channels: int, dtype: Any) -> Tensor:
+def _converted(image: Any, channels: int, dtype: DTypeLike) -> Tensor:
     array = _pixels(image, channels)
     if image.format == "PNG" and array.dtype == np.uint8 and as_dtype(dtype).name == "uint16":
-        # White stays white, where other formats fill up with zero bits.
+        # White must remain white; the conversion of other formats appends zero bits.
         return convert_to_tensor(array.astype(np.uint16) * np.uint16(257))
     return _as_dtype(array, dtype)
 
 
 def _image_spec(
-    contents: Any, channels: int | None = 0, dtype: Any = uint8, *_: Any, **__: Any
+    contents: object, channels: int | None = 0, dtype: DTypeLike = uint8, *_: object, **__: object
 ) -> TensorSpec:
-    """The spec of a decoded image."""
+    """Return the spec of a decoded image."""
     return TensorSpec([None, None, channels or None], as_dtype(dtype))
 
 
 def _first_frame_spec(
-    contents: Any,
+    contents: object,
     channels: int | None = None,
-    dtype: Any = uint8,
+    dtype: DTypeLike = uint8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> TensorSpec:
@@ -137,7 +138,7 @@ def _first_frame_spec(
     return _image_spec(contents, channels, dtype)
 
 
-def _jpeg_spec(contents: Any, channels: int = 0, *_: Any, **__: Any) -> TensorSpec:
+def _jpeg_spec(contents: object, channels: int = 0, *_: object, **__: object) -> TensorSpec:
     return _image_spec(contents, channels)
 
 
@@ -146,26 +147,27 @@ def _jpeg_spec(contents: Any, channels: int = 0, *_: Any, **__: Any) -> TensorSp
 def decode_image(
     contents: TensorLike,
     channels: int | None = None,
-    dtype: Any = uint8,
+    dtype: DTypeLike = uint8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
-    """Pixels of a JPEG, PNG, GIF, BMP or WebP image.
+    """Decode a JPEG, PNG, GIF, BMP or WebP image.
 
     Args:
-      contents: the file's bytes.
-      channels: how many channels; default (0) as in the file.
-      dtype: uint8, uint16 or float32 (then from 0 to 1).
-      name: ignored.
-      expand_animations: whether an animated GIF gives all frames, [frames, height, width, 3].
+      contents: Contents of the file.
+      channels: Number of channels; default (0) that of the file.
+      dtype: uint8, uint16 or float32 (scaled to [0, 1]).
+      name: Ignored.
+      expand_animations: Whether to return all frames of an animated GIF, [frames, height, width,
+        3].
 
     Returns:
       Tensor of shape [height, width, channels].
 
     Raises:
-      InvalidArgumentError: when the bytes are no image, or declare one that would take more than 512 MiB; the
-        environment's MESHFLOW_MAX_IMAGE_BYTES sets another number of bytes.
-      UnimplementedError: when Pillow is not installed.
+      InvalidArgumentError: If the contents are not an image, or declare a decoded size of more than
+        512 MiB. The environment variable MESHFLOW_MAX_IMAGE_BYTES sets another limit.
+      UnimplementedError: If Pillow is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -173,9 +175,9 @@ def decode_image(
       >>> tf.io.decode_image(png).shape, tf.io.decode_image(png, channels=3).shape
       (TensorShape([2, 3, 1]), TensorShape([2, 3, 3]))
     """
-    found = _jpeg_pixels(_bytes(contents), channels or 0)
-    if found is not None:
-        return _as_dtype(found, dtype)
+    pixels = _jpeg_pixels(_bytes(contents), channels or 0)
+    if pixels is not None:
+        return _as_dtype(pixels, dtype)
     image = _open(contents)
     if image.format == "GIF" and expand_animations:
         return _as_dtype(_frames(image), dtype)
@@ -197,17 +199,15 @@ def _frames(image: Any) -> np.ndarray:
 @waits(_image_spec)
 @names_file
 def decode_png(
-    contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
+    contents: TensorLike, channels: int = 0, dtype: DTypeLike = uint8, name: str | None = None
 ) -> Tensor:
-    """`decode_image` without animations.
-
-    The result has the shape (height, width, channels).
+    """Decode the first frame of an image, with shape (height, width, channels).
 
     Args:
-      contents: the file's bytes.
-      channels: how many channels; default (0) as in the file.
-      dtype: uint8 or uint16.
-      name: ignored.
+      contents: Contents of the file, in any format that `decode_image` supports.
+      channels: Number of channels; default (0) that of the file.
+      dtype: Uint8 or uint16.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -215,24 +215,21 @@ def decode_png(
       >>> print(tf.io.decode_png(png)[..., 0].numpy())
       [[  1 200]]
     """
-    found = _jpeg_pixels(_bytes(contents), channels)
+    pixels = _jpeg_pixels(_bytes(contents), channels)
     return (
-        _converted(_open(contents), channels, dtype) if found is None else _as_dtype(found, dtype)
+        _converted(_open(contents), channels, dtype) if pixels is None else _as_dtype(pixels, dtype)
     )
 
 
 @waits(_jpeg_spec)
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
-    """`decode_image` without animations.
-
-    The result has the shape (height, width, channels).
-    """
+    """Decode the first frame of an image, with shape (height, width, channels)."""
     return decode_png(contents, channels)
 
 
 @names_file
 def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
-    """All frames, [frames, height, width, 3]."""
+    """Decode all frames of a GIF image, with shape [frames, height, width, 3]."""
     return convert_to_tensor(_frames(_open(contents)))
 
 
@@ -248,18 +245,18 @@ def decode_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Pixels of a JPEG image.
+    """Decode a JPEG image.
 
     Args:
-      contents: the file's bytes.
-      channels: 1 or 3; default (0) as in the file.
-      ratio: 1, 2, 4 or 8: how much smaller the result is.
-      fancy_upscaling: whether colours at half the resolution are interpolated; Pillow always does it.
-      try_recover_truncated: accepted; a cut file is an error.
-      acceptable_fraction: accepted, likewise.
-      dct_method: 'INTEGER_FAST' (the default) or 'INTEGER_ACCURATE', which is what Pillow does where
-        the compiled kernels or Pillow's own libjpeg are missing.
-      name: ignored.
+      contents: Contents of the file.
+      channels: 1 or 3; default (0) that of the file.
+      ratio: Factor by which the result is downscaled: 1, 2, 4 or 8.
+      fancy_upscaling: Whether to interpolate chroma of half resolution; Pillow always does.
+      try_recover_truncated: Ignored; a truncated file is an error.
+      acceptable_fraction: Ignored.
+      dct_method: 'INTEGER_FAST' (the default) or 'INTEGER_ACCURATE', which Pillow always uses if
+        the compiled kernels or Pillow's libjpeg are missing.
+      name: Ignored.
 
     Returns:
       Tensor of shape [height, width, channels].
@@ -289,7 +286,7 @@ def decode_jpeg(
 
 def decode_and_crop_jpeg(
     contents: TensorLike,
-    crop_window: Any,
+    crop_window: StaticInts,
     channels: int = 0,
     ratio: int = 1,
     fancy_upscaling: bool = True,
@@ -298,20 +295,18 @@ def decode_and_crop_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Part of a JPEG image's pixels.
-
-    The result has the shape (height, width, channels).
+    """Decode a window of a JPEG image.
 
     Args:
-      contents: the file's bytes.
+      contents: Contents of the file.
       crop_window: (top, left, height, width).
-      channels: 1 or 3; default (0) as in the file.
-      ratio: 1, 2, 4 or 8: how much smaller the whole image is.
-      fancy_upscaling: accepted, as in `decode_jpeg`.
-      try_recover_truncated: accepted, as in `decode_jpeg`.
-      acceptable_fraction: accepted, as in `decode_jpeg`.
-      dct_method: accepted, as in `decode_jpeg`.
-      name: ignored.
+      channels: 1 or 3; default (0) that of the file.
+      ratio: Factor by which the full image is downscaled before cropping: 1, 2, 4 or 8.
+      fancy_upscaling: As in `decode_jpeg`.
+      try_recover_truncated: Ignored.
+      acceptable_fraction: Ignored.
+      dct_method: As in `decode_jpeg`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -320,8 +315,8 @@ def decode_and_crop_jpeg(
       TensorShape([5, 6, 3])
     """
     window = [int(v) for v in np.asarray(convert_to_tensor(crop_window)._value)]
-    whole = decode_jpeg(contents, channels, ratio, fancy_upscaling, dct_method=dct_method)
-    return crop_to_bounding_box(whole, *window)
+    full_image = decode_jpeg(contents, channels, ratio, fancy_upscaling, dct_method=dct_method)
+    return crop_to_bounding_box(full_image, *window)
 
 
 def _image(image: TensorLike, op: str) -> Any:
@@ -337,19 +332,19 @@ def _image(image: TensorLike, op: str) -> Any:
     return pillow().fromarray(array[..., 0] if array.shape[-1] == 1 else array)
 
 
-def _save(image: Any, kind: str, **options: Any) -> Tensor:
+def _save(image: Any, format: str, **options: Any) -> Tensor:
     buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
+    image.save(buffer, format, **options)
     return convert_to_tensor(buffer.getvalue())
 
 
 def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
-    """A PNG file's bytes.
+    """Encode an image as PNG.
 
     Args:
       image: uint8 (or, with one channel, uint16) [height, width, channels].
-      compression: 0 to 9; default (-1) the encoder's choice.
-      name: ignored.
+      compression: Level from 0 to 9; default (-1) the encoder's choice.
+      name: Ignored.
 
     Returns:
       A string scalar.
@@ -376,20 +371,20 @@ def encode_jpeg(
     xmp_metadata: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """A JPEG file's bytes.
+    """Encode an image as JPEG.
 
     Args:
-      image: uint8 [height, width, 1 or 3].
-      format: '', 'grayscale' or 'rgb'; must agree with the number of channels.
+      image: Uint8 [height, width, 1 or 3].
+      format: '', 'grayscale' or 'rgb'; must match the number of channels.
       quality: 0 to 100.
-      progressive: whether a coarse image comes first.
-      optimize_size: whether time is spent on a smaller file.
-      chroma_downsampling: whether colours have half the resolution.
+      progressive: Whether to write a progressive file.
+      optimize_size: Whether to spend more time for a smaller file.
+      chroma_downsampling: Whether to store chroma with half the resolution.
       density_unit: 'in' or 'cm'.
-      x_density: pixels per unit.
-      y_density: pixels per unit.
+      x_density: Pixels per unit.
+      y_density: Pixels per unit.
       xmp_metadata: XMP data to store.
-      name: ignored.
+      name: Ignored.
 
     Returns:
       A string scalar.
@@ -408,7 +403,7 @@ def encode_jpeg(
             f"encode_jpeg: format {format!r} does not fit an image with mode {source.mode}"
         )
     scale = 2.54 if density_unit == "cm" else 1
-    extra = {"xmp": xmp_metadata.encode()} if xmp_metadata else {}
+    xmp_options = {"xmp": xmp_metadata.encode()} if xmp_metadata else {}
     return _save(
         source,
         "JPEG",
@@ -417,20 +412,20 @@ def encode_jpeg(
         optimize=optimize_size,
         subsampling=2 if chroma_downsampling else 0,
         dpi=(round(x_density * scale), round(y_density * scale)),
-        **extra,
+        **xmp_options,
     )
 
 
 @names_file
 def extract_jpeg_shape(
-    contents: TensorLike, output_type: Any = "int32", name: str | None = None
+    contents: TensorLike, output_type: DTypeLike = "int32", name: str | None = None
 ) -> Tensor:
-    """The shape [height, width, channels] of an encoded image, as a vector.
+    """Return the shape [height, width, channels] of an encoded image as a vector.
 
     Args:
-      contents: the file's bytes.
-      output_type: int32 or int64.
-      name: ignored.
+      contents: Contents of the file.
+      output_type: Int32 or int64.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -444,9 +439,7 @@ def extract_jpeg_shape(
 
 
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
-    """Whether bytes start as a JPEG file does.
-
-    The result is a scalar.
+    """Check whether a string scalar starts with the signature of JPEG files.
 
     Example:
       >>> import meshflow as tf
@@ -456,16 +449,15 @@ def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     return Tensor(np.array(_bytes(contents)[:3] == b"\xff\xd8\xff"))
 
 
-def adjust_jpeg_quality(image: TensorLike, jpeg_quality: Any, name: str | None = None) -> Tensor:
-    """The image as it is after JPEG coding.
+def adjust_jpeg_quality(
+    image: TensorLike, jpeg_quality: int | Tensor, name: str | None = None
+) -> Tensor:
+    """Encode an image as JPEG and decode it again, which adds the artifacts of compression.
 
     Args:
       image: [height, width, 1 or 3].
       jpeg_quality: 0 to 100.
-      name: ignored.
-
-    Returns:
-      An image of the same shape and dtype.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,8 +1,9 @@
-"""Brightness, contrast, colours, and conversions of dtype and colour space."""
+"""Ops for brightness, contrast, hue and saturation, and conversions of dtype and color space."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
@@ -39,17 +40,17 @@ __all__ = [
 
 @waits()
 def convert_image_dtype(
-    image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None
+    image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
 ) -> Tensor:
-    """Another dtype, scaled: floats run from 0 to 1, integers over their positive range.
+    """Convert an image to another dtype and scale it to the range of that dtype.
 
-    Images are (..., height, width, channels); the result has the same shape.
+    Floats have the range [0, 1], integers the range [0, dtype.max].
 
     Args:
-      image: a tensor.
-      dtype: the new dtype.
-      saturate: whether values beyond the new range are clipped.
-      name: ignored.
+      image: A tensor.
+      dtype: The new dtype.
+      saturate: Whether to clip values outside the new range.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -68,33 +69,32 @@ def convert_image_dtype(
     if old.is_floating and new.is_floating:
         return cast(image, new)
     if old.is_integer:
-        held = image._value
-        if type(held) is np.ndarray and new.name in ("float32", "float64"):
-            # A decoded file: files have images of all sizes, for each of which XLA would compile.
-            return Tensor(held.astype(new.dtype) * new.as_numpy_dtype(1.0 / old.max))
+        array = image._value
+        if type(array) is np.ndarray and new.name in ("float32", "float64"):
+            # The array is probably a decoded file: XLA would compile a program for every image
+            # size.
+            return Tensor(array.astype(new.dtype) * new.as_numpy_dtype(1.0 / old.max))
         return cast(image, new) * (1.0 / old.max)
     scaled = image * (new.max + 0.5)
     return saturate_cast(scaled, new) if saturate else cast(scaled, new)
 
 
-def _in_floats(image: Any, change: Any) -> Tensor:
-    """Applies a change to the image as floats, and goes back to its dtype."""
+def _in_floats(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function to the image as floats, and convert the result back to the image's dtype."""
     image = convert_to_tensor(image)
     if image.dtype.is_floating and image.dtype.name != "float16":
-        return change(image)
+        return function(image)
     return convert_image_dtype(
-        change(convert_image_dtype(image, float32)), image.dtype, saturate=True
+        function(convert_image_dtype(image, float32)), image.dtype, saturate=True
     )
 
 
-def adjust_brightness(image: TensorLike, delta: Any) -> Tensor:
-    """`image + delta`, where floats run from 0 to 1.
-
-    Images are (..., height, width, channels); the result has the same shape.
+def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
+    """Add a value to all pixels, where floats have the range [0, 1].
 
     Args:
-      image: a tensor; integers run over their positive range.
-      delta: what is added, 1 being the whole range.
+      image: Image of any shape; integers have the range [0, dtype.max].
+      delta: Summand, as a fraction of the range.
 
     Example:
       >>> import meshflow as tf
@@ -111,12 +111,12 @@ def _contrast(images: TensorLike, factor: TensorLike) -> Tensor:
     return (images - mean) * factor + mean
 
 
-def adjust_contrast(images: TensorLike, contrast_factor: Any) -> Tensor:
-    """Distances from each channel's mean, times a factor.
+def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tensor:
+    """Multiply the differences from the mean of each channel by a factor.
 
     Args:
       images: [..., height, width, channels].
-      contrast_factor: the factor.
+      contrast_factor: The factor.
 
     Example:
       >>> import meshflow as tf
@@ -128,12 +128,12 @@ def adjust_contrast(images: TensorLike, contrast_factor: Any) -> Tensor:
 
 
 def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
-    """`gain * image ^ gamma`.
+    """Compute `gain * image ^ gamma`.
 
     Images are (..., height, width, channels); the result has the same shape.
 
     Raises:
-      ValueError: for a negative gamma.
+      ValueError: If gamma is negative.
 
     Example:
       >>> import meshflow as tf
@@ -147,11 +147,11 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
 
 @op(kinds="f")
 def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
-    """Hue, saturation and value, all in [0, 1].
+    """Convert RGB to hue, saturation and value, all in [0, 1].
 
     Args:
-      images: floating, [..., 3], from 0 to 1.
-      name: ignored.
+      images: Floating, [..., 3], in [0, 1].
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -175,11 +175,11 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Red, green and blue from hue, saturation and value.
+    """Convert hue, saturation and value to RGB.
 
     Args:
-      images: floating, [..., 3], from 0 to 1.
-      name: ignored.
+      images: Floating, [..., 3], in [0, 1].
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -192,13 +192,15 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     return (v[..., None] * (1 - s[..., None] * (1 - ramp))).astype(images.dtype)
 
 
-def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | None = None) -> Tensor:
-    """Saturation times a factor.
+def adjust_saturation(
+    image: TensorLike, saturation_factor: float | Tensor, name: str | None = None
+) -> Tensor:
+    """Multiply the saturation by a factor.
 
     Args:
-      image: [..., 3], red, green and blue.
-      saturation_factor: 0 makes it grey.
-      name: ignored.
+      image: RGB image [..., 3].
+      saturation_factor: Factor; 0 results in a gray image.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -213,13 +215,13 @@ def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | Non
     )
 
 
-def adjust_hue(image: TensorLike, delta: Any, name: str | None = None) -> Tensor:
-    """Hue moved by `delta`, in turns.
+def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None) -> Tensor:
+    """Rotate the hue by `delta` turns.
 
     Args:
-      image: [..., 3], red, green and blue.
-      delta: from -1 to 1.
-      name: ignored.
+      image: RGB image [..., 3].
+      delta: Between -1 and 1.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -246,11 +248,11 @@ def _gray(images: TensorLike) -> Tensor:
 
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
-    """Brightness of colours, in one channel.
+    """Convert RGB to the brightness, in one channel.
 
     Args:
       images: [..., 3].
-      name: ignored.
+      name: Ignored.
 
     Returns:
       Tensor [..., 1] of the same dtype.
@@ -265,11 +267,11 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
 
 @op(same=())
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """One channel three times.
+    """Repeat the single channel of images three times.
 
     Args:
       images: [..., 1].
-      name: ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -286,13 +288,13 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
 
 @op(same=(), name="per_image_standardization")
 def per_image_standardization(image: TensorLike) -> Tensor:
-    """Each image scaled to mean 0 and variance 1.
+    """Scale each image to mean 0 and variance 1.
 
     Args:
       image: [..., height, width, channels].
 
     Returns:
-      float32 tensor of the same shape.
+      Float32 tensor of the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -312,11 +314,11 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 
 @op(kinds="f")
 def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
-    """Sums of absolute differences of neighbouring pixels.
+    """Sum the absolute differences of neighboring pixels.
 
     Args:
       images: [height, width, channels] or a batch of them.
-      name: ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -327,22 +329,22 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 
 
-def as_range(max_val: Any, dtype: Any) -> float:
-    """The range of pixels of a dtype after they are converted to floats."""
+def as_range(max_val: float | Tensor, dtype: DTypeLike) -> float:
+    """Return the pixel range of a dtype after a conversion to floats."""
     return float(convert_image_dtype(cast(max_val, dtype), float32))
 
 
-def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) -> Tensor:
-    """Peak signal-to-noise ratio of images, in decibels.
+def psnr(a: TensorLike, b: TensorLike, max_val: float | Tensor, name: str | None = None) -> Tensor:
+    """Compute the peak signal-to-noise ratio of images, in decibels.
 
     Args:
       a: [..., height, width, channels].
-      b: likewise.
-      max_val: range of the pixels, such as 255 or 1.0.
-      name: ignored.
+      b: Images of the same shape.
+      max_val: Range of the pixels, such as 255 or 1.0.
+      name: Ignored.
 
     Returns:
-      float32, one number for each pair of images.
+      float32, one value for each pair of images.
 
     Example:
       >>> import meshflow as tf
@@ -358,11 +360,13 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
     return 2 * decibel * math.log(largest) - decibel * log(error)
 
 
-def _colour_space(name: str, matrix: Any, what: str) -> ColorConversion:
+def _colour_space(name: str, matrix: np.ndarray, summary: str) -> ColorConversion:
     rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
-    given, gives = (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
+    example_input, example_output = (
+        (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
+    )
 
-    def converted(images: TensorLike) -> Tensor:
+    def convert_colors(images: TensorLike) -> Tensor:
         if images.shape[-1] != 3:
             raise ValueError(
                 f"{name}: images must have 3 channels, got shape {list(images.shape)}."
@@ -370,28 +374,25 @@ def _colour_space(name: str, matrix: Any, what: str) -> ColorConversion:
         kernel = jnp.asarray(matrix, images.dtype)
         return jnp.matmul(images, kernel, precision="highest")
 
-    converted.__name__ = converted.__qualname__ = name
-    convert: Any = op(name=name, kinds="f")(converted)
-    convert.__doc__ = f"""{what}
+    convert_colors.__name__ = convert_colors.__qualname__ = name
+    convert: Any = op(name=name, kinds="f")(convert_colors)
+    convert.__doc__ = f"""{summary}
 
     Args:
-      images: floats [..., 3].
-
-    Returns:
-      Floats [..., 3].
+      images: Floating, [..., 3].
 
     Raises:
-      ValueError: when there are not 3 channels.
+      ValueError: If the last axis does not have size 3.
 
     Example:
       >>> import meshflow as tf
-      >>> print(tf.abs(tf.image.{name}([{given}])).numpy().round(3))  # white
-      [{gives}]
+      >>> print(tf.abs(tf.image.{name}([{example_input}])).numpy().round(3))  # white
+      [{example_output}]
     """
     return convert
 
 
-# Luma, then two differences of colours, as NTSC (Y'IQ) and PAL (Y'UV) define them.
+# Luma and two chroma components, as NTSC (Y'IQ) and PAL (Y'UV) define them.
 _YIQ = np.array(
     [
         [0.299, 0.59590059, 0.2115],
@@ -406,12 +407,20 @@ _YUV = np.array(
         [0.114, 0.43601035, -0.10001026],
     ]
 )
-# The inverses, rounded as the standards print them.
+# The inverse matrices are rounded as in the standards.
 _FROM_YIQ = np.array(
     [[1, 1, 1], [0.95598634, -0.27201283, -1.10674021], [0.6208248, -0.64720424, 1.70423049]]
 )
 _FROM_YUV = np.array([[1, 1, 1], [0, -0.394642334, 2.03206185], [1.13988303, -0.58062185, 0]])
-rgb_to_yiq = _colour_space("rgb_to_yiq", _YIQ, "Luma and chroma of NTSC television.")
-yiq_to_rgb = _colour_space("yiq_to_rgb", _FROM_YIQ, "The inverse of `rgb_to_yiq`.")
-rgb_to_yuv = _colour_space("rgb_to_yuv", _YUV, "Luma and chroma of PAL television.")
-yuv_to_rgb = _colour_space("yuv_to_rgb", _FROM_YUV, "The inverse of `rgb_to_yuv`.")
+rgb_to_yiq = _colour_space(
+    "rgb_to_yiq", _YIQ, "Convert RGB to the luma and chroma of NTSC television."
+)
+yiq_to_rgb = _colour_space(
+    "yiq_to_rgb", _FROM_YIQ, "Convert luma and chroma of NTSC television to RGB."
+)
+rgb_to_yuv = _colour_space(
+    "rgb_to_yuv", _YUV, "Convert RGB to the luma and chroma of PAL television."
+)
+yuv_to_rgb = _colour_space(
+    "yuv_to_rgb", _FROM_YUV, "Convert luma and chroma of PAL television to RGB."
+)

@@ -1,9 +1,9 @@
-"""Random parts of an image that still show its objects: the cropping of Szegedy et al., 2014."""
+"""Random crops that still contain a part of the labeled objects (Szegedy et al., 2014)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
+from meshflow.environment.types import Array
 from meshflow.ops import random as random_ops
 
 __all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]
@@ -22,12 +23,13 @@ _COUNTS = random_ops.counts_of(4, _ATTEMPTS)
 
 
 class SampleDistortedBoundingBoxV2(NamedTuple):
-    """A part of an image.
+    """Window of an image.
 
     Attributes:
       begin: int32 [3]: first row, first column, 0; for `tf.slice`.
       size: int32 [3]: rows, columns, -1 (all channels).
-      bboxes: float32 [1, 1, 4]: the same part as shares of height and width, for `draw_bounding_boxes`.
+      bboxes: float32 [1, 1, 4]: the window as fractions of height and width, for
+        `draw_bounding_boxes`.
     """
 
     begin: Tensor
@@ -43,8 +45,8 @@ def _sample(
     covered: float,
     aspects: tuple[float, float],
     areas: tuple[float, float],
-) -> Any:
-    """All attempts at once: the first good one is taken, else the whole image."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute all attempts at once; return the first valid one, or the full image without one."""
     height, width = (image_size[i].astype(jnp.float32) for i in (0, 1))
     aspect = aspects[0] + numbers[0] * (aspects[1] - aspects[0])
     lowest, highest = (jnp.sqrt(a * height * width / aspect) for a in areas)
@@ -53,36 +55,36 @@ def _sample(
     columns = jnp.round(rows * aspect)
     top = jnp.floor(numbers[2] * (height - rows + 1))
     left = jnp.floor(numbers[3] * (width - columns + 1))
-    share = rows * columns / (height * width)
-    # Rounding to whole pixels may leave the range by as much.
+    area = rows * columns / (height * width)
+    # Rounding to integer pixels may leave the range by one row or column.
     slack = 1.0 / jnp.minimum(height, width)
-    good = (share >= areas[0] - slack) & (share <= areas[1] + slack)
-    good &= (rows >= 1) & (columns >= 1) & (rows <= height) & (columns <= width)
-    found = jnp.stack(
+    is_valid = (area >= areas[0] - slack) & (area <= areas[1] + slack)
+    is_valid &= (rows >= 1) & (columns >= 1) & (rows <= height) & (columns <= width)
+    windows = jnp.stack(
         [top / height, left / width, (top + rows) / height, (left + columns) / width], -1
     )
-    common = jnp.minimum(found[:, None, 2:], boxes[:, 2:]) - jnp.maximum(
-        found[:, None, :2], boxes[:, :2]
+    overlap = jnp.minimum(windows[:, None, 2:], boxes[:, 2:]) - jnp.maximum(
+        windows[:, None, :2], boxes[:, :2]
     )
-    seen = jnp.prod(jnp.maximum(common, 0.0), -1)
-    whole = jnp.prod(boxes[:, 2:] - boxes[:, :2], -1)
-    good &= jnp.any((seen >= covered * whole) & (whole > 0), -1)
-    first, any_good = jnp.argmax(good), jnp.any(good)
-    begin = jnp.stack([jnp.where(any_good, top[first], 0), jnp.where(any_good, left[first], 0)])
+    covered_areas = jnp.prod(jnp.maximum(overlap, 0.0), -1)
+    object_areas = jnp.prod(boxes[:, 2:] - boxes[:, :2], -1)
+    is_valid &= jnp.any((covered_areas >= covered * object_areas) & (object_areas > 0), -1)
+    first, any_valid = jnp.argmax(is_valid), jnp.any(is_valid)
+    begin = jnp.stack([jnp.where(any_valid, top[first], 0), jnp.where(any_valid, left[first], 0)])
     size = jnp.stack(
-        [jnp.where(any_good, rows[first], height), jnp.where(any_good, columns[first], width)]
+        [jnp.where(any_valid, rows[first], height), jnp.where(any_valid, columns[first], width)]
     )
-    box = jnp.where(any_good, found[first], jnp.array([0.0, 0.0, 1.0, 1.0], jnp.float32))
-    kind = image_size.dtype
+    box = jnp.where(any_valid, windows[first], jnp.array([0.0, 0.0, 1.0, 1.0], jnp.float32))
+    dtype = image_size.dtype
     return (
-        jnp.append(begin, 0).astype(kind),
-        jnp.append(size, -1).astype(kind),
+        jnp.append(begin, 0).astype(dtype),
+        jnp.append(size, -1).astype(dtype),
         box.reshape(1, 1, 4),
     )
 
 
-def _range(given: Sequence[float] | None, default: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(v) for v in (default if given is None else given))
+def _range(explicit: Sequence[float] | None, default: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(v) for v in (default if explicit is None else explicit))
     return low, high
 
 
@@ -143,24 +145,26 @@ def sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> SampleDistortedBoundingBoxV2:
-    """A random part of an image that shows enough of one of its objects.
+    """Sample a random window of an image that contains enough of one of its objects.
 
     Args:
-      image_size: int32 or int64 [3]: height, width, channels.
-      bounding_boxes: float32 [1, boxes, 4]: objects as (top, left, bottom, right), shares of height and width.
-      seed: seed of this op; 0 draws from the global seed.
-      min_object_covered: what share of an object's area must be in the part.
-      aspect_ratio_range: of the part's width / height; default (0.75, 1.33).
-      area_range: of the part's area as a share of the image's; default (0.05, 1).
-      max_attempts: after how many the whole image is taken; default 100.
-      use_image_if_no_bounding_boxes: whether without objects the image is the object.
-      name: ignored.
+      image_size: Int32 or int64 [3]: height, width, channels.
+      bounding_boxes: float32 [1, boxes, 4]: objects as (top, left, bottom, right), as fractions of
+        height and width.
+      seed: Seed of this op; 0 uses the global seed.
+      min_object_covered: Minimum fraction of an object's area in the window.
+      aspect_ratio_range: Range of width / height of the window; default (0.75, 1.33).
+      area_range: Range of the window's area as a fraction of the image; default (0.05, 1).
+      max_attempts: Number of attempts after which the full image is returned; default 100.
+      use_image_if_no_bounding_boxes: Whether the image is the object if there are no boxes.
+      name: Ignored.
 
     Returns:
       `begin` and `size` for `tf.slice`, and `bboxes` of shape [1, 1, 4].
 
     Raises:
-      InvalidArgumentError: for other shapes, boxes beyond the image, wrong ranges, or no boxes.
+      InvalidArgumentError: If a shape or range is invalid, or boxes are outside the image or
+        missing.
 
     Example:
       >>> import meshflow as tf
@@ -180,7 +184,7 @@ def sample_distorted_bounding_box(
 def stateless_sample_distorted_bounding_box(
     image_size: TensorLike,
     bounding_boxes: TensorLike,
-    seed: Any,
+    seed: Sequence[int] | Array | Tensor,
     min_object_covered: float = 0.1,
     aspect_ratio_range: Sequence[float] | None = None,
     area_range: Sequence[float] | None = None,
@@ -188,18 +192,18 @@ def stateless_sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> SampleDistortedBoundingBoxV2:
-    """`sample_distorted_bounding_box` decided by the seed (two integers) only.
+    """Sample a window as `sample_distorted_bounding_box` does, determined only by the seed.
 
     Args:
-      image_size: as in `sample_distorted_bounding_box`, like all others.
-      bounding_boxes: boxes of objects, [1, n, 4].
-      seed: two integers.
-      min_object_covered: least share of an object that the part covers.
-      aspect_ratio_range: least and largest ratio of width to height.
-      area_range: least and largest share of the image.
-      max_attempts: after so many the whole image is returned.
-      use_image_if_no_bounding_boxes: whether the image is the object when there are no boxes.
-      name: ignored.
+      image_size: int32 or int64 [3]: height, width, channels.
+      bounding_boxes: Boxes of objects, [1, n, 4].
+      seed: Two integers.
+      min_object_covered: Minimum fraction of an object's area in the window.
+      aspect_ratio_range: Range of width / height of the window; default (0.75, 1.33).
+      area_range: Range of the window's area as a fraction of the image; default (0.05, 1).
+      max_attempts: Number of attempts after which the full image is returned; default 100.
+      use_image_if_no_bounding_boxes: Whether the image is the object if there are no boxes.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

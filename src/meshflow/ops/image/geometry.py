@@ -1,9 +1,10 @@
-"""Sizes and positions: resize, crop, pad, flip, rotate. Images are [height, width, channels], batched or not."""
+"""Ops that resize, crop, pad, flip and rotate images [height, width, channels] or batches of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,6 +19,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import any_symbolic, as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import pad, slice
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import Pending, Unrecordable, waits
 from meshflow.ops.image.resampling import METHODS, resized, weights
 
@@ -37,7 +39,7 @@ __all__ = [
 
 
 class ResizeMethod:
-    """Names of the ways to interpolate.
+    """Names of the interpolation methods.
 
     Example:
       >>> import meshflow as tf
@@ -55,14 +57,14 @@ class ResizeMethod:
     MITCHELLCUBIC = "mitchellcubic"
 
 
-def _check_rank(image: Any, name: str) -> None:
+def _check_rank(image: jax.Array, name: str) -> None:
     if image.ndim not in (3, 4):
         raise InvalidValueError(
             f"tf.image.{name}: an image must have 3 dimensions or 4 (a batch), got shape {list(image.shape)}."
         )
 
 
-# Weights of more elements are not computed for a shape.
+# Larger weight matrices are not computed when only shapes are inferred.
 _LARGE = 1 << 20
 
 
@@ -80,74 +82,79 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
         _weights(new, old, method, antialias).astype(wide.dtype)
         for new, old in zip((height, width), images.shape[-3:-1], strict=True)
     )
-    large = jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
-    return large.astype(jnp.float32)
+    resized = jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
+    return resized.astype(jnp.float32)
 
 
-def _weights(new: Any, old: Any, method: str, antialias: bool) -> Any:
-    """`weights`, also of sizes that the program leaves open."""
-    if not any_symbolic((new, old)):
-        if context.probe is not None and new * old > _LARGE:
-            # Only shapes are wanted, of sizes that are made up.
-            return jnp.zeros((new, old))
-        return jnp.asarray(weights(new, old, method, antialias))
+def _weights(output_size: int, input_size: int, method: str, antialias: bool) -> jax.Array:
+    """Compute the resize weights, also for sizes that are unknown in a shape-polymorphic function."""
+    if not any_symbolic((output_size, input_size)):
+        if context.probe is not None and output_size * input_size > _LARGE:
+            # Only shapes are inferred here, from made-up sizes.
+            return jnp.zeros((output_size, input_size))
+        return jnp.asarray(weights(output_size, input_size, method, antialias))
     if method != "bilinear" or antialias:
         raise UnimplementedError(
             f"tf.image.resize: method={method!r}, antialias={antialias} needs known sizes in a program for any size; "
             "method='bilinear' and 'nearest' without antialias do not."
         )
-    centres = (jnp.arange(new, dtype=jnp.float32) + 0.5) * jnp.float32(old / new)
-    pixels = jnp.arange(old, dtype=jnp.float32) + 0.5
-    found = jnp.maximum(1 - jnp.abs(pixels[None, :] - centres[:, None]), 0)
-    return found / found.sum(1, keepdims=True)
+    centers = (jnp.arange(output_size, dtype=jnp.float32) + 0.5) * jnp.float32(
+        input_size / output_size
+    )
+    pixels = jnp.arange(input_size, dtype=jnp.float32) + 0.5
+    kernel_weights = jnp.maximum(1 - jnp.abs(pixels[None, :] - centers[:, None]), 0)
+    return kernel_weights / kernel_weights.sum(1, keepdims=True)
 
 
-def _nearest(new: int, old: int) -> Any:
-    """Source positions at the centres of the new pixels."""
-    return jnp.minimum(jnp.floor((jnp.arange(new) + 0.5) * (old / new)), old - 1).astype(jnp.int32)
+def _nearest(output_size: int, input_size: int) -> jax.Array:
+    """Return the input indices at the centers of the output pixels."""
+    return jnp.minimum(
+        jnp.floor((jnp.arange(output_size) + 0.5) * (input_size / output_size)), input_size - 1
+    ).astype(jnp.int32)
 
 
 def _resized_spec(
-    images: Any,
-    size: Any,
+    images: object,
+    size: StaticInts,
     method: str = ResizeMethod.BILINEAR,
     preserve_aspect_ratio: bool = False,
     antialias: bool = False,
     name: str | None = None,
 ) -> TensorSpec:
-    """The spec of a resized image of unknown size."""
+    """Return the spec of the result for an image of unknown size."""
     if not isinstance(images, Pending) or images.shape.rank != 3 or method not in METHODS:
-        raise Unrecordable("how it is resized")
+        raise Unrecordable("a resize of a batch or by an unknown method")
     sizes = [None, None] if preserve_aspect_ratio else [int(n) for n in static_value(size, "size")]
-    kind = images.dtype if method == "nearest" else float32
-    return TensorSpec([*sizes, images.shape.as_list()[-1]], kind)
+    dtype = images.dtype if method == "nearest" else float32
+    return TensorSpec([*sizes, images.shape.as_list()[-1]], dtype)
 
 
 @waits(_resized_spec)
 def resize(
     images: TensorLike,
-    size: Any,
+    size: StaticInts,
     method: str = ResizeMethod.BILINEAR,
     preserve_aspect_ratio: bool = False,
     antialias: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Another height and width, by interpolation between pixel centres.
+    """Resize images by interpolation between pixel centers.
 
     Args:
       images: [height, width, channels] or a batch of them.
-      size: new (height, width).
+      size: New (height, width).
       method: 'bilinear', 'nearest', 'bicubic', 'area', 'lanczos3', 'lanczos5', 'gaussian' or
         'mitchellcubic'.
-      preserve_aspect_ratio: whether the image is made as large as fits, without distortion.
-      antialias: whether the filter widens when an image gets smaller.
-      name: ignored.
+      preserve_aspect_ratio: Whether to resize to the largest size that fits into `size`, without
+        distortion.
+      antialias: Whether to widen the filter if an image is downscaled.
+      name: Ignored.
 
     Returns:
-      float32 images (of the input's dtype for 'nearest').
+      float32 images, or images of the input's dtype for 'nearest'.
 
     Raises:
-      ValueError: for another method or rank.
+      ValueError: If the method or the rank is another one.
 
     Example:
       >>> import meshflow as tf
@@ -186,15 +193,15 @@ def resize(
     if preserve_aspect_ratio:
         scale = min(height / images.shape[-3], width / images.shape[-2])
         height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
-    held: Any = getattr(images, "_value", None)
-    on_host = type(held) is np.ndarray and held.ndim == 3 and held.dtype != np.float64
+    array: Any = getattr(images, "_value", None)
+    on_host = type(array) is np.ndarray and array.ndim == 3 and array.dtype != np.float64
     if on_host and not antialias and not any(t.watches(images) for t in context.tapes):
-        # Files have images of all sizes, for each of which XLA would compile a program.
-        return Tensor(resized(held, height, width, method))
+        # The array is probably a decoded file: XLA would compile a program for every image size.
+        return Tensor(resized(array, height, width, method))
     return _resize(images, height, width, method, antialias)
 
 
-def _check_target(height: Any, width: Any) -> None:
+def _check_target(height: object, width: object) -> None:
     for size, name in ((height, "target_height"), (width, "target_width")):
         if isinstance(size, int) and size <= 0:
             raise ValueError(f"{name} must be > 0, got {size}.")
@@ -208,17 +215,14 @@ def resize_with_pad(
     method: str = "bilinear",
     antialias: bool = False,
 ) -> Tensor:
-    """Resized without distortion, with zeros around.
+    """Resize without distortion and pad with zeros.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      target_height: new height.
-      target_width: new width.
-      method: as in `resize`.
-      antialias: as in `resize`.
-
-    Returns:
-      Images of the new size.
+      target_height: Height of the result.
+      target_width: Width of the result.
+      method: As in `resize`.
+      antialias: As in `resize`.
 
     Example:
       >>> import meshflow as tf
@@ -233,26 +237,26 @@ def resize_with_pad(
     _check_target(target_height, target_width)
     height, width = image.shape[-3], image.shape[-2]
     ratio = max(width / target_width, height / target_height)
-    small = resize(image, (int(height / ratio), int(width / ratio)), method, antialias=antialias)
+    resized = resize(image, (int(height / ratio), int(width / ratio)), method, antialias=antialias)
     top, left = int((target_height - height / ratio) / 2), int((target_width - width / ratio) / 2)
-    return pad_to_bounding_box(small, max(top, 0), max(left, 0), target_height, target_width)
+    return pad_to_bounding_box(resized, max(top, 0), max(left, 0), target_height, target_width)
 
 
 @waits()
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
-    """The part of an image at an offset, which may be computed at run time.
+    """Crop a window out of images; its offset may be computed at run time.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      offset_height: first row.
-      offset_width: first column.
-      target_height: rows.
-      target_width: columns.
+      offset_height: First row.
+      offset_width: First column.
+      target_height: Number of rows.
+      target_width: Number of columns.
 
     Raises:
-      ValueError: when the part is not inside the image.
+      ValueError: If the window is not inside the image.
 
     Example:
       >>> import meshflow as tf
@@ -290,17 +294,17 @@ def crop_to_bounding_box(
 def pad_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
-    """An image inside a larger one of zeros.
+    """Pad images with zeros to a larger size.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      offset_height: rows of zeros above.
-      offset_width: columns of zeros to the left.
-      target_height: rows of the result.
-      target_width: columns of the result.
+      offset_height: Number of rows of zeros above the image.
+      offset_width: Number of columns of zeros left of the image.
+      target_height: Height of the result.
+      target_width: Width of the result.
 
     Raises:
-      ValueError: when it does not fit.
+      ValueError: If the image does not fit.
 
     Example:
       >>> import meshflow as tf
@@ -326,12 +330,12 @@ def pad_to_bounding_box(
 
 @waits()
 def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
-    """The middle of an image cut out, or the image in the middle of zeros.
+    """Crop images centrally or pad them with zeros on all sides, to a given size.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      target_height: rows of the result.
-      target_width: columns of the result.
+      target_height: Height of the result.
+      target_width: Width of the result.
 
     Example:
       >>> import meshflow as tf
@@ -344,21 +348,25 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     _check_target(target_height, target_width)
     image = convert_to_tensor(image)
     height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])
-    cut = crop_to_bounding_box(
+    cropped = crop_to_bounding_box(
         image, (image.shape[-3] - height) // 2, (image.shape[-2] - width) // 2, height, width
     )
     return pad_to_bounding_box(
-        cut, (target_height - height) // 2, (target_width - width) // 2, target_height, target_width
+        cropped,
+        (target_height - height) // 2,
+        (target_width - width) // 2,
+        target_height,
+        target_width,
     )
 
 
 @waits()
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
-    """The middle of an image.
+    """Crop the central window of images.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      central_fraction: share of height and width that stays, in (0, 1].
+      central_fraction: Fraction of height and width to keep, in (0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -380,7 +388,7 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
 
 @op(same=())
 def flip_left_right(image: TensorLike) -> Tensor:
-    """Left and right exchanged.
+    """Mirror images horizontally.
 
     Args:
       image: [height, width, channels] or a batch of them.
@@ -398,7 +406,7 @@ def flip_left_right(image: TensorLike) -> Tensor:
 
 @op(same=())
 def flip_up_down(image: TensorLike) -> Tensor:
-    """Top and bottom exchanged.
+    """Mirror images vertically.
 
     Args:
       image: [height, width, channels] or a batch of them.
@@ -416,12 +424,12 @@ def flip_up_down(image: TensorLike) -> Tensor:
 
 @op(same=())
 def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
-    """Turned left by k right angles.
+    """Rotate images counterclockwise by k right angles.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      k: how many right angles.
-      name: ignored.
+      k: Number of right angles.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -436,11 +444,11 @@ def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
 
 @op(same=())
 def transpose(image: TensorLike, name: str | None = None) -> Tensor:
-    """Height and width exchanged.
+    """Swap the height and width of images.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      name: ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

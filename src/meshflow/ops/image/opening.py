@@ -1,4 +1,8 @@
-"""Encoded images, opened by Pillow: what their headers declare is checked before pixels are made room for."""
+"""Encoded images, opened by Pillow after a check of the size in their headers.
+
+A small file can declare a huge image, so the declared size is checked before memory for the pixels
+is allocated.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,17 @@ from meshflow.environment.limits import IMAGE_VARIABLE, INFLATED, image_limit
 
 __all__ = ["check_size", "decoding", "opened", "pillow"]
 
-# Pixels that a byte of a JPEG file may stand for, as image_sizes.h has it.
+# Number of pixels that one byte of a JPEG file may represent, as in image_sizes.h.
 _JPEG_PIXELS = 8 * 32 * 32
-# The formats by what their files begin with. No other code of Pillow's ever sees a file: some formats of its
-# are left to programs that it starts.
+# Names of Pillow's plugins by the signatures of the formats. No other plugin of Pillow reads a
+# file: some of them start other programs.
 _FORMATS = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG\r\n\x1a\n": "Png", b"GIF8": "Gif", b"BM": "Bmp"}
+# Samples per pixel by the color type of PNG.
 _PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 def pillow() -> Any:
-    """Pillow's module of images.
-
-    Raises:
-      UnimplementedError: where it is not installed.
-    """
+    """Import the module `PIL.Image`, or raise UnimplementedError if Pillow is not installed."""
     try:
         import PIL.Image  # noqa: PLC0415 - optional, with an error of TensorFlow's
     except ImportError:
@@ -43,98 +44,100 @@ def pillow() -> Any:
 
 
 @contextlib.contextmanager
-def decoding(kind: str) -> Iterator[None]:
-    """Turns what Pillow's decoders raise, which may be anything, into TensorFlow's errors.
+def decoding(format_name: str) -> Iterator[None]:
+    """Translate the exceptions of Pillow's decoders, which may have any type, to TensorFlow's errors.
 
     Args:
-      kind: the format's name.
+      format_name: Name of the image format.
     """
     try:
         yield
     except OpError:
         raise
     except MemoryError:
-        raise ResourceExhaustedError(f"There is no memory for the pixels of a {kind}.") from None
+        raise ResourceExhaustedError(f"Out of memory for the pixels of a {format_name}.") from None
     except Exception as error:
-        raise InvalidArgumentError(f"Invalid {kind} data: {error}.") from None
+        raise InvalidArgumentError(f"Invalid {format_name} data: {error}.") from None
 
 
-def check_size(kind: str, height: int, width: int, channels: int, frames: int = 1) -> None:
-    """Refuses an image that is empty, or whose pixels would take more than `image_limit`.
+def check_size(format_name: str, height: int, width: int, channels: int, frames: int = 1) -> None:
+    """Raise if an image is empty, or its pixels require more than `image_limit` bytes.
 
     Args:
-      kind: the format's name.
-      height: as the file declares it.
-      width: likewise.
-      channels: bytes of a pixel.
-      frames: how many images there are.
+      format_name: Name of the image format.
+      height: Height that the file declares.
+      width: Width that the file declares.
+      channels: Bytes per pixel.
+      frames: Number of frames.
 
     Raises:
-      InvalidArgumentError: with the numbers.
+      InvalidArgumentError: If the image is empty or too large.
     """
     limit = image_limit()
     if height < 1 or width < 1:
-        raise InvalidArgumentError(f"Invalid {kind} data: a size of {height} x {width} pixels.")
+        raise InvalidArgumentError(
+            f"Invalid {format_name} data: a size of {height} x {width} pixels."
+        )
     if height * width * channels * frames > limit:
         raise InvalidArgumentError(
-            f"Invalid {kind} data: {frames} x {height} x {width} pixels of {channels} bytes are more than the "
+            f"Invalid {format_name} data: {frames} x {height} x {width} pixels of {channels} bytes are more than the "
             f"{limit:,} bytes that an image may take. If you trust its author, set the environment variable "
             f"{IMAGE_VARIABLE} to a larger number."
         )
 
 
 def opened(contents: bytes) -> Any:
-    """An image of Pillow's, whose size is sound; its pixels are not decoded yet.
+    """Return an image of Pillow with a checked size; its pixels are not decoded yet.
 
     Args:
-      contents: a JPEG, PNG, GIF, BMP or WebP file.
+      contents: Contents of a JPEG, PNG, GIF, BMP or WebP file.
 
     Raises:
-      InvalidArgumentError: for other files, damaged ones, and sizes that their bytes cannot stand for or
-        that are over `image_limit`.
-      UnimplementedError: where Pillow is not installed.
+      InvalidArgumentError: If the file is damaged or has another format, or declares a size above
+        `image_limit` or above the size that its bytes can represent.
+      UnimplementedError: If Pillow is not installed.
     """
     module = pillow()
-    name = next((n for mark, n in _FORMATS.items() if contents.startswith(mark)), None)
+    name = next((n for signature, n in _FORMATS.items() if contents.startswith(signature)), None)
     if contents[:4] == b"RIFF" and contents[8:12] == b"WEBP":
         name = "WebP"
-        # Pillow makes room for the pixels of these when it opens them.
+        # Pillow allocates the pixels of WebP files when it opens them.
         check_size(name, *_webp_size(contents), 4)
     if name is None:
         raise InvalidArgumentError(
             "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP required."
         )
-    kind = name.upper() if name != "WebP" else name
-    # Without `Image.open`, which has a limit of its own for all of the program.
+    format_name = name.upper() if name != "WebP" else name
+    # `Image.open` is not used, because its size limit is a process-wide setting.
     importlib.import_module(f"PIL.{name}ImagePlugin")
-    with decoding(kind):
-        image = module.OPEN[kind.upper()][0](io.BytesIO(contents), "")
+    with decoding(format_name):
+        image = module.OPEN[format_name.upper()][0](io.BytesIO(contents), "")
         width, height = image.size
-        # Pillow takes four bytes for a pixel of colours.
-        check_size(kind, height, width, 1 if image.mode in ("1", "L") else 4)
-        needed = _least_bytes(kind, contents, height, width)
-    if needed > len(contents):
+        # Pillow uses four bytes for a color pixel.
+        check_size(format_name, height, width, 1 if image.mode in ("1", "L") else 4)
+        min_bytes = _least_bytes(format_name, contents, height, width)
+    if min_bytes > len(contents):
         raise InvalidArgumentError(
-            f"Invalid {kind} data: {len(contents)} bytes cannot hold {height} x {width} pixels."
+            f"Invalid {format_name} data: {len(contents)} bytes cannot hold {height} x {width} pixels."
         )
     return image
 
 
-def _least_bytes(kind: str, contents: bytes, height: int, width: int) -> int:
-    """How large a file of such an image is at least."""
-    if kind == "PNG":
+def _least_bytes(format_name: str, contents: bytes, height: int, width: int) -> int:
+    """Compute the minimum size in bytes of a file with such an image."""
+    if format_name == "PNG":
         depth, colours = contents[24:26]
         return height * width * depth * _PNG_SAMPLES.get(colours, 1) // 8 // INFLATED
-    if kind == "JPEG":
+    if format_name == "JPEG":
         return height * width // _JPEG_PIXELS
-    if kind == "BMP" and struct.unpack_from("<I", contents, 14)[0] >= 40:
-        bits, packing = struct.unpack_from("<HI", contents, 28)
-        return height * width * bits // 8 if packing in (0, 3) else 0
+    if format_name == "BMP" and struct.unpack_from("<I", contents, 14)[0] >= 40:
+        bits, compression = struct.unpack_from("<HI", contents, 28)
+        return height * width * bits // 8 if compression in (0, 3) else 0
     return 0
 
 
 def _webp_size(contents: bytes) -> tuple[int, int]:
-    """Height and width in the header of a WebP file; 0 where there are none."""
+    """Return the height and width in the header of a WebP file, or 0 if it has none."""
     chunk, header = contents[12:16], contents[20:30]
     if len(header) < 10:
         return 0, 0

@@ -1,9 +1,9 @@
-"""Random changes of images, with the global seed or with a seed given (stateless)."""
+"""Random augmentation of images, with the global seed or with an explicit seed (stateless)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
@@ -12,9 +12,11 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
+from meshflow.environment.types import Array
 from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.image import codecs, color, geometry
 from meshflow.ops.math import floormod
 from meshflow.ops.random import counts_of
@@ -38,34 +40,37 @@ __all__ = [
     "stateless_random_saturation",
 ]
 
+# Two integers that determine a stateless op.
+Seed: TypeAlias = Sequence[int] | Array | Tensor
 
-def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
+
+def _uniform(key: Tensor, shape: Sequence[int], low: float, high: float) -> Tensor:
     return random_ops.uniform_from_key(key, shape, low, high, "float32")
 
 
-def _key(seed: Any, *sizes: Any) -> Tensor:
+def _key(seed: int | None, *sizes: int) -> Tensor:
     return op_key(seed, counts_of(*sizes), "uniform float32")
 
 
-def _flip_key(image: TensorLike, seed: Any) -> Tensor:
+def _flip_key(image: TensorLike, seed: int | None) -> Tensor:
     return _key(seed, *(1 if n is None else n for n in convert_to_tensor(image).shape[:-3]))
 
 
 def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
     if context.on_host and context.trace is None and not context.tapes and image.ndim == 3:
-        drawn = random_ops.share_on_host(key)
-        if drawn is not None:
-            return flip(image) if drawn < 0.5 else image
+        sample = random_ops.share_on_host(key)
+        if sample is not None:
+            return flip(image) if sample < 0.5 else image
     batch = image.shape.as_list()[:-3]
-    drawn = _uniform(key, batch, 0.0, 1.0)
-    # As TensorFlow: a single image below a half, those of a batch above.
-    chosen = drawn > 0.5 if batch else drawn < 0.5
-    return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
+    sample = _uniform(key, batch, 0.0, 1.0)
+    # TensorFlow flips a single image for values below 0.5, but images of a batch for values above.
+    is_flipped = sample > 0.5 if batch else sample < 0.5
+    return where(reshape(is_flipped, [*batch, 1, 1, 1]), flip(image), image)
 
 
-def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
-    """Left and right exchanged with probability 1/2, for each image of a batch.
+def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
+    """Mirror each image of a batch horizontally with probability 1/2.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -78,8 +83,8 @@ def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
     return _flip(_flip_key(image, seed), image, geometry.flip_left_right)
 
 
-def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
-    """Top and bottom exchanged with probability 1/2, for each image of a batch.
+def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
+    """Mirror each image of a batch vertically with probability 1/2.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -92,8 +97,8 @@ def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
     return _flip(_flip_key(image, seed), image, geometry.flip_up_down)
 
 
-def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_left_right` decided by the seed (two integers) only.
+def stateless_random_flip_left_right(image: TensorLike, seed: Seed) -> Tensor:
+    """Mirror images horizontally as `random_flip_left_right` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -107,8 +112,8 @@ def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
     return _flip(random_ops.seed_key(seed), image, geometry.flip_left_right)
 
 
-def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_up_down` decided by the seed (two integers) only.
+def stateless_random_flip_up_down(image: TensorLike, seed: Seed) -> Tensor:
+    """Mirror images vertically as `random_flip_up_down` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -133,8 +138,8 @@ def _delta(value: float, name: str, limit: float = float("inf")) -> float:
     return float(value)
 
 
-def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Brightness moved by a random number in [-max_delta, max_delta).
+def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
+    """Adjust the brightness by a random value in [-max_delta, max_delta).
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -148,14 +153,16 @@ def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> 
     return color.adjust_brightness(image, _uniform(_key(seed), [], -d, d))
 
 
-def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Contrast times a random number in [lower, upper).
+def random_contrast(
+    image: TensorLike, lower: float, upper: float, seed: int | None = None
+) -> Tensor:
+    """Multiply the contrast by a random factor in [lower, upper).
 
     Args:
       image: [..., height, width, channels].
-      lower: least factor.
-      upper: largest factor.
-      seed: seed of this op.
+      lower: Minimum factor.
+      upper: Maximum factor.
+      seed: Seed of this op.
 
     Example:
       >>> import meshflow as tf
@@ -166,8 +173,10 @@ def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = N
     return color.adjust_contrast(image, _uniform(_key(seed), [], lower, upper))
 
 
-def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Saturation times a random number in [lower, upper).
+def random_saturation(
+    image: TensorLike, lower: float, upper: float, seed: int | None = None
+) -> Tensor:
+    """Multiply the saturation by a random factor in [lower, upper).
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -180,8 +189,8 @@ def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any =
     return color.adjust_saturation(image, _uniform(_key(seed), [], lower, upper))
 
 
-def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5.
+def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
+    """Adjust the hue by a random value in [-max_delta, max_delta), where max_delta is at most 0.5.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -195,8 +204,8 @@ def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
     return color.adjust_hue(image, _uniform(_key(seed), [], -d, d))
 
 
-def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_brightness` decided by the seed only.
+def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Seed) -> Tensor:
+    """Adjust the brightness as `random_brightness` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -211,8 +220,8 @@ def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) 
     return color.adjust_brightness(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
 
-def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
-    """`random_contrast` decided by the seed only.
+def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Seed) -> Tensor:
+    """Adjust the contrast as `random_contrast` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -226,9 +235,9 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
 
 
 def stateless_random_saturation(
-    image: TensorLike, lower: float, upper: float, seed: Any = None
+    image: TensorLike, lower: float, upper: float, seed: Seed | None = None
 ) -> Tensor:
-    """`random_saturation` decided by the seed only.
+    """Adjust the saturation as `random_saturation` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -241,8 +250,8 @@ def stateless_random_saturation(
     return color.adjust_saturation(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
 
-def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_hue` decided by the seed only.
+def stateless_random_hue(image: TensorLike, max_delta: float, seed: Seed) -> Tensor:
+    """Adjust the hue as `random_hue` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -255,7 +264,7 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tens
     return color.adjust_hue(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
 
-def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
+def _crop(key: Tensor, value: TensorLike, size: StaticInts) -> Tensor:
     value = convert_to_tensor(value)
     sizes = static_value(size, "size")
     shape = value.shape.as_list()
@@ -263,24 +272,24 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
         raise InvalidValueError(
             f"random_crop: size {list(sizes)} must be at most the shape {shape}."
         )
-    drawn = random_ops.uniform_from_key(key, [len(shape)], 0, int32.max, "int32")
-    room = convert_to_tensor([n - s + 1 for n, s in zip(shape, sizes, strict=True)], "int32")
-    return slice_(value, floormod(drawn, room), sizes)
+    samples = random_ops.uniform_from_key(key, [len(shape)], 0, int32.max, "int32")
+    num_offsets = convert_to_tensor([n - s + 1 for n, s in zip(shape, sizes, strict=True)], "int32")
+    return slice_(value, floormod(samples, num_offsets), sizes)
 
 
-def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
-    """A block of the given size at a random place.
-
-    The result has the shape `size`.
+def random_crop(
+    value: TensorLike, size: StaticInts, seed: int | None = None, name: str | None = None
+) -> Tensor:
+    """Crop a block of a given size at a random offset.
 
     Args:
-      value: a tensor.
-      size: sizes of the block, one for each dimension.
-      seed: seed of this op.
-      name: ignored.
+      value: A tensor.
+      size: Size of the block in each dimension.
+      seed: Seed of this op.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the block is larger than the tensor.
+      InvalidArgumentError: If the block is larger than the tensor.
 
     Example:
       >>> import meshflow as tf
@@ -293,9 +302,9 @@ def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None
 
 
 def stateless_random_crop(
-    value: TensorLike, size: Any, seed: Any, name: str | None = None
+    value: TensorLike, size: StaticInts, seed: Seed, name: str | None = None
 ) -> Tensor:
-    """`random_crop` decided by the seed only.
+    """Crop a random block as `random_crop` does, determined only by the seed.
 
     The result has the shape `size`.
 
@@ -312,14 +321,14 @@ def stateless_random_crop(
 def _quality(key: Tensor, image: TensorLike, low: int, high: int) -> Tensor:
     if not 0 <= low < high <= 100:
         raise ValueError(f"random_jpeg_quality: needs 0 <= min < max <= 100, got {low} and {high}.")
-    drawn = random_ops.uniform_from_key(key, [], low, high, "int32")
-    return codecs.adjust_jpeg_quality(image, drawn)
+    quality = random_ops.uniform_from_key(key, [], low, high, "int32")
+    return codecs.adjust_jpeg_quality(image, quality)
 
 
 def random_jpeg_quality(
-    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any = None
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
 ) -> Tensor:
-    """The image after JPEG coding of a random quality.
+    """Encode an image as JPEG with a random quality, and decode it again.
 
     Images are (..., height, width, channels); the result has the same shape.
 
@@ -334,9 +343,9 @@ def random_jpeg_quality(
 
 
 def stateless_random_jpeg_quality(
-    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Seed
 ) -> Tensor:
-    """`random_jpeg_quality` decided by the seed only.
+    """Degrade an image as `random_jpeg_quality` does, determined only by the seed.
 
     Images are (..., height, width, channels); the result has the same shape.
 

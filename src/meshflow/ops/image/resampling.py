@@ -1,7 +1,8 @@
-"""Weights for resizing: how much each old pixel counts for each new one, along one dimension.
+"""Resize weights along one dimension: the weight of each input pixel for each output pixel.
 
-A new pixel i has its centre at (i + 1/2) * old / new in the old image. Old pixels within the
-kernel's radius count by their distance, and the weights are scaled to add up to 1.
+The center of output pixel i is at (i + 1/2) * old / new in the input. Input pixels within the
+radius of the kernel are weighted by
+their distance, and the weights of an output pixel are scaled to sum to 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from meshflow.kernels import resize
 
 __all__ = ["METHODS", "resized", "weights"]
 
-# Cubic interpolation without antialiasing takes its weights at 1024 places between two pixels.
+# Cubic interpolation without antialiasing rounds positions to 1/1024 of a pixel.
 _CUBIC_STEPS = 1024
 
 
@@ -26,7 +27,7 @@ def _triangle(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic(x: np.ndarray, b: float, c: float) -> np.ndarray:
-    """The cubics of Mitchell and Netravali, 'Reconstruction Filters in Computer Graphics' (1988)."""
+    """Evaluate the cubics of 'Reconstruction Filters in Computer Graphics' (1988)."""
     x = np.abs(x)
     near = (12 - 9 * b - 6 * c) * x**3 + (-18 + 12 * b + 6 * c) * x**2 + 6 - 2 * b
     far = (-b - 6 * c) * x**3 + (6 * b + 30 * c) * x**2 + (-12 * b - 48 * c) * x + 8 * b + 24 * c
@@ -54,55 +55,60 @@ METHODS = (*_KERNELS, "area", "nearest")
 
 @functools.cache
 def weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
-    """The weights, an array [new, old].
+    """Compute the resize weights.
 
     Args:
-      new: number of new pixels.
-      old: number of old pixels.
-      method: one of `METHODS` except 'nearest'.
-      antialias: whether the kernel widens when there are fewer new pixels than old ones.
+      new: Number of output pixels.
+      old: Number of input pixels.
+      method: One of `METHODS` except 'nearest'.
+      antialias: Whether the kernel widens if there are fewer output pixels than input pixels.
 
     Returns:
-      float64 array whose rows add up to 1.
+      float64 array [new, old] with rows that sum to 1.
     """
     scale = old / new
     if method == "area":
         low = np.arange(new)[:, None] * scale
         pixels: np.ndarray = np.arange(old)[None, :]
         covered = np.minimum(low + scale, pixels + 1) - np.maximum(low, pixels)
-        found = np.maximum(covered, 0.0)
+        kernel_weights = np.maximum(covered, 0.0)
     elif method == "bicubic" and not antialias:
-        place = (np.arange(new) + 0.5) * scale - 0.5
-        first = np.floor(place)
-        fraction = np.rint((place - first) * _CUBIC_STEPS) / _CUBIC_STEPS
-        found = _cubic(np.arange(old)[None, :] - (first + fraction)[:, None], 0.0, 0.5)
+        positions = (np.arange(new) + 0.5) * scale - 0.5
+        first = np.floor(positions)
+        fraction = np.rint((positions - first) * _CUBIC_STEPS) / _CUBIC_STEPS
+        kernel_weights = _cubic(np.arange(old)[None, :] - (first + fraction)[:, None], 0.0, 0.5)
     else:
-        # In float32 like TensorFlow, as rounding decides which pixel at a kernel's edge counts.
+        # TensorFlow computes in float32, and rounding determines which pixels at the edge of a
+        # kernel count.
         step = np.float32(scale)
         if antialias or method != "bilinear":
             step = np.float32(1) / np.float32(new / old)
-        narrow = np.float32(1) / max(step, np.float32(1)) if antialias else np.float32(1)
-        centres = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * step
+        shrinkage = np.float32(1) / max(step, np.float32(1)) if antialias else np.float32(1)
+        centers = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * step
         pixels = np.arange(old, dtype=np.float32) + np.float32(0.5)
-        found = _KERNELS[method]((pixels[None, :] - centres[:, None]) * narrow).astype(np.float64)
-    total = found.sum(1, keepdims=True)
-    return found / np.where(np.abs(total) < math.ulp(1000.0), 1.0, total)
+        kernel_weights = _KERNELS[method]((pixels[None, :] - centers[:, None]) * shrinkage).astype(
+            np.float64
+        )
+    total = kernel_weights.sum(1, keepdims=True)
+    return kernel_weights / np.where(np.abs(total) < math.ulp(1000.0), 1.0, total)
 
 
 def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarray:
-    """An image in another size, computed by NumPy; what pipelines use, whose images have all sizes.
+    """Resize an image with NumPy.
+
+    Input pipelines use this function, because XLA would compile a program for every image size.
 
     Args:
-      image: array [height, width, channels].
-      height: the new height.
-      width: the new width.
-      method: one of `METHODS`.
+      image: Array [height, width, channels].
+      height: Height of the result.
+      width: Width of the result.
+      method: One of `METHODS`.
 
     Returns:
-      float32 array; of the image's dtype for 'nearest'.
+      float32 array, or an array of the image's dtype for 'nearest'.
 
     Raises:
-      InvalidArgumentError: for an image without pixels.
+      InvalidArgumentError: If the image has no pixels.
     """
     if not image.size:
         raise InvalidArgumentError(
@@ -115,12 +121,14 @@ def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarr
         return np.ascontiguousarray(image, np.float32)
     if method == "bilinear":
         return resize.bilinear(image, height, width)
-    found = np.ascontiguousarray(image, np.float32)
-    found = np.tensordot(weights(height, len(found), method, False).astype(np.float32), found, 1)
-    across = weights(width, found.shape[1], method, False).astype(np.float32)
-    return np.ascontiguousarray(np.moveaxis(np.tensordot(across, found, (1, 1)), 0, 1))
+    array = np.ascontiguousarray(image, np.float32)
+    array = np.tensordot(weights(height, len(array), method, False).astype(np.float32), array, 1)
+    column_weights = weights(width, array.shape[1], method, False).astype(np.float32)
+    return np.ascontiguousarray(np.moveaxis(np.tensordot(column_weights, array, (1, 1)), 0, 1))
 
 
-def _nearest(new: int, old: int) -> np.ndarray:
-    places = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
-    return np.minimum(places.astype(np.int64), old - 1)
+def _nearest(output_size: int, input_size: int) -> np.ndarray:
+    positions = (np.arange(output_size, dtype=np.float32) + np.float32(0.5)) * np.float32(
+        input_size / output_size
+    )
+    return np.minimum(positions.astype(np.int64), input_size - 1)

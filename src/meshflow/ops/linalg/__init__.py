@@ -1,4 +1,4 @@
-"""`tf.linalg`: factorizations, solves, norms, diagonals."""
+"""`tf.linalg`: factorizations, linear solvers, norms, diagonals."""
 
 from meshflow.ops.array import eye
 from meshflow.ops.linalg.banded import *

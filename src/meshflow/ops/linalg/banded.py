@@ -1,7 +1,8 @@
-"""Systems of equations with tridiagonal and other banded matrices, and their eigenvalues."""
+"""Linear systems with tridiagonal and banded matrices, and eigenvalues of tridiagonal matrices."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import jax
@@ -17,28 +18,23 @@ from meshflow.ops import array
 from meshflow.ops.linalg.diagonal import diag_part, set_diag
 from meshflow.ops.math import conj
 
-__all__ = [
-    "banded_triangular_solve",
-    "eigh_tridiagonal",
-    "tridiagonal_matmul",
-    "tridiagonal_solve",
-]
+__all__ = ["banded_triangular_solve", "eigh_tridiagonal", "tridiagonal_matmul", "tridiagonal_solve"]
 
 
-def _compact(diagonals: Any, diagonals_format: str, what: str) -> Tensor:
-    """The three diagonals as rows [..., 3, n]: above, on and below the main one.
+def _compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
+    """Return the diagonals as rows [..., 3, n]: above, on and below the main diagonal.
 
-    The first starts in column 0 and has a place left at its end, the last one has it at its start.
+    The diagonal above has an unused element at its end, the one below at its start.
     """
     if diagonals_format == "compact":
         rows = convert_to_tensor(diagonals)
         if len(rows.shape) < 2 or rows.shape[-2] != 3:
-            raise ValueError(f"{what}: expected 3 diagonals, got shape {rows.shape}.")
+            raise ValueError(f"{op_name}: expected 3 diagonals, got shape {rows.shape}.")
         return rows
     if diagonals_format == "matrix":
         matrix = convert_to_tensor(diagonals)
         if len(matrix.shape) < 2 or matrix.shape[-1] != matrix.shape[-2]:
-            raise ValueError(f"{what}: expected square matrices, got shape {matrix.shape}.")
+            raise ValueError(f"{op_name}: expected square matrices, got shape {matrix.shape}.")
         return diag_part(matrix, k=(-1, 1), padding_value=0, align="LEFT_RIGHT")
     if diagonals_format == "sequence":
         above, main, below = (convert_to_tensor(v) for v in diagonals)
@@ -49,7 +45,7 @@ def _compact(diagonals: Any, diagonals_format: str, what: str) -> Tensor:
             below = array.pad(below, [*lead, [1, 0]])
         return array.stack([above, main, below], -2)
     raise ValueError(
-        f"{what}: diagonals_format must be 'compact', 'matrix' or 'sequence', got {diagonals_format!r}."
+        f"{op_name}: diagonals_format must be 'compact', 'matrix' or 'sequence', got {diagonals_format!r}."
     )
 
 
@@ -63,7 +59,7 @@ def _tridiagonal_solve(diagonals: TensorLike, rhs: TensorLike) -> Tensor:
     lead = jnp.broadcast_shapes(diagonals.shape[:-2], rhs.shape[:-2])
     rows = jnp.broadcast_to(diagonals, (*lead, 3, size))
     right = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
-    # The places that belong to no element may hold anything, also NaN.
+    # The unused elements may have any value, also NaN.
     above = rows[..., 0, :].at[..., -1].set(0)
     below = rows[..., 2, :].at[..., 0].set(0)
     return jax.lax.linalg.tridiagonal_solve(below, rows[..., 1, :], above, right)
@@ -79,24 +75,24 @@ def tridiagonal_solve(
     partial_pivoting: bool = True,
     perturb_singular: bool = False,
 ) -> Tensor:
-    """Solves systems of equations with tridiagonal matrices.
+    """Solve linear systems with tridiagonal matrices.
 
     Args:
       diagonals: [..., 3, n]: the elements above (the last is ignored), on and below (the first is
-        ignored) the main diagonal; or as `diagonals_format` says.
-      rhs: right sides [..., n, k], or [..., n].
+        ignored) the main diagonal; or another form, see `diagonals_format`.
+      rhs: Right-hand sides [..., n, k], or [..., n].
       diagonals_format: 'compact', 'sequence' (a tuple of the three) or 'matrix' ([..., n, n]).
-      transpose_rhs: whether the last two dimensions of `rhs` are exchanged first.
-      conjugate_rhs: whether `rhs` is conjugated first.
-      name: ignored.
-      partial_pivoting: accepted; rows are exchanged where the platform's solver does so.
-      perturb_singular: not available.
+      transpose_rhs: Whether to swap the last two dimensions of `rhs` first.
+      conjugate_rhs: Whether to conjugate `rhs` first.
+      name: Ignored.
+      partial_pivoting: Ignored; the solver of the platform decides on pivoting.
+      perturb_singular: Not implemented.
 
     Returns:
       A tensor of the shape of `rhs`.
 
     Raises:
-      ValueError: for another format, or shapes that do not fit.
+      ValueError: If the format is another one, or the shapes do not match.
 
     Example:
       >>> import meshflow as tf
@@ -106,18 +102,18 @@ def tridiagonal_solve(
     """
     if perturb_singular:
         raise NotImplementedError("tridiagonal_solve: perturb_singular is not available.")
-    rows, right = _compact(diagonals, diagonals_format, "tridiagonal_solve"), convert_to_tensor(rhs)
-    vector = len(right.shape) == len(rows.shape) - 1
-    if vector:
-        right = array.expand_dims(right, -1)
+    rows, rhs_ = _compact(diagonals, diagonals_format, "tridiagonal_solve"), convert_to_tensor(rhs)
+    is_vector = len(rhs_.shape) == len(rows.shape) - 1
+    if is_vector:
+        rhs_ = array.expand_dims(rhs_, -1)
     elif transpose_rhs:
-        right = _exchanged(right)
+        rhs_ = _exchanged(rhs_)
     if conjugate_rhs:
-        right = conj(right)
-    found = _tridiagonal_solve(rows, right)
-    if vector:
-        return array.squeeze(found, -1)
-    return _exchanged(found) if transpose_rhs else found
+        rhs_ = conj(rhs_)
+    solution = _tridiagonal_solve(rows, rhs_)
+    if is_vector:
+        return array.squeeze(solution, -1)
+    return _exchanged(solution) if transpose_rhs else solution
 
 
 def _exchanged(x: Tensor) -> Tensor:
@@ -136,13 +132,13 @@ def _tridiagonal_matmul(diagonals: TensorLike, rhs: TensorLike) -> Tensor:
 def tridiagonal_matmul(
     diagonals: Any, rhs: TensorLike, diagonals_format: str = "compact", name: str | None = None
 ) -> Tensor:
-    """Products of tridiagonal matrices with matrices.
+    """Multiply tridiagonal matrices by matrices.
 
     Args:
-      diagonals: as in `tridiagonal_solve`.
+      diagonals: As in `tridiagonal_solve`.
       rhs: [..., n, k].
-      diagonals_format: as in `tridiagonal_solve`.
-      name: ignored.
+      diagonals_format: As in `tridiagonal_solve`.
+      name: Ignored.
 
     Returns:
       Tensor [..., n, k].
@@ -174,16 +170,16 @@ def banded_triangular_solve(
     adjoint: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Solves systems of equations with banded triangular matrices.
+    """Solve linear systems with banded triangular matrices.
 
     Args:
-      bands: [..., k, n], the diagonals from the upper right to the lower left one: the main one first
-        for lower matrices, last for upper ones. Places left are at the start of those below the main
-        one, and at the end of those above.
-      rhs: right sides [..., n, m].
-      lower: whether the matrices are lower triangular.
-      adjoint: whether the equations are those of the adjoint matrices.
-      name: ignored.
+      bands: [..., k, n], the diagonals from the upper right to the lower left: the main diagonal is
+        first for lower matrices, last for upper ones. Unused elements are at the start of diagonals
+        below the main diagonal, and at the end of those above.
+      rhs: Right-hand sides [..., n, m].
+      lower: Whether the matrices are lower triangular.
+      adjoint: Whether to solve with the adjoint matrices.
+      name: Ignored.
 
     Returns:
       A tensor of the shape of `rhs`.
@@ -207,12 +203,12 @@ def banded_triangular_solve(
 
 
 @op(kinds="fc", name="eigh_tridiagonal")
-def _eigh(alpha: TensorLike, beta: TensorLike) -> Any:
-    place = jnp.arange(alpha.shape[-1])
+def _eigh(alpha: TensorLike, beta: TensorLike) -> tuple[Tensor, Tensor]:
+    index = jnp.arange(alpha.shape[-1])
     matrix = jnp.zeros((*alpha.shape, alpha.shape[-1]), alpha.dtype)
-    matrix = matrix.at[..., place, place].set(alpha)
-    matrix = matrix.at[..., place[1:], place[:-1]].set(beta)
-    matrix = matrix.at[..., place[:-1], place[1:]].set(jnp.conj(beta))
+    matrix = matrix.at[..., index, index].set(alpha)
+    matrix = matrix.at[..., index[1:], index[:-1]].set(beta)
+    matrix = matrix.at[..., index[:-1], index[1:]].set(jnp.conj(beta))
     return tuple(jnp.linalg.eigh(matrix))
 
 
@@ -222,8 +218,8 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: Literal[True] = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: Sequence[float] | None = None,
+    tol: float | None = None,
     name: str | None = None,
 ) -> Tensor: ...
 @overload
@@ -232,8 +228,8 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: bool = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: Sequence[float] | None = None,
+    tol: float | None = None,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def eigh_tridiagonal(
@@ -241,27 +237,27 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: bool = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: Sequence[float] | None = None,
+    tol: float | None = None,
     name: str | None = None,
-) -> Any:
-    """Eigenvalues of a self-adjoint tridiagonal matrix, in rising order, by a dense solver.
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute the eigenvalues of a self-adjoint tridiagonal matrix, ascending, with a dense solver.
 
     Args:
-      alpha: the main diagonal, [n].
-      beta: the diagonal below it, [n - 1].
-      eigvals_only: whether eigenvectors are left out.
-      select: 'a' for all, 'i' for those with numbers from select_range[0] to select_range[1], 'v' for
-        those above select_range[0] and up to select_range[1].
-      select_range: see `select`.
-      tol: ignored; eigenvalues are as exact as the dtype allows.
-      name: ignored.
+      alpha: The main diagonal, [n].
+      beta: The diagonal below it, [n - 1].
+      eigvals_only: Whether to return no eigenvectors.
+      select: 'a' for all, 'i' for indices from select_range[0] to select_range[1], 'v' for values
+        above select_range[0] and up to select_range[1].
+      select_range: See `select`.
+      tol: Ignored; eigenvalues are as exact as the dtype allows.
+      name: Ignored.
 
     Returns:
-      Eigenvalues, or a pair of them and of eigenvectors in columns.
+      Eigenvalues, or a pair of eigenvalues and eigenvectors (as columns).
 
     Raises:
-      ValueError: for another `select`, or when it needs a range.
+      ValueError: If `select` is another value, or requires a range.
 
     Example:
       >>> import meshflow as tf
@@ -278,7 +274,7 @@ def eigh_tridiagonal(
         values, vectors = values[first : last + 1], vectors[:, first : last + 1]
     elif select == "v":
         low, high = static_value(select_range, "select_range")
-        known = values._concrete("the eigenvalues that select='v' chooses from")
-        chosen = np.flatnonzero((known > low) & (known <= high))
-        values, vectors = array.gather(values, chosen), array.gather(vectors, chosen, axis=1)
+        value_array = values._concrete("the eigenvalues that select='v' chooses from")
+        selected = np.flatnonzero((value_array > low) & (value_array <= high))
+        values, vectors = array.gather(values, selected), array.gather(vectors, selected, axis=1)
     return values if eigvals_only else (values, vectors)

@@ -1,13 +1,15 @@
-"""`tf.linalg`: making, reading and replacing diagonals of matrices.
+"""Ops that create, read and replace diagonals of matrices.
 
-Several diagonals are packed into the rows of a matrix, the highest first. They differ in length;
-`align` says at which end the short ones are filled up.
+Several diagonals are packed into the rows of a matrix, the highest diagonal first. Diagonals differ
+in length; `align` determines
+the end at which short ones are padded.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,21 +19,14 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = [
-    "band_part",
-    "diag",
-    "diag_part",
-    "set_diag",
-    "tensor_diag",
-    "tensor_diag_part",
-]
+__all__ = ["band_part", "diag", "diag_part", "set_diag", "tensor_diag", "tensor_diag_part"]
 
 _ALIGNMENTS = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
 
 
-def _range(k: Any) -> tuple[int, int]:
-    """The lowest and the highest diagonal that `k` means."""
-    low, high = (k, k) if np.ndim(k) == 0 else (k[0], k[-1])
+def _range(k: int | Sequence[int]) -> tuple[int, int]:
+    """Return the lowest and the highest diagonal of the argument `k`."""
+    low, high = (k[0], k[-1]) if isinstance(k, Sequence) else (k, k)
     if low > high:
         raise InvalidValueError(
             f"k must be a number or a rising pair of numbers of diagonals, got {k}."
@@ -47,46 +42,47 @@ def _longest(rows: int, columns: int, low: int, high: int) -> int:
 def _places(
     rows: int, columns: int, low: int, high: int, align: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each place of a matrix its number among the packed diagonals, and whether it is on one."""
+    """Return each matrix element's index in the packed diagonals, and whether it is on one of them."""
     if align not in _ALIGNMENTS:
         raise InvalidValueError(f"align must be one of {_ALIGNMENTS}, got {align!r}.")
     above, below = align.split("_")
-    longest = _longest(rows, columns, low, high)
+    max_length = _longest(rows, columns, low, high)
     i, j = np.arange(rows)[:, None], np.arange(columns)[None]
-    number = j - i
-    length = np.minimum(rows + np.minimum(number, 0), columns - np.maximum(number, 0))
-    left = ((number >= 0) & (above == "LEFT")) | ((number <= 0) & (below == "LEFT"))
-    position = np.minimum(i, j) + np.where(left, 0, longest - length)
-    inside = (low <= number) & (number <= high)
-    return np.where(inside, (high - number) * longest + position, 0), inside
+    diagonal = j - i
+    length = np.minimum(rows + np.minimum(diagonal, 0), columns - np.maximum(diagonal, 0))
+    is_left = ((diagonal >= 0) & (above == "LEFT")) | ((diagonal <= 0) & (below == "LEFT"))
+    position = np.minimum(i, j) + np.where(is_left, 0, max_length - length)
+    is_inside = (low <= diagonal) & (diagonal <= high)
+    return np.where(is_inside, (high - diagonal) * max_length + position, 0), is_inside
 
 
 @op
 def diag(
     diagonal: TensorLike,
     name: str | None = "diag",
-    k: Any = 0,
+    k: int | Sequence[int] = 0,
     num_rows: int = -1,
     num_cols: int = -1,
     padding_value: Any = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
-    """Matrices with the given diagonals.
+    """Create matrices with given diagonals.
 
     Args:
       diagonal: [..., n], or [..., number of diagonals, n] when `k` is a pair.
-      name: ignored.
-      k: number of the diagonal, 0 the main one and 1 the one above it, or a pair (lowest, highest).
-      num_rows: rows of a matrix; default (-1) the fewest that fit, or a square.
-      num_cols: columns of a matrix, likewise.
-      padding_value: value beside the diagonals.
-      align: where short diagonals are packed: for those above and below the main one LEFT or RIGHT.
+      name: Ignored.
+      k: Index of the diagonal, 0 for the main diagonal and 1 for the one above it, or a pair
+        (lowest, highest).
+      num_rows: Number of rows; default (-1) the smallest number that fits, or a square matrix.
+      num_cols: Number of columns, with the same default.
+      padding_value: Value of elements outside the diagonals.
+      align: Alignment of short diagonals above and below the main one, each LEFT or RIGHT.
 
     Returns:
       Tensor of shape [..., num_rows, num_cols].
 
     Raises:
-      InvalidArgumentError: when the diagonals do not fit.
+      InvalidArgumentError: If the diagonals do not fit.
 
     Example:
       >>> import meshflow as tf
@@ -96,41 +92,41 @@ def diag(
              [0., 0., 0.]], dtype=float32)
     """
     low, high = _range(k)
-    longest = diagonal.shape[-1]
-    rows, columns = longest - min(high, 0), longest + max(low, 0)
+    max_length = diagonal.shape[-1]
+    rows, columns = max_length - min(high, 0), max_length + max(low, 0)
     if num_rows == num_cols == -1:
         num_rows = num_cols = max(rows, columns)
     num_rows = rows if num_rows == -1 else num_rows
     num_cols = columns if num_cols == -1 else num_cols
     packed = diagonal if low == high else diagonal.reshape(*diagonal.shape[:-2], -1)
     if (
-        _longest(num_rows, num_cols, low, high) != longest
-        or packed.shape[-1] != (high - low + 1) * longest
+        _longest(num_rows, num_cols, low, high) != max_length
+        or packed.shape[-1] != (high - low + 1) * max_length
     ):
         raise InvalidValueError(
             f"diag: diagonals of shape {list(diagonal.shape)} with k={k} do not fit a matrix of shape "
             f"[{num_rows}, {num_cols}]."
         )
-    which, inside = _places(num_rows, num_cols, low, high, align)
-    return jnp.where(inside, packed[..., which], jnp.asarray(padding_value, diagonal.dtype))
+    indices, is_inside = _places(num_rows, num_cols, low, high, align)
+    return jnp.where(is_inside, packed[..., indices], jnp.asarray(padding_value, diagonal.dtype))
 
 
 @op
 def diag_part(
     input: TensorLike,
     name: str | None = "diag_part",
-    k: Any = 0,
+    k: int | Sequence[int] = 0,
     padding_value: Any = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
-    """Diagonals of matrices.
+    """Extract diagonals of matrices.
 
     Args:
       input: [..., rows, columns].
-      name: ignored.
-      k: number of the diagonal, or a pair (lowest, highest).
-      padding_value: what fills up short diagonals.
-      align: where short diagonals are packed, as in `diag`.
+      name: Ignored.
+      k: Index of the diagonal, or a pair (lowest, highest).
+      padding_value: Value that pads short diagonals.
+      align: Alignment of short diagonals, as in `diag`.
 
     Returns:
       Tensor of shape [..., n], or [..., number of diagonals, n] when `k` is a pair.
@@ -143,15 +139,15 @@ def diag_part(
     """
     low, high = _range(k)
     rows, columns = input.shape[-2:]
-    longest, count = _longest(rows, columns, low, high), high - low + 1
-    if longest < 1:
+    max_length, count = _longest(rows, columns, low, high), high - low + 1
+    if max_length < 1:
         raise InvalidValueError(f"diag_part: a matrix [{rows}, {columns}] has no diagonal k={k}.")
-    which, inside = _places(rows, columns, low, high, align)
-    source = np.full(count * longest, -1)
-    source[which[inside]] = np.flatnonzero(inside)
+    indices, is_inside = _places(rows, columns, low, high, align)
+    source = np.full(count * max_length, -1)
+    source[indices[is_inside]] = np.flatnonzero(is_inside)
     flat = input.reshape(*input.shape[:-2], rows * columns)
-    found = jnp.where(source >= 0, flat[..., source], jnp.asarray(padding_value, input.dtype))
-    return found if low == high else found.reshape(*input.shape[:-2], count, longest)
+    diagonals = jnp.where(source >= 0, flat[..., source], jnp.asarray(padding_value, input.dtype))
+    return diagonals if low == high else diagonals.reshape(*input.shape[:-2], count, max_length)
 
 
 @op
@@ -159,17 +155,17 @@ def set_diag(
     input: TensorLike,
     diagonal: TensorLike,
     name: str | None = "set_diag",
-    k: Any = 0,
+    k: int | Sequence[int] = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
-    """Matrices with other diagonals.
+    """Replace diagonals of matrices.
 
     Args:
       input: [..., rows, columns].
-      diagonal: the new values, packed as `diag_part` gives them.
-      name: ignored.
-      k: number of the diagonal, or a pair (lowest, highest).
-      align: where short diagonals are packed, as in `diag`.
+      diagonal: The new values, packed like the result of `diag_part`.
+      name: Ignored.
+      k: Index of the diagonal, or a pair (lowest, highest).
+      align: Alignment of short diagonals, as in `diag`.
 
     Returns:
       Tensor of the shape of `input`.
@@ -182,26 +178,24 @@ def set_diag(
     """
     low, high = _range(k)
     rows, columns = input.shape[-2:]
-    longest, count = _longest(rows, columns, low, high), high - low + 1
-    expected = [*input.shape[:-2], *([] if low == high else [count]), longest]
+    max_length, count = _longest(rows, columns, low, high), high - low + 1
+    expected = [*input.shape[:-2], *([] if low == high else [count]), max_length]
     if list(diagonal.shape) != expected:
         raise InvalidValueError(
             f"set_diag: diagonal must have shape {expected} for k={k}, got {list(diagonal.shape)}."
         )
-    which, inside = _places(rows, columns, low, high, align)
-    packed = diagonal.reshape(*input.shape[:-2], count * longest)
-    return jnp.where(inside, packed[..., which], input)
+    indices, is_inside = _places(rows, columns, low, high, align)
+    packed = diagonal.reshape(*input.shape[:-2], count * max_length)
+    return jnp.where(is_inside, packed[..., indices], input)
 
 
 @op
 def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank with the elements on its diagonal.
-
-    From a shape s to (*s, *s).
+    """Create a tensor of shape (*s, *s) with a tensor of shape s on its diagonal.
 
     Args:
-      diagonal: a tensor.
-      name: ignored.
+      diagonal: A tensor.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -214,11 +208,11 @@ def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The diagonal of a tensor of even rank.
+    """Extract the diagonal of a tensor of even rank.
 
     Args:
-      input: tensor of shape [*sizes, *sizes].
-      name: ignored.
+      input: Tensor of shape [*sizes, *sizes].
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -232,13 +226,13 @@ def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
-    """Matrices with only a band around the diagonal; -1 keeps a whole side.
+    """Set all elements outside a band around the main diagonal to zero.
 
     Args:
-      input: matrices [..., m, n].
-      num_lower: how many diagonals below the main one stay.
-      num_upper: how many above it.
-      name: ignored.
+      input: Matrices [..., m, n].
+      num_lower: Number of diagonals to keep below the main one; -1 for all.
+      num_upper: Number of diagonals to keep above the main one; -1 for all.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -253,5 +247,5 @@ def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | Non
        [0 0 9]]
     """
     i, j = jnp.arange(input.shape[-2])[:, None], jnp.arange(input.shape[-1])[None]
-    inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
-    return jnp.where(inside, input, jnp.zeros((), input.dtype))
+    is_inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
+    return jnp.where(is_inside, input, jnp.zeros((), input.dtype))

@@ -1,9 +1,10 @@
-"""Factors of matrices: triangular, orthogonal, singular values, eigenvalues."""
+"""Matrix factorizations: Cholesky, QR, singular values, eigenvalues."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
@@ -11,26 +12,17 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.linalg.products import conjugate_transpose
 
-__all__ = [
-    "cholesky",
-    "eig",
-    "eigh",
-    "eigvals",
-    "eigvalsh",
-    "matrix_rank",
-    "qr",
-    "svd",
-]
+__all__ = ["cholesky", "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd"]
 
 
-def _lower(x: Any) -> Any:
-    """The self-adjoint matrix with the lower triangle of `x`: the part that is read, and has a gradient."""
+def _lower(x: jax.Array) -> jax.Array:
+    """Return the self-adjoint matrix with the lower triangle of `x`; only this part has a gradient."""
     return jnp.tril(x) + conjugate_transpose(jnp.tril(x, -1))
 
 
 @op(kinds="fc")
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
-    """Lower triangular factors of positive definite matrices [..., n, n].
+    """Compute the lower triangular factors of positive definite matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -41,14 +33,16 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", name="qr")
-def _qr(input: TensorLike, full_matrices: bool) -> Any:
+def _qr(input: TensorLike, full_matrices: bool) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.qr(input, mode="complete" if full_matrices else "reduced"))
 
 
 def qr(
     input: TensorLike, full_matrices: bool = False, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Orthogonal and upper triangular factors (q, r) of matrices [..., m, n]; `q` is square only when asked for.
+    """Compute orthogonal and upper triangular factors (q, r) of matrices [..., m, n].
+
+    The factor `q` is square only if `full_matrices` is true.
 
     Example:
       >>> import meshflow as tf
@@ -61,7 +55,7 @@ def qr(
 
 
 @op(kinds="fc", name="svd")
-def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
+def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Tensor | tuple[Tensor, ...]:
     if not compute_uv:
         return jnp.linalg.svd(tensor, compute_uv=False)
     u, s, vh = jnp.linalg.svd(tensor, full_matrices=full_matrices)
@@ -95,14 +89,14 @@ def svd(
     full_matrices: bool = False,
     compute_uv: bool = True,
     name: str | None = None,
-) -> Any:
-    """Singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`.
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Compute singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`.
 
     Args:
-      tensor: matrices [..., m, n].
-      full_matrices: whether `u` and `v` are square.
-      compute_uv: whether vectors are wanted; else only `s` is returned.
-      name: ignored.
+      tensor: Matrices [..., m, n].
+      full_matrices: Whether `u` and `v` are square.
+      compute_uv: Whether to compute vectors; otherwise only `s` is returned.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -114,12 +108,15 @@ def svd(
 
 
 @op(kinds="fc", name="eigh")
-def _eigh(tensor: TensorLike) -> Any:
+def _eigh(tensor: TensorLike) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.eigh(_lower(tensor)))
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """Eigenvalues [..., n] (rising) and eigenvectors (columns of [..., n, n]) of self-adjoint matrices.
+    """Compute the eigenvalues and eigenvectors of self-adjoint matrices [..., n, n].
+
+    The eigenvalues, [..., n], are ascending. The eigenvectors are the columns of a tensor [..., n,
+    n].
 
     Example:
       >>> import meshflow as tf
@@ -132,7 +129,9 @@ def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
 
 @op(kinds="fc")
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Eigenvalues [..., n], rising, of self-adjoint matrices [..., n, n]; the lower triangle is read.
+    """Compute the eigenvalues [..., n], ascending, of self-adjoint matrices [..., n, n].
+
+    Only the lower triangle is read.
 
     Example:
       >>> import meshflow as tf
@@ -143,12 +142,14 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", name="eig")
-def _eig(tensor: TensorLike) -> Any:
+def _eig(tensor: TensorLike) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.eig(tensor))
 
 
 def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """Complex eigenvalues [..., n] and eigenvectors (columns of [..., n, n]) of matrices (on CPU).
+    """Compute the complex eigenvalues and eigenvectors of matrices [..., n, n], on CPUs only.
+
+    The eigenvalues have shape [..., n]. The eigenvectors are the columns of a tensor [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -161,7 +162,7 @@ def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
 
 @op(kinds="fc")
 def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Complex eigenvalues [..., n] of matrices [..., n, n] (on CPU).
+    """Compute the complex eigenvalues [..., n] of matrices [..., n, n], on CPUs only.
 
     Example:
       >>> import meshflow as tf
@@ -173,17 +174,17 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", differentiable=False, name="matrix_rank")
-def _matrix_rank(a: TensorLike, tol: Any) -> Tensor:
+def _matrix_rank(a: TensorLike, tol: float | None) -> Tensor:
     return jnp.linalg.matrix_rank(a, tol).astype(jnp.int32)
 
 
-def matrix_rank(a: TensorLike, tol: Any = None, name: str | None = None) -> Tensor:
-    """Numbers of singular values above a tolerance.
+def matrix_rank(a: TensorLike, tol: float | None = None, name: str | None = None) -> Tensor:
+    """Count the singular values above a tolerance.
 
     Args:
-      a: matrices [..., m, n].
-      tol: the tolerance; default from the largest singular value, the dtype and the sizes.
-      name: ignored.
+      a: Matrices [..., m, n].
+      tol: Default from the largest singular value, the dtype and the sizes.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,8 +1,6 @@
-"""Functions of whole matrices: the exponential, the square root."""
+"""Matrix functions: the exponential and the square root."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +8,12 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = [
-    "expm",
-    "sqrtm",
-]
+__all__ = ["expm", "sqrtm"]
 
 
 @op(kinds="fc")
 def expm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix exponentials of square matrices [..., n, n].
+    """Compute the exponentials of square matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -28,22 +23,24 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
     return jax.scipy.linalg.expm(input)
 
 
-def _t(x: Any) -> Any:
+def _t(x: jax.Array) -> jax.Array:
     return jnp.swapaxes(x, -1, -2)
 
 
 @jax.custom_vjp
-def _sylvester(a: Any, b: Any, c: Any) -> Any:
-    """The solution x of `a @ x + x @ b = c`."""
+def _sylvester(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    """Solve `a @ x + x @ b = c`."""
     return jax.scipy.linalg.solve_sylvester(a, b, c).astype(c.dtype)
 
 
-def _sylvester_forward(a: Any, b: Any, c: Any) -> Any:
+def _sylvester_forward(
+    a: jax.Array, b: jax.Array, c: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     x = _sylvester(a, b, c)
     return x, (a, b, x)
 
 
-def _sylvester_backward(residuals: Any, g: Any) -> Any:
+def _sylvester_backward(residuals: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, ...]:
     a, b, x = residuals
     part = _sylvester(_t(a), _t(b), g)
     return -part @ _t(x), -_t(x) @ part, part
@@ -53,18 +50,18 @@ _sylvester.defvjp(_sylvester_forward, _sylvester_backward)
 
 
 @jax.custom_vjp
-def _sqrtm(matrix: Any) -> Any:
+def _sqrtm(matrix: jax.Array) -> jax.Array:
     root = jnp.vectorize(jax.scipy.linalg.sqrtm, signature="(n,n)->(n,n)")(matrix)
     return root if jnp.iscomplexobj(matrix) else jnp.real(root).astype(matrix.dtype)
 
 
-def _sqrtm_forward(matrix: Any) -> Any:
+def _sqrtm_forward(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     root = _sqrtm(matrix)
     return root, root
 
 
-def _sqrtm_backward(root: Any, g: Any) -> Any:
-    # From root @ root = matrix: root @ d(root) + d(root) @ root = d(matrix).
+def _sqrtm_backward(root: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    # The derivative of root @ root = matrix is root @ d(root) + d(root) @ root = d(matrix).
     return (_sylvester(_t(root), _t(root), g),)
 
 
@@ -73,9 +70,9 @@ _sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
 
 @op(kinds="fc")
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix square roots (of positive results, real input gives real output); on CPU.
+    """Compute the square roots of matrices [..., n, n], on CPUs only.
 
-    The result has the shape of the argument.
+    Real matrices have a real result, so their square roots must be real.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""The LU factorization, and what is done with its factors."""
+"""LU factorization, and ops on its factors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import int32
+from meshflow.core.values.dtypes import DTypeLike, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
 
@@ -18,32 +18,33 @@ __all__ = ["lu", "lu_matrix_inverse", "lu_reconstruct", "lu_solve"]
 
 
 class Lu(NamedTuple):
-    """Both factors in one matrix, and the order of rows."""
+    """Result of `tf.linalg.lu`: both factors in one matrix, and the permutation of rows."""
 
     lu: Tensor
     p: Tensor
 
 
 @op(kinds="fc", name="lu")
-def _lu(input: TensorLike) -> Any:
+def _lu(input: TensorLike) -> tuple[Tensor, Tensor]:
     factors, _, order = jax.lax.linalg.lu(input)
     return factors, order
 
 
-def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None) -> Lu:
-    """The LU factorization of square matrices with partial pivoting.
+def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None = None) -> Lu:
+    """Compute the LU factorization of square matrices with partial pivoting.
 
     Args:
       input: [..., n, n].
-      output_idx_type: dtype of the order of rows.
-      name: ignored.
+      output_idx_type: Dtype of the permutation.
+      name: Ignored.
 
     Returns:
-      A named tuple: `lu` [..., n, n] with the lower factor below the diagonal (its own is 1) and the
-      upper one, and `p` [..., n], the rows of `input` in the order of the product of the factors.
+      A named tuple: `lu` [..., n, n] with the lower factor below the diagonal (its diagonal is 1)
+      and the upper factor, and `p` [..., n], the row of `input` for each row of the product of the
+      factors.
 
     Raises:
-      InvalidArgumentError: when the matrices are not square.
+      InvalidArgumentError: If the matrices are not square.
 
     Example:
       >>> import meshflow as tf
@@ -51,25 +52,21 @@ def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None)
       >>> print(factors.numpy().tolist(), order.numpy())
       [[4.0, 4.0], [0.25, 1.0]] [1 0]
     """
-    shape = input.shape if hasattr(input, "shape") else _shape(input)
+    shape = input.shape if hasattr(input, "shape") else convert_to_tensor(input).shape
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise InvalidValueError(f"lu: input must be square matrices, got shape {list(shape)}.")
     factors, order = _lu(input)
     return Lu(factors, cast(order, output_idx_type))
 
 
-def _shape(value: Any) -> Any:
-    return convert_to_tensor(value).shape
-
-
-def _factors(lower_upper: Any) -> tuple[Any, Any]:
+def _factors(lower_upper: jax.Array) -> tuple[Any, Any]:
     return jnp.tril(lower_upper, -1) + jnp.eye(
         lower_upper.shape[-1], dtype=lower_upper.dtype
     ), jnp.triu(lower_upper)
 
 
-def _moved(rows: Any, order: Any) -> Any:
-    """Rows in another order, over batch dimensions."""
+def _moved(rows: jax.Array, order: jax.Array) -> jax.Array:
+    """Reorder the rows of a batch of matrices."""
     return jnp.take_along_axis(rows, order[..., None], axis=-2)
 
 
@@ -77,15 +74,13 @@ def _moved(rows: Any, order: Any) -> Any:
 def lu_reconstruct(
     lower_upper: TensorLike, perm: TensorLike, validate_args: bool = False, name: str | None = None
 ) -> Tensor:
-    """The matrices that `lu` factorized.
-
-    From (..., n, n) and (..., n) to (..., n, n).
+    """Multiply the factors of `lu`: from (..., n, n) and (..., n) to (..., n, n).
 
     Args:
-      lower_upper: `lu` of the result of `tf.linalg.lu`.
-      perm: `p` of it.
-      validate_args: ignored.
-      name: ignored.
+      lower_upper: Result `lu` of `tf.linalg.lu`.
+      perm: Result `p` of `tf.linalg.lu`.
+      validate_args: Ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -97,14 +92,14 @@ def lu_reconstruct(
     return _moved(lower @ upper, jnp.argsort(perm, axis=-1))
 
 
-def _solved(lower_upper: Any, perm: Any, rhs: Any) -> Any:
-    lead = jnp.broadcast_shapes(lower_upper.shape[:-2], rhs.shape[:-2])
-    rhs = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
-    factors = jnp.broadcast_to(lower_upper, (*lead, *lower_upper.shape[-2:]))
-    order = jnp.broadcast_to(perm, (*lead, perm.shape[-1]))
+def _solved(lower_upper: jax.Array, perm: jax.Array, rhs: jax.Array) -> jax.Array:
+    batch_shape = jnp.broadcast_shapes(lower_upper.shape[:-2], rhs.shape[:-2])
+    rhs = jnp.broadcast_to(rhs, (*batch_shape, *rhs.shape[-2:]))
+    factors = jnp.broadcast_to(lower_upper, (*batch_shape, *lower_upper.shape[-2:]))
+    order = jnp.broadcast_to(perm, (*batch_shape, perm.shape[-1]))
     solve = jax.scipy.linalg.solve_triangular
-    inner = solve(factors, _moved(rhs, order), lower=True, unit_diagonal=True)
-    return solve(factors, inner)
+    intermediate = solve(factors, _moved(rhs, order), lower=True, unit_diagonal=True)
+    return solve(factors, intermediate)
 
 
 @op(kinds="fc", same=("lower_upper", "rhs"))
@@ -115,14 +110,14 @@ def lu_solve(
     validate_args: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Solves systems of equations whose matrices `lu` factorized.
+    """Solve linear systems with matrices that `lu` has factorized.
 
     Args:
-      lower_upper: `lu` of the result of `tf.linalg.lu`.
-      perm: `p` of it.
-      rhs: right sides [..., n, k].
-      validate_args: ignored.
-      name: ignored.
+      lower_upper: Result `lu` of `tf.linalg.lu`.
+      perm: Result `p` of `tf.linalg.lu`.
+      rhs: Right-hand sides [..., n, k].
+      validate_args: Ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -137,9 +132,9 @@ def lu_solve(
 def lu_matrix_inverse(
     lower_upper: TensorLike, perm: TensorLike, validate_args: bool = False, name: str | None = None
 ) -> Tensor:
-    """Inverses of the matrices that `lu` factorized; arguments as in `lu_reconstruct`.
+    """Invert matrices that `lu` has factorized; the arguments are those of `lu_reconstruct`.
 
-    From (..., n, n) and (..., n) to (..., n, n).
+    The shapes (..., n, n) and (..., n) result in (..., n, n).
 
     Example:
       >>> import meshflow as tf

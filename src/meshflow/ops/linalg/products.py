@@ -1,10 +1,11 @@
-"""Products of matrices, their norms and transposes."""
+"""Matrix products, norms and transposes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
@@ -12,22 +13,15 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
+from meshflow.ops.array.shaping import Axes
 from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import magnitude
 
-__all__ = [
-    "adjoint",
-    "einsum",
-    "matrix_transpose",
-    "matvec",
-    "norm",
-    "normalize",
-    "trace",
-]
+__all__ = ["adjoint", "einsum", "matrix_transpose", "matvec", "norm", "normalize", "trace"]
 
 
-def conjugate_transpose(x: Any) -> Any:
-    """The last two dimensions of an array swapped, and its numbers conjugated."""
+def conjugate_transpose(x: jax.Array) -> jax.Array:
+    """Swap the last two dimensions of an array and conjugate it."""
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
 
@@ -36,18 +30,13 @@ def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
     return jnp.einsum(equation, *inputs)
 
 
-def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
-    """Products of tensors summed by Einstein's convention.
-
-    The shapes are those that the equation says.
+def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
+    """Compute sums of products over dimensions by Einstein's convention.
 
     Args:
-      equation: such as 'ij,jk->ik'.
-      *inputs: tensors of one dtype.
-      **kwargs: `optimize` and `name` are accepted and ignored.
-
-    Returns:
-      A tensor.
+      equation: Dimensions of the inputs and the result, such as 'ij,jk->ik'.
+      *inputs: Tensors of one dtype.
+      **kwargs: `optimize` and `name`; ignored.
 
     Example:
       >>> import meshflow as tf
@@ -58,16 +47,20 @@ def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
 
 
 def matvec(
-    a: TensorLike, b: TensorLike, transpose_a: bool = False, adjoint_a: bool = False, **kwargs: Any
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    adjoint_a: bool = False,
+    **kwargs: object,
 ) -> Tensor:
-    """Matrix times vector: [..., m, n] with [..., n].
+    """Multiply matrices [..., m, n] by vectors [..., n].
 
     Args:
-      a: matrices [..., m, n].
-      b: vectors [..., n].
-      transpose_a: whether `a` is transposed first.
-      adjoint_a: whether `a` is conjugated and transposed first.
-      **kwargs: what `tf.matmul` takes besides.
+      a: Matrices [..., m, n].
+      b: Vectors [..., n].
+      transpose_a: Whether to transpose `a` first.
+      adjoint_a: Whether to conjugate and transpose `a` first.
+      **kwargs: Further arguments of `tf.matmul`; ignored.
 
     Example:
       >>> import meshflow as tf
@@ -85,8 +78,8 @@ def matvec(
 _MATRIX_NORMS = ("euclidean", "fro", 1, 2, float("inf"))
 
 
-def _check_norm(order: Any, axis: Any) -> None:
-    """Raises TensorFlow's ValueErrors for what is no norm."""
+def _check_norm(order: str | float, axis: Axes) -> None:
+    """Raise TensorFlow's ValueError if the arguments do not define a norm."""
     if isinstance(axis, (list, tuple)):
         if len(axis) != 2 or axis[0] == axis[1]:
             raise InvalidValueError(
@@ -104,28 +97,29 @@ def _check_norm(order: Any, axis: Any) -> None:
 def norm(
     tensor: TensorLike,
     ord: Any = "euclidean",
-    axis: Any = None,
+    axis: Axes = None,
     keepdims: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Norms of vectors or matrices.
+    """Compute norms of vectors or matrices.
 
-    The result has the shape of the argument without the dimensions of `axis`; with `keepdims` these stay with size
-    1.
+    The result has the shape of the argument without the dimensions of `axis`; `keepdims` keeps them
+    with size 1.
 
     Args:
-      tensor: a tensor.
-      ord: 'euclidean', 1, 2, inf, for vectors another positive number, for matrices 'fro'.
-      axis: a dimension (vectors), a pair (matrices), or None for the whole tensor as one vector.
-      keepdims: whether dimensions stay, with size 1.
-      name: ignored.
+      tensor: A tensor.
+      ord: 'euclidean', 1, 2 or inf; for vectors also another positive number, for matrices also
+        'fro'.
+      axis: A dimension (vectors), a pair (matrices), or None for the flattened tensor.
+      keepdims: Whether to keep the reduced dimensions with size 1.
+      name: Ignored.
 
     Returns:
-      Tensor of the same dtype; complex too, with ord 'euclidean', as TensorFlow has it.
+      Tensor of the same dtype; with ord 'euclidean' also if it is complex, as in TensorFlow.
 
     Raises:
-      InvalidArgumentError: for another `ord`, such as 0 or -inf, which are no norms, and for other axes.
-        It is a ValueError, too.
+      InvalidArgumentError: If `ord` does not define a norm, such as 0 or -inf, or the axes are
+        invalid. It is also a ValueError.
 
     Example:
       >>> import meshflow as tf
@@ -134,24 +128,25 @@ def norm(
     """
     _check_norm(ord, axis)
     if ord in ("euclidean", "fro"):
-        found = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
-        return found.astype(tensor.dtype)
+        norms = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
+        return norms.astype(tensor.dtype)
     if isinstance(axis, tuple) and len(axis) > 1:
         return jnp.linalg.norm(tensor, ord, axis, keepdims)
-    sizes = magnitude(tensor)
+    magnitudes = magnitude(tensor)
     if ord == float("inf"):
-        return jnp.max(sizes, axis=axis, keepdims=keepdims)
+        return jnp.max(magnitudes, axis=axis, keepdims=keepdims)
     if ord == 1:
-        return jnp.sum(sizes, axis=axis, keepdims=keepdims)
-    return jnp.sum(sizes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+        return jnp.sum(magnitudes, axis=axis, keepdims=keepdims)
+    return jnp.sum(magnitudes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
 
 
 def normalize(
-    tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+    tensor: TensorLike, ord: str | float = "euclidean", axis: Axes = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Tensors divided by their norms, and the norms; arguments as in `norm`.
+    """Divide tensors by their norms; the arguments are those of `norm`.
 
-    The first result has the shape of the argument; the norms have size 1 along `axis`.
+    Returns:
+      The normalized tensor, and the norms, which have size 1 along `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -166,7 +161,7 @@ def normalize(
 
 @op(kinds="ifc")
 def trace(x: TensorLike, name: str | None = None) -> Tensor:
-    """Sums [...] of the main diagonals of matrices [..., m, n].
+    """Compute the sums [...] of the main diagonals of matrices [..., m, n].
 
     Example:
       >>> import meshflow as tf
@@ -178,9 +173,7 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
-    """The last two dimensions exchanged, and complex numbers conjugated if wanted.
-
-    From (..., m, n) to (..., n, m).
+    """Transpose matrices (..., m, n) to (..., n, m), and conjugate them if `conjugate` is true.
 
     Example:
       >>> import meshflow as tf
@@ -192,7 +185,7 @@ def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = F
 
 @op
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """Conjugate transposes of matrices [..., m, n].
+    """Compute the conjugate transposes of matrices [..., m, n].
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Systems of linear equations: solutions, inverses, determinants."""
+"""Solvers of linear systems, inverses and determinants."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _inv(input: TensorLike, adjoint: bool) -> Tensor:
 
 
 def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """Inverses of matrices.
+    """Invert matrices.
 
     Args:
-      input: square matrices [..., n, n].
-      adjoint: whether those of the adjoint matrices are wanted.
-      name: ignored.
+      input: Square matrices [..., n, n].
+      adjoint: Whether to invert the adjoint matrices.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: eagerly, for a singular matrix.
+      InvalidArgumentError: If a matrix is singular (only eagerly).
 
     Example:
       >>> import meshflow as tf
@@ -50,19 +50,19 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
     return _regular(_inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input)
 
 
-def _regular(result: Any, message: str, *operands: Any) -> Any:
-    """The result, unless finite operands gave numbers that are not: then a matrix was singular."""
+def _regular(result: Tensor, message: str, *operands: Any) -> Tensor:
+    """Raise if the result is not finite although the operands are, and return it otherwise."""
     if isinstance(result, Tensor) and not isinstance(result._value, jax.core.Tracer):
         arrays = [convert_to_tensor(o)._value for o in operands]
-        finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result._value, *arrays)]
-        if not finite[0] and all(finite[1:]):
+        are_finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result._value, *arrays)]
+        if not are_finite[0] and all(are_finite[1:]):
             raise InvalidArgumentError(message)
     return result
 
 
 @op(kinds="fc")
 def det(input: TensorLike, name: str | None = None) -> Tensor:
-    """Determinants [...] of matrices [..., n, n].
+    """Compute the determinants [...] of matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -73,13 +73,13 @@ def det(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc", name="slogdet")
-def _slogdet(input: TensorLike) -> Any:
+def _slogdet(input: TensorLike) -> tuple[Tensor, Tensor]:
     sign, logarithm = jnp.linalg.slogdet(input)
     return sign, logarithm.astype(input.dtype)
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """Signs and logarithms of the absolute determinants of matrices [..., n, n], both [...].
+    """Compute signs and log absolute values, both [...], of determinants of matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -93,7 +93,7 @@ def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]
 
 @op(kinds="fc")
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """Logarithms [...] of determinants of positive definite matrices [..., n, n].
+    """Compute the logarithms [...] of determinants of positive definite matrices [..., n, n].
 
     Example:
       >>> import meshflow as tf
@@ -107,7 +107,7 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc")
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
-    """Solutions of `chol @ chol^H @ x = rhs` for right sides [..., n, k]; `chol` is what `cholesky` gives.
+    """Solve `chol @ chol^H @ x = rhs` with a Cholesky factor, and right-hand sides [..., n, k].
 
     Example:
       >>> import meshflow as tf
@@ -115,9 +115,9 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
       >>> tf.linalg.cholesky_solve(chol, [[8.0], [9.0]]).numpy().round(3).tolist()
       [[2.0], [1.0]]
     """
-    first = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
+    intermediate = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
     return jax.lax.linalg.triangular_solve(
-        chol, first, left_side=True, lower=True, transpose_a=True, conjugate_a=True
+        chol, intermediate, left_side=True, lower=True, transpose_a=True, conjugate_a=True
     )
 
 
@@ -131,24 +131,24 @@ def _solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool) -> Tensor:
 def solve(
     matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
-    """Solutions of `matrix @ x = rhs`.
+    """Solve `matrix @ x = rhs`.
 
     Args:
-      matrix: square matrices [..., n, n].
-      rhs: right sides [..., n, k].
-      adjoint: whether the equations are those of the adjoint matrices.
-      name: ignored.
+      matrix: Square matrices [..., n, n].
+      rhs: Right-hand sides [..., n, k].
+      adjoint: Whether to solve with the adjoint matrices.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: for different ranks; eagerly, for a singular matrix.
+      InvalidArgumentError: If the ranks differ or (only eagerly) a matrix is singular.
 
     Example:
       >>> import meshflow as tf
       >>> tf.linalg.solve([[2.0, 0.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
       [[2.0], [3.0]]
     """
-    found = _solve(matrix, rhs, adjoint)
-    return _regular(found, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs)
+    solution = _solve(matrix, rhs, adjoint)
+    return _regular(solution, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs)
 
 
 @op(kinds="fc")
@@ -159,14 +159,14 @@ def triangular_solve(
     adjoint: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Solutions with triangular matrices.
+    """Solve linear systems with triangular matrices.
 
     Args:
-      matrix: square matrices [..., n, n]; the other triangle is not read.
-      rhs: right sides [..., n, k].
-      lower: whether the lower triangle counts.
-      adjoint: whether the equations are those of the adjoint matrices.
-      name: ignored.
+      matrix: Square matrices [..., n, n]; the other triangle is not read.
+      rhs: Right-hand sides [..., n, k].
+      lower: Whether to read the lower triangle instead of the upper one.
+      adjoint: Whether to solve with the adjoint matrices.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -189,14 +189,14 @@ def lstsq(
     fast: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """Least-squares solutions of `matrix @ x = rhs`.
+    """Compute least-squares solutions of `matrix @ x = rhs`.
 
     Args:
-      matrix: matrices [..., m, n].
-      rhs: right sides [..., m, k].
-      l2_regularizer: weight of the squared norm of the solution.
-      fast: whether the normal equations are solved, which is less exact.
-      name: ignored.
+      matrix: Matrices [..., m, n].
+      rhs: Right-hand sides [..., m, k].
+      l2_regularizer: Weight of the squared norm of the solution.
+      fast: Whether to solve the normal equations, which is less exact.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -213,13 +213,14 @@ def lstsq(
 
 
 @op(kinds="fc")
-def pinv(a: TensorLike, rcond: Any = None, name: str | None = None) -> Tensor:
-    """Moore-Penrose inverses.
+def pinv(a: TensorLike, rcond: float | None = None, name: str | None = None) -> Tensor:
+    """Compute the Moore-Penrose inverses of matrices.
 
     Args:
-      a: matrices [..., m, n].
-      rcond: singular values below it times the largest count as 0; default from the dtype and the sizes.
-      name: ignored.
+      a: Matrices [..., m, n].
+      rcond: Singular values below `rcond` times the largest one count as 0; default from the dtype
+        and the sizes.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

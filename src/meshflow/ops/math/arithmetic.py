@@ -1,4 +1,4 @@
-"""Arithmetic of two operands."""
+"""Arithmetic and special functions of two or more operands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.math.division import is_integer, known_array
+from meshflow.ops.array.inspection import get_static_value
+from meshflow.ops.math.division import is_integer
 
 __all__ = [
     "accumulate_n",
@@ -43,18 +46,15 @@ __all__ = [
 
 @op(strings="joins", kinds="ifcs")
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Adds element by element, with broadcasting.
+    """Add tensors elementwise, with broadcasting.
 
     Args:
-      x: a tensor.
-      y: a tensor of the same dtype.
-      name: ignored.
-
-    Returns:
-      A tensor of the broadcast shape.
+      x: A tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when dtypes differ or shapes do not broadcast.
+      InvalidArgumentError: If the dtypes differ or the shapes cannot be broadcast.
 
     Example:
       >>> import meshflow as tf
@@ -66,9 +66,7 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Subtracts `y` from `x` element by element, with broadcasting.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Subtract `y` from `x` elementwise, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf
@@ -80,9 +78,7 @@ def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="ifc")
 def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Multiplies element by element, with broadcasting.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Multiply tensors elementwise, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf
@@ -94,15 +90,12 @@ def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc")
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x * y`, and 0 where `y` is 0 even if `x` is infinite or NaN.
+    """Compute `x * y`, but 0 where `y` is 0 even if `x` is infinite or NaN.
 
     Args:
-      x: a floating or complex tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A floating or complex tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -115,10 +108,10 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
 
 
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """A scalar times a tensor or `tf.IndexedSlices`.
+    """Multiply a tensor or `tf.IndexedSlices` by a scalar.
 
     Raises:
-      ValueError: when `scalar` has dimensions.
+      ValueError: If `scalar` is not a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -135,17 +128,14 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Te
 
 @op
 def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
-    """Adds all tensors of a list.
+    """Add all tensors of a list.
 
     Args:
-      inputs: tensors of one shape and dtype.
-      name: ignored.
-
-    Returns:
-      Their sum.
+      inputs: Tensors of one shape and dtype.
+      name: Ignored.
 
     Raises:
-      ValueError: for an empty list or different shapes.
+      ValueError: If the list is empty or the shapes differ.
 
     Example:
       >>> import meshflow as tf
@@ -166,11 +156,12 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
 
 
 def accumulate_n(
-    inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+    inputs: Sequence[Any],
+    shape: ShapeLike = None,
+    tensor_dtype: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
-    """Adds all tensors of a list; the old name of `add_n`.
-
-    All tensors have one shape, and so has the result.
+    """Add all tensors of a list, which have the same shape; an older name of `add_n`.
 
     Example:
       >>> import meshflow as tf
@@ -181,21 +172,23 @@ def accumulate_n(
 
 
 @jax.custom_jvp
-def _power(x: Any, y: Any) -> Any:
-    """x^y; as in TensorFlow, y has no gradient where x has no real logarithm, instead of NaN."""
+def _power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Compute x^y; as in TensorFlow, y has no gradient (instead of NaN) if x has no real logarithm."""
     return jnp.power(x, y)
 
 
-def _power_slope(primals: Any, tangents: Any) -> Any:
+def _power_slope(
+    primals: tuple[jax.Array, jax.Array], tangents: Any
+) -> tuple[jax.Array, jax.Array]:
     x, y = primals
     result, zero = _power(x, y), jnp.zeros((), x.dtype)
     total = jnp.zeros_like(result)
     if not isinstance(tangents[0], SymbolicZero):
-        less = jnp.where(y == 0, jnp.ones((), y.dtype), y - 1)
-        total = total + tangents[0] * y * _power(x, less)
+        exponent = jnp.where(y == 0, jnp.ones((), y.dtype), y - 1)
+        total = total + tangents[0] * y * _power(x, exponent)
     if not isinstance(tangents[1], SymbolicZero):
-        real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
-        valid = x > 0 if real else x != 0
+        is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
+        valid = x > 0 if is_real else x != 0
         logarithm = jnp.log(jnp.where(valid, x, jnp.ones((), x.dtype)))
         total = total + tangents[1] * result * jnp.where(valid, logarithm, zero)
     return result, total
@@ -212,18 +205,15 @@ def _pow(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x` to the power of `y`, element by element.
+    """Raise `x` to the power of `y` elementwise.
 
     Args:
-      x: a numeric tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A numeric tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: for integers with a negative power, when it is known.
+      InvalidArgumentError: If integers have a negative exponent with a known value.
 
     Example:
       >>> import meshflow as tf
@@ -232,7 +222,7 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """
     result = _pow(x, y)
     if isinstance(result, Tensor) and result.dtype.is_integer:
-        power = known_array(y)
+        power = get_static_value(y)
         if power is not None and (power < 0).any():
             raise InvalidArgumentError(
                 "Integers to negative integer powers are not allowed [Op:Pow]"
@@ -242,15 +232,12 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f", same=("x", "y"))
 def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Angle of the point (x, y), in radians.
+    """Compute the angle of the point (x, y) in radians.
 
     Args:
-      y: a floating tensor.
-      x: a tensor of the same dtype, broadcasting with `y`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      y: A floating tensor.
+      x: A tensor of the same dtype, broadcast with `y` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -260,29 +247,27 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     return jnp.arctan2(y, x)
 
 
-def _chosen(x: Any, y: Any, first: Any) -> Any:
-    """`x` where `first` or where `x` is NaN, else `y`; JAX's own extremes halve the gradient of ties.
+def _chosen(x: jax.Array, y: jax.Array, selects_x: jax.Array) -> jax.Array:
+    """Select `x` where `selects_x` is true or `x` is NaN, else `y`.
 
-    `first` alone says which one has the gradient, as in TensorFlow: beside a NaN that is `y`.
+    Unlike in JAX, ties do not halve the gradient. As in TensorFlow, only `selects_x` decides which
+    operand has the gradient: next to a NaN this is `y`.
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        return jnp.where(first, x, y)
-    # Adding -0 changes no number.
+        return jnp.where(selects_x, x, y)
+    # Adding -0 does not change any value.
     unset = jnp.where(x != x, x, jnp.asarray(-0.0, x.dtype))
-    return jnp.where(first, x, y + jax.lax.stop_gradient(unset))
+    return jnp.where(selects_x, x, y + jax.lax.stop_gradient(unset))
 
 
 @op(kinds="if")
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of two elements; of equal ones `x` has the gradient.
+    """Compute the larger of two elements; if they are equal, `x` has the gradient.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -294,15 +279,12 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of two elements; of equal ones `x` has the gradient.
+    """Compute the smaller of two elements; if they are equal, `x` has the gradient.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -314,15 +296,12 @@ def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`(x - y)^2`.
+    """Compute `(x - y)^2`.
 
     Args:
-      x: a numeric tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A numeric tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -334,36 +313,30 @@ def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) ->
 
 @op(kinds="f")
 def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor:
-    """The next representable number after `x1` towards `x2`.
+    """Compute the next representable number after `x1` in the direction of `x2`.
 
     Args:
-      x1: float32 or float64.
-      x2: a tensor of the same dtype, broadcasting with `x1`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x1: Tensor of float32 or float64.
+      x2: A tensor of the same dtype, broadcast with `x1` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> tf.math.nextafter(tf.constant(1.0, tf.float64), 2.0).numpy().item()
       1.0000000000000002
     """
-    fixed = jax.lax.stop_gradient(x1)
-    return jnp.nextafter(fixed, jax.lax.stop_gradient(x2)) + (x1 - fixed)
+    constant = jax.lax.stop_gradient(x1)
+    return jnp.nextafter(constant, jax.lax.stop_gradient(x2)) + (x1 - constant)
 
 
 @op(kinds="fc")
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x * log(y)`, and 0 where `x` is 0.
+    """Compute `x * log(y)`, but 0 where `x` is 0.
 
     Args:
-      x: a floating or complex tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A floating or complex tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -376,15 +349,12 @@ def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc")
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x * log(1 + y)`, and 0 where `x` is 0.
+    """Compute `x * log(1 + y)`, but 0 where `x` is 0.
 
     Args:
-      x: a floating or complex tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A floating or complex tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -397,15 +367,12 @@ def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc")
 def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y`, and 0 where `x` is 0.
+    """Compute `x / y`, but 0 where `x` is 0.
 
     Args:
-      x: a floating or complex tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A floating or complex tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -418,15 +385,12 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Lower regularized incomplete Gamma function.
+    """Compute the lower regularized incomplete gamma function.
 
     Args:
-      a: a floating tensor, positive.
-      x: a tensor of the same dtype, broadcasting with `a`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      a: A floating tensor, positive.
+      x: A tensor of the same dtype, broadcast with `a` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -438,15 +402,12 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Upper regularized incomplete Gamma function.
+    """Compute the upper regularized incomplete gamma function.
 
     Args:
-      a: a floating tensor, positive.
-      x: a tensor of the same dtype, broadcasting with `a`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      a: A floating tensor, positive.
+      x: A tensor of the same dtype, broadcast with `a` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -458,15 +419,12 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
-    """Hurwitz zeta function.
+    """Compute the Hurwitz zeta function.
 
     Args:
-      x: a floating tensor.
-      q: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A floating tensor.
+      q: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -479,15 +437,12 @@ def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Polygamma function of order `a`.
+    """Compute the polygamma function of order `a`.
 
     Args:
-      a: a floating tensor of whole numbers from 0.
-      x: a tensor of the same dtype, broadcasting with `a`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      a: A floating tensor of nonnegative integers.
+      x: A tensor of the same dtype, broadcast with `a` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -499,9 +454,7 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Regularized incomplete beta function.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Compute the regularized incomplete beta function, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Limiting values and norms."""
+"""Ops that limit values and norms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.composite import IndexedSlices, on_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import Axes
 from meshflow.ops.casting import cast
 from meshflow.ops.math.arithmetic import multiply
 
@@ -22,13 +23,13 @@ __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Moves elements into an interval.
+    """Clip elements to an interval.
 
     Args:
-      t: a tensor.
-      clip_value_min: lower end.
-      clip_value_max: upper end.
-      name: ignored.
+      t: A tensor.
+      clip_value_min: Lower end of the interval.
+      clip_value_max: Upper end of the interval.
+      name: Ignored.
 
     Returns:
       A tensor of the shape of `t`.
@@ -38,30 +39,28 @@ def clip_by_value(
       >>> tf.clip_by_value([-5.0, 0.5, 5.0], 0.0, 1.0).numpy()
       array([0. , 0.5, 1. ], dtype=float32)
     """
-    # At the ends of the interval the whole gradient goes to the tensor, as in TensorFlow.
-    # NaN stays, whether the tensor has it or a limit, and passes no gradient to the tensor.
+    # As in TensorFlow, the tensor has the full gradient at the ends of the interval. A NaN of the
+    # tensor or of a limit results in NaN and has no gradient to the tensor.
     below = jnp.where(t <= clip_value_max, t, _or_nan(t, clip_value_max))
     return jnp.where(below >= clip_value_min, below, _or_nan(below, clip_value_min))
 
 
-def _or_nan(x: Any, limit: Any) -> Any:
+def _or_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
 @on_rows
 @op(same=("t", "clip_norm"), kinds="fc")
 def clip_by_norm(
-    t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None
+    t: TensorLike, clip_norm: TensorLike, axes: Axes = None, name: str | None = None
 ) -> Tensor:
-    """Scales a tensor down so that its L2 norm is at most `clip_norm`.
-
-    The result has the shape of the argument.
+    """Scale a tensor down so that its L2 norm is at most `clip_norm`, a scalar.
 
     Args:
-      t: a tensor.
-      clip_norm: the largest norm, a positive number.
-      axes: dimensions to compute the norm over; default all.
-      name: ignored.
+      t: A tensor.
+      clip_norm: The maximum norm, a positive number.
+      axes: Dimensions to compute the norm over; default all.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -70,8 +69,8 @@ def clip_by_norm(
        [0.3 0.4]]
     """
     squares = jnp.sum(t * t, axis=axes, keepdims=True)
-    positive = squares > 0
-    norm = jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), squares)
+    is_positive = squares > 0
+    norm = jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squares, 1)), squares)
     return t * clip_norm / jnp.maximum(norm, clip_norm)
 
 
@@ -81,10 +80,8 @@ def _global_norm(t_list: Sequence[TensorLike]) -> Tensor:
     return jnp.sqrt(jnp.asarray(total))
 
 
-def global_norm(t_list: Any, name: str | None = None) -> Tensor:
-    """`sqrt(sum of squares)` over all tensors of a list; None entries count as absent.
-
-    The result is a scalar.
+def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
+    """Compute the scalar `sqrt(sum of squares)` of all tensors of a list; None entries are skipped.
 
     Example:
       >>> import meshflow as tf
@@ -97,20 +94,23 @@ def global_norm(t_list: Any, name: str | None = None) -> Tensor:
 
 
 def clip_by_global_norm(
-    t_list: Any, clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
+    t_list: Sequence[Any],
+    clip_norm: TensorLike,
+    use_norm: Tensor | None = None,
+    name: str | None = None,
 ) -> tuple[list[Any], Tensor]:
-    """Scales tensors down so that their common norm is at most `clip_norm`.
-
-    All tensors keep their shapes; the norm is a scalar.
+    """Scale tensors down so that their common norm is at most `clip_norm`.
 
     Args:
-      t_list: tensors and `tf.IndexedSlices`, of which the rows count as given; None entries stay None.
-      clip_norm: the largest norm.
-      use_norm: the norm, when known already.
-      name: ignored.
+      t_list: Tensors, `tf.IndexedSlices` (the norm is that of their rows), and None entries, which
+        are kept.
+      clip_norm: The maximum norm.
+      use_norm: The common norm, if it is known already.
+      name: Ignored.
 
     Returns:
-      The scaled tensors and the norm before. NaN everywhere when the norm is not finite.
+      The scaled tensors with unchanged shapes, and the previous norm, a scalar. If the norm is not
+      finite, all elements are NaN.
 
     Example:
       >>> import meshflow as tf
@@ -121,12 +121,12 @@ def clip_by_global_norm(
     norm = global_norm(t_list) if use_norm is None else use_norm
     scale = _global_scale(norm, clip_norm)
 
-    def scaled(t: Any) -> Any:
+    def scale_tensor(t: Any) -> Any:
         if isinstance(t, IndexedSlices):
-            return t.with_values(scaled(t.values))
+            return t.with_values(scale_tensor(t.values))
         return None if t is None else multiply(t, cast(scale, t.dtype))
 
-    return [scaled(t) for t in t_list], norm
+    return [scale_tensor(t) for t in t_list], norm
 
 
 @op(kinds="f")
@@ -138,21 +138,19 @@ def _global_scale(norm: TensorLike, clip_norm: TensorLike) -> Tensor:
 @op(kinds="fc")
 def l2_normalize(
     x: TensorLike,
-    axis: Any = None,
+    axis: Axes = None,
     epsilon: float = 1e-12,
     name: str | None = None,
-    dim: Any = None,
+    dim: Axes = None,
 ) -> Tensor:
-    """Scales to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`.
-
-    The result has the shape of the argument.
+    """Scale a tensor to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`.
 
     Args:
-      x: a floating tensor.
-      axis: the dimension or dimensions; default all.
-      epsilon: the least divisor, squared.
-      name: ignored.
-      dim: an older name of `axis`.
+      x: A floating tensor.
+      axis: The dimension or dimensions; default all.
+      epsilon: The minimum square of the divisor.
+      name: Ignored.
+      dim: An older name of `axis`.
 
     Example:
       >>> import meshflow as tf

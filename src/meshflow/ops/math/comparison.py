@@ -1,4 +1,4 @@
-"""Comparison and logic of two operands."""
+"""Comparisons and logical ops."""
 
 from __future__ import annotations
 
@@ -28,15 +28,12 @@ __all__ = [
 
 @op(differentiable=False, strings="compares")
 def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether elements are equal.
+    """Check elementwise whether `x == y`.
 
     Args:
-      x: a tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: A tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -48,15 +45,12 @@ def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(differentiable=False, strings="compares")
 def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether elements differ.
+    """Check elementwise whether `x != y`.
 
     Args:
-      x: a tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: A tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -68,15 +62,12 @@ def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if", differentiable=False)
 def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x < y`.
+    """Check elementwise whether `x < y`.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -88,15 +79,12 @@ def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if", differentiable=False)
 def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x <= y`.
+    """Check elementwise whether `x <= y`.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -108,15 +96,12 @@ def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if", differentiable=False)
 def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x > y`.
+    """Check elementwise whether `x > y`.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -128,15 +113,12 @@ def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if", differentiable=False)
 def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x >= y`.
+    """Check elementwise whether `x >= y`.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -150,9 +132,7 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 def approximate_equal(
     x: TensorLike, y: TensorLike, tolerance: float = 1e-05, name: str | None = None
 ) -> Tensor:
-    """Whether elements differ by less than `tolerance`.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Check whether elements differ by less than `tolerance`, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf
@@ -164,15 +144,12 @@ def approximate_equal(
 
 @op(kinds="b", differentiable=False)
 def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether both elements are true.
+    """Check whether both elements are true.
 
     Args:
-      x: booleans.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: Booleans.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -184,15 +161,12 @@ def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 @op(kinds="b", differentiable=False)
 def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether either element is true.
+    """Check whether at least one element is true.
 
     Args:
-      x: booleans.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: Booleans.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -204,15 +178,12 @@ def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="b", differentiable=False)
 def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether exactly one element is true.
+    """Check whether exactly one element is true.
 
     Args:
-      x: booleans.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Booleans of the shape that both broadcast to.
+      x: Booleans.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -224,9 +195,7 @@ def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 @op(kinds="b", differentiable=False)
 def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the element is false.
-
-    The result has the shape of the argument.
+    """Negate booleans; the result has the shape of the argument.
 
     Example:
       >>> import meshflow as tf
@@ -238,23 +207,23 @@ def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="bi", differentiable=False)
 def logical_or_bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x & y`: logical for booleans, bit by bit for integers."""
+    """Compute `x & y`: logical for booleans, bitwise for integers."""
     return jnp.bitwise_and(x, y)
 
 
 @op(kinds="bi", differentiable=False)
 def logical_or_bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x | y`: logical for booleans, bit by bit for integers."""
+    """Compute `x | y`: logical for booleans, bitwise for integers."""
     return jnp.bitwise_or(x, y)
 
 
 @op(kinds="bi", differentiable=False)
 def logical_or_bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x ^ y`: logical for booleans, bit by bit for integers."""
+    """Compute `x ^ y`: logical for booleans, bitwise for integers."""
     return jnp.bitwise_xor(x, y)
 
 
 @op(kinds="bi", differentiable=False)
 def logical_or_bitwise_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """`~x`: logical for booleans, bit by bit for integers."""
+    """Compute `~x`: logical for booleans, bitwise for integers."""
     return jnp.invert(x)

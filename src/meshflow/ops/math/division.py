@@ -1,4 +1,4 @@
-"""Quotients and remainders, with TensorFlow's rounding."""
+"""Quotients and remainders with TensorFlow's rounding."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
+from meshflow.ops.array.inspection import get_static_value
 
 __all__ = [
     "divide",
@@ -28,9 +28,9 @@ __all__ = [
 
 @op(kinds="ifc")
 def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Divides as Python 3 does: integers give floats (float64 from 32 bits on).
+    """Divide elementwise, with broadcasting to a common shape.
 
-    Arguments are broadcast; the result has the broadcast shape.
+    Integers result in floats: float32 for at most 16 bits, else float64.
 
     Example:
       >>> import meshflow as tf
@@ -40,18 +40,16 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return jnp.divide(*_divisible(x, y))
 
 
-def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
-    """Integers as floats, others as they are."""
+def _divisible(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+    """Convert integers to floats; other dtypes are not changed."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x, y
-    kind = jnp.float32 if x.dtype.itemsize <= 2 else jnp.float64
-    return x.astype(kind), y.astype(kind)
+    dtype = jnp.float32 if x.dtype.itemsize <= 2 else jnp.float64
+    return x.astype(dtype), y.astype(dtype)
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Divides as Python 3 does, see `truediv`.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Divide elementwise as `truediv` does, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf
@@ -61,18 +59,12 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return truediv(x, y)
 
 
-def known_array(value: Any) -> np.ndarray | None:
-    """The numbers of an operand, None while they are only known at run time."""
-    array = convert_to_tensor(value)._value
-    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
-
-
-def _divided(result: Any, y: Any, what: str) -> Any:
-    """The result, unless it comes from a division of integers by zero."""
+def _divided(result: Tensor, y: Any, op_name: str) -> Tensor:
+    """Return the result, or raise if it is an integer division by a known zero."""
     if isinstance(result, Tensor) and result.dtype.is_integer:
-        divisor = known_array(y)
+        divisor = get_static_value(y)
         if divisor is not None and (divisor == 0).any():
-            raise InvalidArgumentError(f"Integer division by zero [Op:{what}]")
+            raise InvalidArgumentError(f"Integer division by zero [Op:{op_name}]")
     return result
 
 
@@ -82,9 +74,7 @@ def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Divides and rounds towards minus infinity.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Divide and round down elementwise, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf
@@ -100,15 +90,12 @@ def _floormod(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Remainder with the sign of the divisor, as in Python.
+    """Compute the remainder with the sign of the divisor, as in Python.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -127,9 +114,7 @@ def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y` rounded towards zero.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Divide and round towards zero elementwise, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf
@@ -145,15 +130,12 @@ def _truncatemod(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`, which has the sign of x.
+    """Compute the remainder of `truncatediv`, which has the sign of `x`.
 
     Args:
-      x: a tensor of real numbers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A tensor of real numbers.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -165,15 +147,12 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 @op(kinds="fc")
 def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y` of floats.
+    """Divide floating or complex tensors elementwise.
 
     Args:
-      x: a floating or complex tensor.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Tensor of the shape that both broadcast to.
+      x: A floating or complex tensor.
+      y: A tensor of the same dtype, broadcast with `x` to a common shape.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -183,16 +162,14 @@ def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return x / y
 
 
-def is_integer(x: Any) -> bool:
-    """Whether an array's dtype is an integer one."""
+def is_integer(x: Array | Tensor) -> bool:
+    """Check whether an array has an integer dtype."""
     return bool(jnp.issubdtype(x.dtype, jnp.integer))
 
 
 @op(kinds="ifc")
 def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y`, and 0 where `y` is 0.
-
-    Arguments are broadcast; the result has the broadcast shape.
+    """Compute `x / y`, but 0 where `y` is 0, with broadcasting to a common shape.
 
     Example:
       >>> import meshflow as tf

@@ -1,14 +1,13 @@
-"""The largest elements, exactly and approximately, and whether one is among them."""
+"""Ops that find the k largest elements, exactly or approximately, or test for membership in them."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.casting import cast
 
@@ -16,14 +15,14 @@ __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 
 
 @op(kinds="if", name="top_k")
-def _top_k(input: TensorLike, k: int) -> Any:
+def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
     if k > input.shape[-1]:
         raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
     if not jnp.issubdtype(input.dtype, jnp.floating):
         return tuple(jax.lax.top_k(input, k))
-    # XLA puts -0 behind 0; of equal numbers TensorFlow has the first one first.
-    plain = jax.lax.stop_gradient(jnp.where(input == 0, jnp.zeros((), input.dtype), input))
-    indices = jax.lax.top_k(plain, k)[1]
+    # XLA orders -0 after 0, but TensorFlow orders equal values by their indices.
+    ranked = jax.lax.stop_gradient(jnp.where(input == 0, jnp.zeros((), input.dtype), input))
+    indices = jax.lax.top_k(ranked, k)[1]
     return jnp.take_along_axis(input, indices, axis=-1), indices
 
 
@@ -31,17 +30,17 @@ def top_k(
     input: TensorLike,
     k: int = 1,
     sorted: bool = True,
-    index_type: Any = None,
+    index_type: DTypeLike | None = None,
     name: str | None = None,
 ) -> TopKV2:
-    """The k largest elements of the last dimension and their positions.
+    """Find the k largest elements of the last dimension and their indices.
 
     Args:
-      input: tensor of shape [..., n], n at least k.
-      k: how many.
-      sorted: accepted; the result is always in falling order.
-      index_type: dtype of the positions; default int32.
-      name: ignored.
+      input: Tensor of shape [..., n], n at least k.
+      k: Number of elements.
+      sorted: Ignored; the result is always in descending order.
+      index_type: Dtype of the indices; default int32.
+      name: Ignored.
 
     Returns:
       A named tuple (values, indices), each of shape [..., k].
@@ -56,22 +55,22 @@ def top_k(
 
 
 class TopKV2(tuple):
-    """The result of `top_k`: `values` and `indices`."""
+    """Result of `top_k`: `values` and `indices`."""
 
     __slots__ = ()
     _fields = ("values", "indices")
 
-    def __new__(cls, values: Any, indices: Any) -> TopKV2:
+    def __new__(cls, values: Tensor, indices: Tensor) -> TopKV2:
         return super().__new__(cls, (values, indices))
 
     @property
-    def values(self) -> Any:
-        """The elements."""
+    def values(self) -> Tensor:
+        """Return the elements."""
         return self[0]
 
     @property
-    def indices(self) -> Any:
-        """Their positions."""
+    def indices(self) -> Tensor:
+        """Return the indices of the elements."""
         return self[1]
 
 
@@ -79,25 +78,27 @@ class TopKV2(tuple):
 def in_top_k(
     targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None
 ) -> Tensor:
-    """Whether the prediction for the target class is among the k largest.
+    """Check whether the prediction for the target class is one of the k largest.
 
     Args:
-      targets: class numbers, shape [batch].
-      predictions: shape [batch, classes].
-      k: how many.
-      name: ignored.
+      targets: Class indices, shape [batch].
+      predictions: Scores, shape [batch, classes].
+      k: Number of largest predictions.
+      name: Ignored.
 
     Returns:
-      Booleans of shape [batch]; False for a target out of range or where a prediction is not finite.
+      Booleans of shape [batch]; False if a target is out of range or a prediction is not finite.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.math.in_top_k([0, 0], [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]], k=2).numpy())
       [ True False]
     """
-    for which, x, rank in (("predictions", predictions, 2), ("targets", targets, 1)):
+    for argument, x, rank in (("predictions", predictions, 2), ("targets", targets, 1)):
         if x.ndim != rank:
-            raise InvalidArgumentError(f"{which} must be {rank}-dimensional, got shape {x.shape}")
+            raise InvalidArgumentError(
+                f"{argument} must be {rank}-dimensional, got shape {x.shape}"
+            )
     if targets.shape[0] != predictions.shape[0]:
         raise InvalidValueError(
             f"First dimension of predictions {predictions.shape[0]} must match length of targets "
@@ -106,9 +107,9 @@ def in_top_k(
     classes = predictions.shape[-1]
     valid = (targets >= 0) & (targets < classes)
     index = jnp.clip(targets, 0, classes - 1).astype(jnp.int32)
-    own = jnp.take_along_axis(predictions, index[:, None], axis=-1)
-    above = jnp.sum(predictions > own, axis=-1)
-    return valid & jnp.all(jnp.isfinite(predictions), axis=-1) & (above < k)
+    target_scores = jnp.take_along_axis(predictions, index[:, None], axis=-1)
+    num_larger = jnp.sum(predictions > target_scores, axis=-1)
+    return valid & jnp.all(jnp.isfinite(predictions), axis=-1) & (num_larger < k)
 
 
 @op(kinds="f", name="approx_top_k")
@@ -120,7 +121,7 @@ def _approximately(
     size: int,
     whole: bool,
     largest: bool,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     function = jax.lax.approx_max_k if largest else jax.lax.approx_min_k
     values, indices = function(
         operand,
@@ -142,21 +143,22 @@ def approx_max_k(
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """About the k largest elements of a dimension, found faster on TPUs and exactly elsewhere.
+    """Find approximately the k largest elements of a dimension, faster than `top_k` on TPUs.
 
-    Both results have the shape of the operand with k at `reduction_dimension`.
+    Other devices find them exactly.
 
     Args:
-      operand: a floating tensor.
-      k: how many.
-      reduction_dimension: the dimension.
-      recall_target: the share of the true ones to be found.
-      reduction_input_size_override: size that decides the accuracy, -1 for that of the dimension.
-      aggregate_to_topk: whether exactly k are returned, sorted.
-      name: ignored.
+      operand: A floating tensor.
+      k: Number of elements.
+      reduction_dimension: The dimension to search.
+      recall_target: Expected fraction of the true elements in the result.
+      reduction_input_size_override: Size that determines the accuracy; -1 for that of the
+        dimension.
+      aggregate_to_topk: Whether to return exactly k elements, sorted.
+      name: Ignored.
 
     Returns:
-      A pair (values, indices).
+      A pair (values, indices), with size k in `reduction_dimension`.
 
     Example:
       >>> import meshflow as tf
@@ -184,9 +186,7 @@ def approx_min_k(
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """About the k smallest elements of a dimension; arguments as in `approx_max_k`.
-
-    Both results have the shape of the operand with k at `reduction_dimension`.
+    """Find about the k smallest elements of a dimension; the arguments are those of `approx_max_k`.
 
     Example:
       >>> import meshflow as tf

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["cross", "matmul", "tensordot"]
@@ -16,9 +18,7 @@ __all__ = ["cross", "matmul", "tensordot"]
 
 @op
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """Cross product along the last dimension, of size 3.
-
-    Vectors (..., 3); the result has their shape.
+    """Compute the cross product of vectors of shape (..., 3).
 
     Example:
       >>> import meshflow as tf
@@ -34,27 +34,34 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
 
 
 def cross_arrays(
-    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
-) -> Any:
-    """Return the cross products of vectors of two or three elements.
+    a: jax.Array,
+    b: jax.Array,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
+) -> jax.Array:
+    """Return the cross products of vectors with two or three elements.
 
-    JAX 0.12 and NumPy 2.5 refuse vectors of two elements; here their third element is zero.
+    JAX 0.12 and NumPy 2.5 reject vectors of two elements; here their third element is zero.
 
     Args:
-      a, b: arrays of vectors.
-      axisa, axisb: the dimensions with the elements of the vectors.
-      axisc: that of the results, which do not have it where all vectors have two elements.
-      axis: a dimension that replaces these three.
+      a: Array of vectors.
+      b: Array of vectors.
+      axisa: Dimension of `a` with the elements of the vectors.
+      axisb: Dimension of `b` with the elements of the vectors.
+      axisc: Dimension of the result with the elements, unless all vectors have two elements.
+      axis: A dimension that replaces these three.
     """
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     a, b = jnp.moveaxis(a, axisa, -1), jnp.moveaxis(b, axisb, -1)
     if a.shape[-1] == b.shape[-1] == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    padded = [_append_zero(v) if v.shape[-1] == 2 else v for v in (a, b)]
-    return jnp.moveaxis(jnp.cross(*padded), -1, axisc)
+    a, b = [_append_zero(v) if v.shape[-1] == 2 else v for v in (a, b)]
+    return jnp.moveaxis(jnp.cross(a, b), -1, axisc)
 
 
-def _append_zero(vectors: Any) -> Any:
+def _append_zero(vectors: jax.Array) -> jax.Array:
     return jnp.pad(vectors, [(0, 0)] * (vectors.ndim - 1) + [(0, 1)])
 
 
@@ -68,29 +75,29 @@ def matmul(
     adjoint_b: bool = False,
     a_is_sparse: bool = False,
     b_is_sparse: bool = False,
-    output_type: Any = None,
+    output_type: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Matrix product, over any batch dimensions.
+    """Multiply matrices, with broadcasting of the batch dimensions.
 
     Args:
-      a: tensor of shape [..., m, k].
-      b: tensor of shape [..., k, n], of the same dtype.
-      transpose_a: whether `a` is transposed first.
-      transpose_b: whether `b` is transposed first.
-      adjoint_a: whether `a` is conjugated and transposed first.
-      adjoint_b: whether `b` is conjugated and transposed first.
-      a_is_sparse: ignored.
-      b_is_sparse: ignored.
-      output_type: dtype of the result; default that of the operands.
-      name: ignored.
+      a: Tensor of shape [..., m, k].
+      b: Tensor of shape [..., k, n], of the same dtype.
+      transpose_a: Whether to transpose `a` first.
+      transpose_b: Whether to transpose `b` first.
+      adjoint_a: Whether to conjugate and transpose `a` first.
+      adjoint_b: Whether to conjugate and transpose `b` first.
+      a_is_sparse: Ignored.
+      b_is_sparse: Ignored.
+      output_type: Dtype of the result; default that of the operands.
+      name: Ignored.
 
     Returns:
       Tensor of shape [..., m, n].
 
     Raises:
-      InvalidArgumentError: when ranks are below 2 or inner sizes differ.
-      ValueError: when both transpose and adjoint are asked for.
+      InvalidArgumentError: If a rank is below 2 or the inner sizes differ.
+      ValueError: If transpose and adjoint are both true for an operand.
 
     Example:
       >>> import meshflow as tf
@@ -129,17 +136,19 @@ def matmul(
 
 
 @op
-def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
-    """Sums products over the given dimensions of `a` and `b`.
+def tensordot(
+    a: TensorLike, b: TensorLike, axes: int | Sequence[Any], name: str | None = None
+) -> Tensor:
+    """Sum products over given dimensions of `a` and `b`.
 
     Args:
-      a: a tensor.
-      b: a tensor of the same dtype.
-      axes: a number n (last n of `a` with first n of `b`) or a pair of dimension lists.
-      name: ignored.
+      a: A tensor.
+      b: A tensor of the same dtype.
+      axes: A number n (last n of `a` with first n of `b`) or a pair of dimension lists.
+      name: Ignored.
 
     Returns:
-      Tensor with the dimensions left of `a`, then those of `b`.
+      Tensor with the remaining dimensions of `a`, then those of `b`.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Reductions over dimensions, cumulative sums, positions of extremes."""
+"""Reductions over dimensions, cumulative reductions, argmax, histograms of integers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, int64
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import reshape, where
+from meshflow.ops.array.shaping import Axes, axis_within
 from meshflow.ops.casting import cast
 from meshflow.ops.math.comparison import not_equal
 from meshflow.ops.signatures import Reduction
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 
-def _check_axis(axis: Any, rank: int) -> Any:
+def _check_axis(axis: Axes, rank: int) -> Axes:
     for a in (axis,) if isinstance(axis, int) else axis or ():
         if not -rank <= a < rank:
             raise InvalidValueError(
@@ -62,133 +63,140 @@ def _check_axis(axis: Any, rank: int) -> Any:
 def _define(
     name: str,
     function: Callable[..., Any],
-    doc: str,
-    gives: str,
+    summary: str,
+    example_output: str,
     kinds: str,
     differentiable: bool = True,
 ) -> Reduction:
-    """A public reduction; all of them are one line of a table.
+    """Define a reduction; its docstring has an example with the given output."""
+    example_input = "[[True, False], [True, True]]" if kinds == "b" else "[[1.0, 2.0], [3.0, 6.0]]"
 
-    `gives` is what the example in its docstring prints.
-    """
-    given = "[[True, False], [True, True]]" if kinds == "b" else "[[1.0, 2.0], [3.0, 6.0]]"
-
-    def body(
-        input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+    def compute(
+        input_tensor: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
         return function(input_tensor, axis=_check_axis(axis, input_tensor.ndim), keepdims=keepdims)
 
-    body.__name__ = body.__qualname__ = name
-    body.__module__ = __name__
-    body.__doc__ = f"""{doc}
+    compute.__name__ = compute.__qualname__ = name
+    compute.__module__ = __name__
+    compute.__doc__ = f"""{summary}
 
     Args:
-      input_tensor: a tensor.
-      axis: the dimension or dimensions to reduce; default all.
-      keepdims: whether reduced dimensions stay, with size 1.
-      name: ignored.
+      input_tensor: A tensor.
+      axis: The dimension or dimensions to reduce; default all.
+      keepdims: Whether to keep the reduced dimensions with size 1.
+      name: Ignored.
 
     Returns:
       A tensor without the reduced dimensions.
 
     Example:
       >>> import meshflow as tf
-      >>> print(tf.math.{name}({given}, axis=1).numpy(){"" if kinds == "b" else ".round(3)"})
-      {gives}
+      >>> print(tf.math.{name}({example_input}, axis=1).numpy(){"" if kinds == "b" else ".round(3)"})
+      {example_output}
     """
-    return op(body, kinds=kinds, differentiable=differentiable)
+    return op(compute, kinds=kinds, differentiable=differentiable)
 
 
-def _sum(x: Any, axis: Any, keepdims: bool) -> Any:
+def _sum(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-def _prod(x: Any, axis: Any, keepdims: bool) -> Any:
+def _prod(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+def _mean(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axis=axis, keepdims=keepdims)
-    # Integers stay integers, rounded towards zero, as in TensorFlow.
+    # As in TensorFlow, the mean of integers is an integer, rounded towards zero.
     unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
     total = _sum(x.astype(jnp.uint64 if unsigned else jnp.int64), axis, keepdims)
     count = builtins.max(x.size // builtins.max(total.size, 1), 1)
     return jax.lax.div(total, jnp.asarray(count, total.dtype)).astype(x.dtype)
 
 
-def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+def _variance(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     mean = jnp.mean(x, axis=axis, keepdims=True)
     return jnp.mean(jnp.square(jnp.abs(x - mean)), axis=axis, keepdims=keepdims)
 
 
-def _std(x: Any, axis: Any, keepdims: bool) -> Any:
+def _std(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.sqrt(_variance(x, axis, keepdims))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
-def _extreme(find: Any, x: Any, axis: Any) -> Any:
-    """The largest or smallest numbers; equal ones share the gradient, and that of NaN is NaN."""
+def _extreme(find: Callable[..., Any], x: jax.Array, axis: Axes) -> jax.Array:
+    """Find the maximum or minimum; equal elements share the gradient, and that of NaN is NaN."""
     return find(x, axis=axis, keepdims=True)
 
 
 @_extreme.defjvp
-def _extreme_jvp(find: Any, axis: Any, primals: Any, tangents: Any) -> Any:
+def _extreme_jvp(
+    find: Callable[..., Any], axis: Axes, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     (x,), (t,) = primals, tangents
     best = _extreme(find, x, axis)
-    chosen = (x == best).astype(x.dtype)
-    # Said outright: XLA takes zero times anything for zero.
-    shares = jnp.where(best != best, best, chosen / jnp.sum(chosen, axis=axis, keepdims=True))
+    is_best = (x == best).astype(x.dtype)
+    # NaN is selected explicitly, because XLA simplifies a product with zero to zero.
+    shares = jnp.where(best != best, best, is_best / jnp.sum(is_best, axis=axis, keepdims=True))
     return best, jnp.sum(t * shares, axis=axis, keepdims=True)
 
 
-def _max(x: Any, axis: Any, keepdims: bool) -> Any:
+def _max(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return _reduced(jnp.max, _lowest, x, axis, keepdims)
 
 
-def _min(x: Any, axis: Any, keepdims: bool) -> Any:
+def _min(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return _reduced(jnp.min, _highest, x, axis, keepdims)
 
 
-def _reduced(find: Any, of_none: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+def _reduced(
+    find: Callable[..., Any],
+    get_initial: Callable[[jax.Array], float],
+    x: jax.Array,
+    axis: Axes,
+    keepdims: bool,
+) -> jax.Array:
     if x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
-        initial = of_none(x) if x.size == 0 else None
+        initial = get_initial(x) if x.size == 0 else None
         return find(x, axis=axis, keepdims=keepdims, initial=initial)
     best = _extreme(find, x, axis)
     return best if keepdims else jnp.squeeze(best, axis)
 
 
-def _lowest(x: Any) -> Any:
+def _lowest(x: jax.Array) -> float:
     return -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
 
 
-def _highest(x: Any) -> Any:
+def _highest(x: jax.Array) -> float:
     return jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).max
 
 
-def _norm(x: Any, axis: Any, keepdims: bool) -> Any:
+def _norm(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=keepdims)).astype(x.dtype)
 
 
-def _logsumexp(x: Any, axis: Any, keepdims: bool) -> Any:
+def _logsumexp(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
-reduce_sum = _define("reduce_sum", _sum, "Sum over dimensions.", "[3. 9.]", kinds="ifc")
+reduce_sum = _define("reduce_sum", _sum, "Sum elements over dimensions.", "[3. 9.]", kinds="ifc")
 reduce_mean = _define(
     "reduce_mean",
     _mean,
-    "Mean over dimensions; of integers, rounded towards zero.",
+    "Compute the mean over dimensions; for integers, it is rounded towards zero.",
     "[1.5 4.5]",
     kinds="ifc",
 )
-reduce_prod = _define("reduce_prod", _prod, "Product over dimensions.", "[ 2. 18.]", kinds="ifc")
-reduce_max = _define("reduce_max", _max, "Maximum over dimensions.", "[2. 6.]", kinds="if")
-reduce_min = _define("reduce_min", _min, "Minimum over dimensions.", "[1. 3.]", kinds="if")
+reduce_prod = _define(
+    "reduce_prod", _prod, "Compute the product over dimensions.", "[ 2. 18.]", kinds="ifc"
+)
+reduce_max = _define("reduce_max", _max, "Find the maximum over dimensions.", "[2. 6.]", kinds="if")
+reduce_min = _define("reduce_min", _min, "Find the minimum over dimensions.", "[1. 3.]", kinds="if")
 reduce_any = _define(
     "reduce_any",
     jnp.any,
-    "Whether any element is true.",
+    "Check whether any element is true.",
     "[ True  True]",
     kinds="b",
     differentiable=False,
@@ -196,7 +204,7 @@ reduce_any = _define(
 reduce_all = _define(
     "reduce_all",
     jnp.all,
-    "Whether all elements are true.",
+    "Check whether all elements are true.",
     "[False  True]",
     kinds="b",
     differentiable=False,
@@ -204,41 +212,42 @@ reduce_all = _define(
 reduce_variance = _define(
     "reduce_variance",
     _variance,
-    "Variance over dimensions, divided by n.",
+    "Compute the variance over dimensions, with the divisor n.",
     "[0.25 2.25]",
     kinds="fc",
 )
 reduce_std = _define(
-    "reduce_std", _std, "Standard deviation over dimensions.", "[0.5 1.5]", kinds="fc"
+    "reduce_std", _std, "Compute the standard deviation over dimensions.", "[0.5 1.5]", kinds="fc"
 )
 reduce_logsumexp = _define(
     "reduce_logsumexp",
     _logsumexp,
-    "`log(sum(exp(x)))`, without overflow.",
+    "Compute `log(sum(exp(x)))` without overflow.",
     "[2.313 6.049]",
     kinds="f",
 )
 reduce_euclidean_norm = _define(
-    "reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", "[2.236 6.708]", kinds="ifc"
+    "reduce_euclidean_norm", _norm, "Compute `sqrt(sum(|x|^2))`.", "[2.236 6.708]", kinds="ifc"
 )
 
 
 @op(differentiable=False)
 def argmax(
-    input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
+    input: TensorLike,
+    axis: int | None = None,
+    output_type: DTypeLike = int64,
+    name: str | None = None,
 ) -> Tensor:
-    """Position of the largest element along a dimension, the first of equals; NaN is passed over.
-
-    The result has the shape of the argument without `axis`.
+    """Find the index of the first largest element along a dimension; NaN is ignored.
 
     Args:
-      input: a tensor.
-      axis: the dimension; default 0.
-      output_type: dtype of the result.
-      name: ignored.
+      input: A tensor.
+      axis: The dimension; default 0.
+      output_type: Dtype of the result.
+      name: Ignored.
 
     Returns:
-      Tensor of integers without the dimension.
+      Tensor with the shape of the argument without `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -250,11 +259,12 @@ def argmax(
 
 @op(differentiable=False)
 def argmin(
-    input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
+    input: TensorLike,
+    axis: int | None = None,
+    output_type: DTypeLike = int64,
+    name: str | None = None,
 ) -> Tensor:
-    """Position of the smallest element along a dimension; arguments as in `argmax`.
-
-    The result has the shape of the argument without `axis`.
+    """Find the index of the first smallest element along a dimension; see `argmax`.
 
     Example:
       >>> import meshflow as tf
@@ -264,21 +274,22 @@ def argmin(
     return _position(jnp.argmin, input, axis, jnp.inf, output_type)
 
 
-def _position(find: Any, x: Any, axis: Any, worst: float, output_type: Any) -> Any:
+def _position(
+    find: Callable[..., Any], x: jax.Array, axis: int | None, worst: float, output_type: DTypeLike
+) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
-        x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)  # NaN is never the one
+        x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
     return find(x, axis=_check_axis(axis or 0, x.ndim)).astype(as_dtype(output_type).dtype)
 
 
-def _dimension(axis: int, x: Any) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        raise InvalidValueError(f"axis {axis} is not within [-{x.ndim}, {x.ndim}).")
-    return axis % x.ndim
-
-
 def _cumulative(
-    function: Callable[..., Any], x: Any, axis: int, exclusive: bool, reverse: bool, start: float
-) -> Any:
+    function: Callable[..., Any],
+    x: jax.Array,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    start: float,
+) -> jax.Array:
     if reverse:
         x = jnp.flip(x, axis)
     result = function(x, axis=axis).astype(x.dtype)
@@ -297,14 +308,14 @@ def cumsum(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Sums up to each position along a dimension.
+    """Compute cumulative sums along a dimension.
 
     Args:
-      x: a tensor.
-      axis: the dimension.
-      exclusive: whether a position's own element is left out.
-      reverse: whether to sum from the end.
-      name: ignored.
+      x: A tensor.
+      axis: The dimension.
+      exclusive: Whether to exclude the element itself from its sum.
+      reverse: Whether to sum from the end.
+      name: Ignored.
 
     Returns:
       A tensor of the shape of `x`.
@@ -314,7 +325,7 @@ def cumsum(
       >>> tf.cumsum([1, 2, 3], exclusive=True).numpy()
       array([0, 1, 3], dtype=int32)
     """
-    return _cumulative(jnp.cumsum, x, _dimension(axis, x), exclusive, reverse, 0)
+    return _cumulative(jnp.cumsum, x, axis_within(axis, x.ndim, "cumsum"), exclusive, reverse, 0)
 
 
 @op(kinds="ifc")
@@ -325,9 +336,7 @@ def cumprod(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Products up to each position along a dimension; arguments as in `cumsum`.
-
-    The result has the shape of the argument.
+    """Compute cumulative products along a dimension; the arguments are those of `cumsum`.
 
     Example:
       >>> import meshflow as tf
@@ -336,7 +345,7 @@ def cumprod(
       >>> print(tf.math.cumprod([2, 3, 4], exclusive=True).numpy())
       [1 2 6]
     """
-    return _cumulative(jnp.cumprod, x, _dimension(axis, x), exclusive, reverse, 1)
+    return _cumulative(jnp.cumprod, x, axis_within(axis, x.ndim, "cumprod"), exclusive, reverse, 1)
 
 
 @op(kinds="f")
@@ -347,7 +356,7 @@ def cumulative_logsumexp(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`.
+    """Compute `log(cumsum(exp(x)))` without overflow; the arguments are those of `cumsum`.
 
     The result has the shape of the argument.
 
@@ -356,9 +365,9 @@ def cumulative_logsumexp(
       >>> print(tf.math.cumulative_logsumexp([1000.0, 1000.0]).numpy().round(3))
       [1000.    1000.693]
     """
-    axis = _dimension(axis, x)
+    axis = axis_within(axis, x.ndim, "cumulative_logsumexp")
 
-    def scan(v: Any, axis: int) -> Any:
+    def scan(v: jax.Array, axis: int) -> jax.Array:
         return jax.lax.cumlogsumexp(v, axis=axis)
 
     return _cumulative(scan, x, axis, exclusive, reverse, -jnp.inf)
@@ -366,22 +375,19 @@ def cumulative_logsumexp(
 
 def count_nonzero(
     input: TensorLike,
-    axis: Any = None,
+    axis: Axes = None,
     keepdims: bool | None = None,
-    dtype: Any = int64,
+    dtype: DTypeLike = int64,
     name: str | None = None,
 ) -> Tensor:
-    """Number of elements that are not zero (of strings: not empty).
-
-    The result has the shape of the argument without the dimensions of `axis`; with `keepdims` these stay with size
-    1.
+    """Count the elements that are not zero (for strings: not empty).
 
     Args:
-      input: a tensor of numbers, booleans or strings.
-      axis: the dimension or dimensions to count over; default all.
-      keepdims: whether reduced dimensions stay, with size 1; default False.
-      dtype: dtype of the counts; default int64.
-      name: ignored.
+      input: A tensor of numbers, booleans or strings.
+      axis: The dimension or dimensions to count over; default all.
+      keepdims: Whether to keep the reduced dimensions with size 1; default False.
+      dtype: Dtype of the counts; default int64.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -392,15 +398,13 @@ def count_nonzero(
     """
     if not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
-    nothing = b"" if input.dtype == "string" else np.zeros((), input.dtype.as_numpy_dtype)
-    return reduce_sum(cast(not_equal(input, nothing), dtype), axis, bool(keepdims))
+    zero = b"" if input.dtype == "string" else np.zeros((), input.dtype.as_numpy_dtype)
+    return reduce_sum(cast(not_equal(input, zero), dtype), axis, bool(keepdims))
 
 
 @op(differentiable=False)
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
-    """Fraction of elements that are zero, float32.
-
-    The result is a scalar.
+    """Compute the fraction of elements that are zero, a float32 scalar.
 
     Example:
       >>> import meshflow as tf
@@ -412,9 +416,7 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
 
 @op(differentiable=False)
 def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether no element is smaller than the one before.
-
-    The result is a scalar.
+    """Check whether no element is smaller than its predecessor; the result is a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -427,9 +429,7 @@ def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(differentiable=False)
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether each element is larger than the one before.
-
-    The result is a scalar.
+    """Check whether each element is larger than its predecessor; the result is a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -442,21 +442,21 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(same=(), differentiable=False, name="bincount")
 def _bincount(
-    arr: TensorLike, weights: TensorLike | None, size: int, dtype: Any, by_row: bool, binary: bool
+    arr: TensorLike, weights: TensorLike | None, size: int, dtype: DType, by_row: bool, binary: bool
 ) -> Tensor:
-    kind = dtype.dtype if weights is None else weights.dtype
+    count_dtype = dtype.dtype if weights is None else weights.dtype
 
-    def count(numbers: Any, values: Any) -> Any:
-        inside = (numbers >= 0) & (numbers < size)
-        places = jnp.where(inside, numbers, 0)
-        return jnp.zeros((size,), kind).at[places].add(jnp.where(inside, values, 0))
+    def count(ids: jax.Array, values: jax.Array) -> jax.Array:
+        is_inside = (ids >= 0) & (ids < size)
+        indices = jnp.where(is_inside, ids, 0)
+        return jnp.zeros((size,), count_dtype).at[indices].add(jnp.where(is_inside, values, 0))
 
-    values = jnp.ones(arr.shape, kind) if weights is None else weights
+    values = jnp.ones(arr.shape, count_dtype) if weights is None else weights
     if by_row:
-        found = jax.vmap(count)(arr, values)
+        counts = jax.vmap(count)(arr, values)
     else:
-        found = count(arr.reshape(-1), values.reshape(-1))
-    return (found > 0).astype(kind) if binary else found
+        counts = count(arr.reshape(-1), values.reshape(-1))
+    return (counts > 0).astype(count_dtype) if binary else counts
 
 
 @also_symbolic
@@ -465,31 +465,30 @@ def bincount(
     weights: Any = None,
     minlength: int | None = None,
     maxlength: int | None = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     name: str | None = None,
     axis: int | None = None,
     binary_output: bool = False,
 ) -> Tensor:
-    """Counts how often each number from 0 on occurs.
-
-    From a shape s to (size,), with `axis=-1` from (batch, n) to (batch, size).
+    """Count the occurrences of each nonnegative integer.
 
     Args:
-      arr: non-negative integers.
-      weights: values to add up instead of counting.
-      minlength: smallest length of the result.
-      maxlength: largest length; larger numbers are left out. Needed while a function is traced.
-      dtype: dtype of the counts.
-      name: ignored.
-      axis: 0 (or None) counts in the whole tensor, -1 in each row.
-      binary_output: whether 1 stands for any count above 0.
+      arr: Nonnegative integers.
+      weights: Values to sum instead of counting.
+      minlength: Minimum size of the result.
+      maxlength: Maximum size; larger integers are not counted. Required while a function is traced.
+      dtype: Dtype of the counts.
+      name: Ignored.
+      axis: 0 (or None) to count in the full tensor, -1 to count in each row.
+      binary_output: Whether to return 1 for every count above 0.
 
     Returns:
-      A vector, or for axis -1 a matrix with a row for each row of `arr`.
+      A vector of shape (size,), or for axis -1 and `arr` of shape (batch, n) a matrix (batch,
+      size).
 
     Raises:
-      InvalidArgumentError: for negative numbers.
-      ValueError: for another axis.
+      InvalidArgumentError: If an integer is negative.
+      ValueError: If the axis is another one.
 
     Example:
       >>> import meshflow as tf
@@ -501,18 +500,18 @@ def bincount(
     """
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
-    known = None if isinstance(arr._value, jax.core.Tracer) else np.asarray(arr._value)
-    if known is not None and (known < 0).any():
+    known_ids = None if isinstance(arr._value, jax.core.Tracer) else np.asarray(arr._value)
+    if known_ids is not None and (known_ids < 0).any():
         raise InvalidArgumentError("bincount: the numbers must be non-negative.")
     if binary_output and weights is not None:
-        raise ValueError("bincount: binary_output does not go with weights.")
+        raise ValueError("bincount: binary_output cannot be combined with weights.")
     if axis not in (None, 0, -1):
         raise ValueError(f"bincount: axis must be 0, -1 or None, got {axis}.")
     if maxlength is not None and (minlength is None or minlength >= maxlength):
         size = maxlength
     else:
-        numbers = arr._concrete("the argument of tf.math.bincount without maxlength")
-        size = int(numbers.max()) + 1 if numbers.size else 0
+        id_array = arr._concrete("the argument of tf.math.bincount without maxlength")
+        size = int(id_array.max()) + 1 if id_array.size else 0
         size = builtins.max(size, minlength or 0)
         size = builtins.min(size, maxlength) if maxlength is not None else size
     by_row = axis == -1 and arr.ndim > 1
@@ -524,25 +523,25 @@ def confusion_matrix(
     predictions: TensorLike,
     num_classes: int | None = None,
     weights: Any = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     name: str | None = None,
 ) -> Tensor:
-    """Counts pairs of (label, prediction).
+    """Count pairs of (label, prediction).
 
     Args:
-      labels: class numbers, shape [n].
-      predictions: class numbers, shape [n].
-      num_classes: number of classes; default one more than the largest number.
-      weights: weights of the pairs.
-      dtype: dtype of the counts.
-      name: ignored.
+      labels: Class indices, shape [n].
+      predictions: Class indices, shape [n].
+      num_classes: Number of classes; default one more than the largest index.
+      weights: Weights of the pairs.
+      dtype: Dtype of the counts.
+      name: Ignored.
 
     Returns:
       Tensor of shape [num_classes, num_classes]; rows are labels.
 
     Raises:
-      InvalidArgumentError: for class numbers out of range, when they are known. A compiled function gives NaN
-        then, or leaves them out where `dtype` has none.
+      InvalidArgumentError: If class indices with known values are out of range. A compiled function
+        returns NaN, or drops these pairs if `dtype` has no NaN.
 
     Example:
       >>> import meshflow as tf
@@ -564,41 +563,46 @@ def confusion_matrix(
     if num_classes is None:
         both = labels._concrete("labels without num_classes"), predictions._concrete("predictions")
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
-    kind = as_dtype(dtype)
-    for which, numbers in (("labels", labels), ("predictions", predictions)):
-        if isinstance(numbers._value, jax.core.Tracer):
+    count_dtype = as_dtype(dtype)
+    for argument, class_ids in (("labels", labels), ("predictions", predictions)):
+        if isinstance(class_ids._value, jax.core.Tracer):
             continue
-        known = np.asarray(numbers._value)
-        wrong = (known < 0) | (known >= num_classes)
-        if wrong.any():
-            position = np.argwhere(wrong)[0].tolist()
+        known_ids = np.asarray(class_ids._value)
+        is_invalid = (known_ids < 0) | (known_ids >= num_classes)
+        if is_invalid.any():
+            position = np.argwhere(is_invalid)[0].tolist()
             raise InvalidArgumentError(
-                f"confusion_matrix: `{which}` must be within [0, {num_classes}), got {known[tuple(position)]} at "
+                f"confusion_matrix: `{argument}` must be within [0, {num_classes}), got {known_ids[tuple(position)]} at "
                 f"position {position}."
             )
-    inside = (labels >= 0) & (labels < num_classes)
-    inside = inside & (predictions >= 0) & (predictions < num_classes)
-    places = where(inside, labels * num_classes + predictions, convert_to_tensor(-1, int64))
-    # Exact however many pairs there are: 32-bit floats count to 2^24.
-    wide = as_dtype("float64") if kind.is_floating and weights is not None else int64
+    is_inside = (labels >= 0) & (labels < num_classes)
+    is_inside = is_inside & (predictions >= 0) & (predictions < num_classes)
+    pair_ids = where(is_inside, labels * num_classes + predictions, convert_to_tensor(-1, int64))
+    # float32 counts exactly only up to 2^24, so pairs are counted in a wider dtype.
+    sum_dtype = as_dtype("float64") if count_dtype.is_floating and weights is not None else int64
     if weights is not None:
-        weights = cast(convert_to_tensor(weights), wide if kind.is_floating else kind)
-    flat = cast(_bincount(places, weights, num_classes * num_classes, wide, False, False), kind)
-    if kind.is_floating:
-        nan = convert_to_tensor(np.nan, kind)
-        flat = where(reduce_all(inside), flat, nan)
+        weights = cast(
+            convert_to_tensor(weights), sum_dtype if count_dtype.is_floating else count_dtype
+        )
+    flat = cast(
+        _bincount(pair_ids, weights, num_classes * num_classes, sum_dtype, False, False),
+        count_dtype,
+    )
+    if count_dtype.is_floating:
+        nan = convert_to_tensor(np.nan, count_dtype)
+        flat = where(reduce_all(is_inside), flat, nan)
     return reshape(flat, [num_classes, num_classes])
 
 
 def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Tensor:
-    """Polynomial with the given coefficients, highest power first, at `x`.
+    """Evaluate a polynomial at `x`.
 
-    The coefficients and x are broadcast; the result has the broadcast shape.
+    The coefficients and `x` are broadcast to a common shape.
 
     Args:
-      coeffs: a list of tensors; the last one is the constant.
-      x: a tensor.
-      name: ignored.
+      coeffs: A list of tensors, highest power first.
+      x: A tensor.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -616,11 +620,13 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
-    """Logarithm of the absolute Beta function of the last dimension: of Gamma(x_i) / Gamma(sum x_i).
+    """Compute the logarithm of the absolute beta function of the last dimension.
+
+    The beta function is prod(Gamma(x_i)) / Gamma(sum(x_i)).
 
     Args:
-      x: tensor of shape [..., n]; without elements the result is -infinity.
-      name: ignored.
+      x: Tensor of shape [..., n]; the result is -infinity for n = 0.
+      name: Ignored.
 
     Returns:
       Tensor of shape [...].

@@ -1,9 +1,8 @@
-"""Reductions over groups of rows."""
+"""Reductions over groups of rows with the same segment id."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 from meshflow.ops.signatures import Segments, UnsortedSegments
 
@@ -34,49 +34,63 @@ __all__ = [
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _segment_prod(rows: Any, ids: Any, count: int) -> Any:
-    """Products over rows with equal ids; JAX has no gradient for them."""
+def _segment_prod(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
+    """Multiply the rows with equal ids; JAX has no gradient of these products."""
     return jax.ops.segment_prod(rows, ids, count)
 
 
-def _segment_prod_forward(rows: Any, ids: Any, count: int) -> Any:
+def _segment_prod_forward(
+    rows: jax.Array, ids: jax.Array, count: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _segment_prod(rows, ids, count), (rows, ids)
 
 
-def _segment_prod_backward(count: int, residuals: Any, g: Any) -> Any:
+def _segment_prod_backward(
+    count: int, residuals: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, np.ndarray]:
     rows, ids = residuals
-    zero = rows == 0
-    # The product of the other rows: of the nonzero ones, unless another row is zero.
-    others = jax.ops.segment_prod(jnp.where(zero, 1, rows), ids, count)[ids]
-    zeros = jax.ops.segment_sum(zero.astype(jnp.int32), ids, count)[ids]
-    rest = jnp.where(
-        zero,
-        jnp.where(zeros == 1, others, 0),
-        jnp.where(zeros == 0, others / jnp.where(zero, 1, rows), 0),
+    is_zero = rows == 0
+    # The derivative is the product of the other rows: of the nonzero ones, unless another row is
+    # zero.
+    nonzero_products = jax.ops.segment_prod(jnp.where(is_zero, 1, rows), ids, count)[ids]
+    num_zeros = jax.ops.segment_sum(is_zero.astype(jnp.int32), ids, count)[ids]
+    factors = jnp.where(
+        is_zero,
+        jnp.where(num_zeros == 1, nonzero_products, 0),
+        jnp.where(num_zeros == 0, nonzero_products / jnp.where(is_zero, 1, rows), 0),
     )
-    return (g[ids] * rest).astype(rows.dtype), np.zeros(ids.shape, jax.dtypes.float0)
+    return (g[ids] * factors).astype(rows.dtype), np.zeros(ids.shape, jax.dtypes.float0)
 
 
 _segment_prod.defvjp(_segment_prod_forward, _segment_prod_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _segment_extreme(rows: Any, ids: Any, count: int, kind: str) -> Any:
-    """Maxima or minima over rows with equal ids; equal ones share the gradient, in JAX with what they begin with."""
+def _segment_extreme(rows: jax.Array, ids: jax.Array, count: int, kind: str) -> jax.Array:
+    """Find maxima or minima of the rows with equal ids; equal elements share the gradient.
+
+    In JAX, they also share it with the initial value of the reduction.
+    """
     function = jax.ops.segment_max if kind == "max" else jax.ops.segment_min
     return function(rows, ids, count)
 
 
-def _segment_extreme_forward(rows: Any, ids: Any, count: int, kind: str) -> Any:
+def _segment_extreme_forward(
+    rows: jax.Array, ids: jax.Array, count: int, kind: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     result = _segment_extreme(rows, ids, count, kind)
     return result, (rows == result[ids], ids)
 
 
-def _segment_extreme_backward(count: int, kind: str, residuals: Any, g: Any) -> Any:
-    chosen, ids = residuals
-    shares = jax.ops.segment_sum(chosen.astype(g.dtype), ids, count)
-    given = jnp.where(chosen, (g / jnp.maximum(shares, 1))[ids], jnp.zeros((), g.dtype))
-    return given, np.zeros(ids.shape, jax.dtypes.float0)
+def _segment_extreme_backward(
+    count: int, kind: str, residuals: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, np.ndarray]:
+    is_extreme, ids = residuals
+    num_extremes = jax.ops.segment_sum(is_extreme.astype(g.dtype), ids, count)
+    row_gradients = jnp.where(
+        is_extreme, (g / jnp.maximum(num_extremes, 1))[ids], jnp.zeros((), g.dtype)
+    )
+    return row_gradients, np.zeros(ids.shape, jax.dtypes.float0)
 
 
 _segment_extreme.defvjp(_segment_extreme_forward, _segment_extreme_backward)
@@ -86,15 +100,15 @@ _segment_extreme.defvjp(_segment_extreme_forward, _segment_extreme_backward)
 def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str) -> Tensor:
     flat_ids = segment_ids.reshape(-1)
     rows = data.reshape((flat_ids.shape[0], *data.shape[segment_ids.ndim :]))
-    inside = (flat_ids >= 0) & (flat_ids < num_segments)
-    ids = jnp.where(inside, flat_ids, num_segments)
+    is_inside = (flat_ids >= 0) & (flat_ids < num_segments)
+    ids = jnp.where(is_inside, flat_ids, num_segments)
     counts = jax.ops.segment_sum(jnp.ones(ids.shape, jnp.int32), ids, num_segments + 1)[
         :num_segments
     ]
-    shaped = counts.reshape((-1,) + (1,) * (rows.ndim - 1))
+    broadcast_counts = counts.reshape((-1,) + (1,) * (rows.ndim - 1))
     if kind in ("sum", "mean", "sqrt_n"):
         total = jax.ops.segment_sum(rows, ids, num_segments + 1)[:num_segments]
-        divisor = jnp.maximum(shaped, 1).astype(total.dtype)
+        divisor = jnp.maximum(broadcast_counts, 1).astype(total.dtype)
         return {"sum": total, "mean": total / divisor, "sqrt_n": total / jnp.sqrt(divisor)}[
             kind
         ].astype(data.dtype)
@@ -104,76 +118,74 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
         result = _segment_extreme(rows, ids, num_segments + 1, kind)[:num_segments]
     if kind == "prod" or data.dtype.kind not in "fV":
         return result
-    # TensorFlow's value of an empty segment is the largest finite number, not infinity.
+    # TensorFlow's maximum of an empty segment is the lowest finite number, not -infinity.
     limits = jnp.finfo(data.dtype)
-    return jnp.where(shaped == 0, limits.min if kind == "max" else limits.max, result)
+    return jnp.where(broadcast_counts == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _segment(kind: str, fill_empty: bool, gives: str) -> Segments:
-    """An op over sorted ids; `gives` is what the example in its docstring prints."""
+def _segment(kind: str, fill_empty: bool, example_output: str) -> Segments:
+    """Define an op on sorted segment ids; `fill_empty` sets the rows of empty segments to 0."""
 
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         ids = convert_to_tensor(segment_ids)
-        numbers = ids._concrete(
+        id_array = ids._concrete(
             f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
         )
-        count = int(numbers.max()) + 1 if numbers.size else 0
+        count = int(id_array.max()) + 1 if id_array.size else 0
         if ids.ndim != 1 or not ids.dtype.is_integer:
             raise InvalidValueError(
                 f"segment_ids should be a vector of integers, got {ids.dtype.name} of shape {ids.shape}."
             )
-        if (numbers[1:] < numbers[:-1]).any() or (numbers[:1] < 0).any():
-            raise InvalidValueError(f"segment ids are not increasing from 0 on: {numbers.tolist()}")
+        if (id_array[1:] < id_array[:-1]).any() or (id_array[:1] < 0).any():
+            raise InvalidValueError(
+                f"segment ids are not increasing from 0 on: {id_array.tolist()}"
+            )
         result = _reduce(convert_to_tensor(data), ids, count, kind)
-        return _zero_empty(result, ids, count) if fill_empty else result
+        return _masked(result, ids, count) if fill_empty else result
 
     segment.__name__ = segment.__qualname__ = f"segment_{kind}"
-    segment.__doc__ = f"""The {kind} over rows with equal, sorted ids; 0 (1 for prod) for ids that do not occur.
+    segment.__doc__ = f"""Compute the {kind} of the rows with equal, sorted ids; 0 (1 for prod) for unused ids.
 
     Args:
-      data: tensor of shape [n, ...].
-      segment_ids: n integers, rising.
-      name: ignored.
+      data: Tensor of shape [n, ...].
+      segment_ids: n nondecreasing integers.
+      name: Ignored.
 
     Returns:
       Tensor of shape [largest id + 1, ...].
 
     Raises:
-      InvalidArgumentError: when the ids are no vector of rising integers.
+      InvalidArgumentError: If the ids are not a vector of nondecreasing integers.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.math.segment_{kind}([2.0, 4.0, 5.0], [0, 0, 2]).numpy())
-      {gives}
+      {example_output}
     """
     return segment
 
 
-def _zero_empty(result: Tensor, ids: Tensor, count: int) -> Tensor:
-    return _masked(result, ids, count)
-
-
 @op(same=("result",), name="segment_mask")
 def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
-    present = jnp.zeros((count,), bool).at[ids].set(True)
+    is_used = jnp.zeros((count,), bool).at[ids].set(True)
     return jnp.where(
-        present.reshape((-1,) + (1,) * (result.ndim - 1)), result, jnp.zeros((), result.dtype)
+        is_used.reshape((-1,) + (1,) * (result.ndim - 1)), result, jnp.zeros((), result.dtype)
     )
 
 
-def _unsorted(kind: str, gives: str) -> UnsortedSegments:
-    """An op over ids in any order; `gives` is what the example in its docstring prints."""
+def _unsorted(kind: str, example_output: str) -> UnsortedSegments:
+    """Define an op on segment ids in any order."""
 
     def segment(
-        data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+        data: TensorLike, segment_ids: TensorLike, num_segments: StaticInts, name: str | None = None
     ) -> Tensor:
         count = static_value(num_segments, "num_segments")
         if count < 0:
             raise InvalidValueError(f"num_segments must not be negative, got {count}.")
-        known = convert_to_tensor(segment_ids)._value
-        if isinstance(known, np.ndarray) and known.size and known.max() >= count:
+        id_array = convert_to_tensor(segment_ids)._value
+        if isinstance(id_array, np.ndarray) and id_array.size and id_array.max() >= count:
             raise InvalidValueError(
-                f"segment_ids must be below num_segments ({count}), got {known.max()}."
+                f"segment_ids must be below num_segments ({count}), got {id_array.max()}."
             )
         tensor = convert_to_tensor(data)
         if kind in ("mean", "sqrt_n") and tensor.dtype.is_integer:
@@ -181,25 +193,25 @@ def _unsorted(kind: str, gives: str) -> UnsortedSegments:
         return _reduce(tensor, convert_to_tensor(segment_ids), count, kind)
 
     segment.__name__ = segment.__qualname__ = f"unsorted_segment_{kind}"
-    segment.__doc__ = f"""The {kind} over rows with equal ids; rows with a negative id are left out.
+    segment.__doc__ = f"""Compute the {kind} of the rows with equal ids; rows with negative ids are dropped.
 
     Args:
-      data: a tensor whose shape starts with that of `segment_ids`.
-      segment_ids: integers below `num_segments`.
-      num_segments: number of rows of the result.
-      name: ignored.
+      data: A tensor; its shape starts with that of `segment_ids`.
+      segment_ids: Integers below `num_segments`.
+      num_segments: Number of rows of the result.
+      name: Ignored.
 
     Returns:
       Tensor of shape [num_segments, ...].
 
     Raises:
-      InvalidArgumentError: for an id (when it is known) that is not below `num_segments`.
+      InvalidArgumentError: If an id with a known value is not below `num_segments`.
 
     Example:
       >>> import meshflow as tf
       >>> data, ids = [2.0, 5.0, 6.0, 9.0], [1, 0, 1, -1]
       >>> print(tf.math.unsorted_segment_{kind}(data, ids, num_segments=2).numpy().round(3))
-      {gives}
+      {example_output}
     """
     return also_symbolic(segment)
 

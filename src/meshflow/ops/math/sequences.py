@@ -1,8 +1,6 @@
-"""Permutations and sequences of numbers."""
+"""Inverse permutations and Sobol sequences."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +10,9 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor, from_python
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = ["invert_permutation", "sobol_sample"]
 
@@ -24,17 +23,17 @@ def _invert(x: TensorLike) -> Tensor:
 
 
 def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
-    """The permutation that undoes another one.
+    """Invert a permutation.
 
     Args:
-      x: a vector with each of the numbers from 0 to n - 1 once.
-      name: ignored.
+      x: A vector that contains each integer from 0 to n - 1 once.
+      name: Ignored.
 
     Returns:
       The vector y with `y[x[i]] == i`.
 
     Raises:
-      InvalidArgumentError: when `x` is no permutation (while its values are known).
+      InvalidArgumentError: If the values of `x` are known and are not a permutation.
 
     Example:
       >>> import meshflow as tf
@@ -45,26 +44,30 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
     if len(x.shape) != 1:
         raise InvalidValueError(f"invert_permutation: x must be a vector, got shape {x.shape}.")
     if not isinstance(x._value, jax.core.Tracer):
-        known = np.asarray(x._value)
-        if not np.array_equal(np.sort(known), np.arange(known.size)):
+        indices = np.asarray(x._value)
+        if not np.array_equal(np.sort(indices), np.arange(indices.size)):
             raise InvalidValueError(
-                f"invert_permutation: {known.tolist()} must hold each number from 0 to "
-                f"{known.size - 1} once; one is duplicated in the input or out of range."
+                f"invert_permutation: {indices.tolist()} must hold each number from 0 to "
+                f"{indices.size - 1} once; one is duplicated in the input or out of range."
             )
     return _invert(x)
 
 
 def sobol_sample(
-    dim: int, num_results: Any, skip: Any = 0, dtype: Any = float32, name: str | None = None
+    dim: int,
+    num_results: StaticInts,
+    skip: StaticInts = 0,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
 ) -> Tensor:
-    """Points of the Sobol sequence, which fill the unit cube evenly.
+    """Compute points of the Sobol sequence, which are distributed evenly in the unit cube.
 
     Args:
-      dim: dimensions of the cube.
-      num_results: number of points.
-      skip: number of points to leave out first.
-      dtype: float32 or float64.
-      name: ignored.
+      dim: Number of dimensions of the cube.
+      num_results: Number of points.
+      skip: Number of points to skip.
+      dtype: Float32 or float64.
+      name: Ignored.
 
     Returns:
       Tensor of shape [num_results, dim].
@@ -78,7 +81,7 @@ def sobol_sample(
     """
     from scipy.stats import qmc  # noqa: PLC0415 - half a second
 
-    kind, count = as_dtype(dtype), static_value(num_results, "num_results")
+    dtype_, count = as_dtype(dtype), static_value(num_results, "num_results")
     # TensorFlow's sequence starts after the origin.
     sequence = qmc.Sobol(dim, scramble=False).fast_forward(static_value(skip, "skip") + 1)
-    return from_python(sequence.random(count).astype(kind.dtype), kind)
+    return from_python(sequence.random(count).astype(dtype_.dtype), dtype_)

@@ -1,8 +1,10 @@
 """Special functions: `tf.math.special`.
 
-JAX has no Bessel functions of the second kind, Fresnel integrals or Dawson's integral. They are
-sums over nodes of an integral here, with enough nodes for float64: trapezoidal sums of periodic
-or quickly falling analytic functions converge faster than any power of the number of nodes.
+JAX has no Bessel functions of the second kind, Fresnel integrals or Dawson's integral. This module
+computes them as sums over nodes
+of an integral, with enough nodes for float64: trapezoidal sums of periodic or rapidly decaying
+analytic functions converge faster
+than any power of the number of nodes.
 """
 
 from __future__ import annotations
@@ -40,17 +42,18 @@ __all__ = [
 ]
 
 
-# The functions of float64 arrays, by name: derivatives of some are made of others.
+# Functions of float64 arrays by name; some derivatives are defined by other functions.
 _ARRAYS: dict[str, Callable[[Any], Any]] = {}
 
 
 def _define(
-    name: str, value: Callable[[Any], Any], slope: Callable[[Any, Any], Any], doc: str, gives: str
+    name: str,
+    value: Callable[[Any], Any],
+    derivative: Callable[[Any, Any], Any],
+    summary: str,
+    example_output: str,
 ) -> Elementwise:
-    """A public function with its derivative, a function of x and of the value; both in float64.
-
-    `gives` is what the example in its docstring prints.
-    """
+    """Define an op in float64 from functions value(x) and derivative(x, value)."""
 
     @jax.custom_jvp
     def function(x: Any) -> Any:
@@ -59,18 +62,18 @@ def _define(
     @function.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         y = function(*primals)
-        return y, slope(primals[0], y) * tangents[0]
+        return y, derivative(primals[0], y) * tangents[0]
 
-    def body(x: TensorLike, name: str | None = None) -> Tensor:
+    def compute(x: TensorLike, name: str | None = None) -> Tensor:
         return function(x.astype(jnp.float64)).astype(x.dtype)
 
-    body.__name__ = body.__qualname__ = name
-    body.__module__ = __name__
-    body.__doc__ = f"""{doc}
+    compute.__name__ = compute.__qualname__ = name
+    compute.__module__ = __name__
+    compute.__doc__ = f"""{summary}
 
     Args:
-      x: a floating tensor.
-      name: ignored.
+      x: A floating tensor.
+      name: Ignored.
 
     Returns:
       A tensor of the shape of `x`.
@@ -78,28 +81,30 @@ def _define(
     Example:
       >>> import meshflow as tf
       >>> print(tf.math.special.{name}([0.5, 2.0]).numpy().round(3))
-      {gives}
+      {example_output}
     """
     _ARRAYS[name] = function
-    return op(body, kinds="f")
+    return op(compute, kinds="f")
 
 
-def _dawsn(x: Any) -> Any:
+def _dawsn(x: jax.Array) -> jax.Array:
     step = 0.2
-    nearest = 2 * jnp.round(x / (2 * step))
+    nearest_node = 2 * jnp.round(x / (2 * step))
     odd = np.arange(-41, 42, 2)
-    distance = (x - nearest * step)[..., None] - odd * step
-    return jnp.sum(jnp.exp(-jnp.square(distance)) / (nearest[..., None] + odd), -1) / np.sqrt(np.pi)
+    distance = (x - nearest_node * step)[..., None] - odd * step
+    return jnp.sum(jnp.exp(-jnp.square(distance)) / (nearest_node[..., None] + odd), -1) / np.sqrt(
+        np.pi
+    )
 
 
-def _fresnel(x: Any) -> tuple[Any, Any]:
-    """The integrals from 0 to x of cos and sin of pi t^2 / 2."""
+def _fresnel(x: jax.Array) -> tuple[Any, Any]:
+    """Compute the integrals from 0 to x of cos and sin of pi t^2 / 2."""
     border, size = 6.0, jnp.abs(x)
     nodes, weights = np.polynomial.legendre.leggauss(96)
     near = jnp.minimum(size, border)
     phases = jnp.pi / 2 * jnp.square(near[..., None] * (nodes + 1) / 2)
     inner = [jnp.sum(f(phases) * weights, -1) * near / 2 for f in (jnp.cos, jnp.sin)]
-    # Far out: the asymptotic series of the auxiliary functions f and g.
+    # Beyond the border, the asymptotic series of the auxiliary functions f and g is used.
     far = jnp.maximum(size, border)
     square = 1 / (jnp.pi * jnp.square(far))
     f, g, term = jnp.zeros_like(far), jnp.zeros_like(far), jnp.ones_like(far)
@@ -107,7 +112,8 @@ def _fresnel(x: Any) -> tuple[Any, Any]:
         f, term = f + (-1) ** m * term, term * (4 * m + 1) * square
         g, term = g + (-1) ** m * term, term * (4 * m + 3) * square
     f, g = f / (jnp.pi * far), g / (jnp.pi * far)
-    # The phase grows with the square: huge arguments count as infinity, where f and g vanish.
+    # The phase is proportional to the square of x: huge arguments count as infinity, where f and g
+    # vanish.
     phase = jnp.pi / 2 * jnp.square(jnp.minimum(far, 1e7))
     sine, cosine = jnp.sin(phase), jnp.cos(phase)
     outer = [0.5 + f * sine - g * cosine, 0.5 - f * cosine - g * sine]
@@ -115,17 +121,17 @@ def _fresnel(x: Any) -> tuple[Any, Any]:
     return jnp.sign(x) * parts[0], jnp.sign(x) * parts[1]
 
 
-# Bessel functions of the first and second kind: means over angles up to this argument.
+# Up to this argument, Bessel functions of the first and second kind are means over angles.
 _BORDER = 25.0
 _ANGLES = 2 * np.pi * np.arange(160) / 160
 _EULER = 0.57721566490153286
-# The Neumann series of Y in the J of even order, as one weight per angle.
+# One weight per angle of the Neumann series of Y in the J of even order.
 _ORDERS = np.arange(1, 41)[:, None]
 _NEUMANN = np.sum((-1.0) ** (_ORDERS + 1) * np.cos(2 * _ORDERS * _ANGLES) / _ORDERS, 0)
 
 
-def _far(x: Any, order: int) -> tuple[Any, Any]:
-    """J and Y of large x, by Hankel's asymptotic series."""
+def _far(x: jax.Array, order: int) -> tuple[Any, Any]:
+    """Compute J and Y of large x by Hankel's asymptotic series."""
     p, q, term = jnp.zeros_like(x), jnp.zeros_like(x), jnp.ones_like(x)
     for k in range(0, 24, 2):
         p, term = p + term, term * (4 * order**2 - (2 * k + 1) ** 2) / ((k + 1) * 8 * x)
@@ -135,15 +141,15 @@ def _far(x: Any, order: int) -> tuple[Any, Any]:
     return size * (p * cosine - q * sine), size * (p * sine + q * cosine)
 
 
-def _first_kind(x: Any, order: int) -> Any:
+def _first_kind(x: jax.Array, order: int) -> jax.Array:
     size = jnp.abs(x)
     near = jnp.minimum(size, _BORDER)[..., None]
     inner = jnp.mean(jnp.cos(order * _ANGLES - near * np.sin(_ANGLES)), -1)
-    found = jnp.where(size <= _BORDER, inner, _far(jnp.maximum(size, _BORDER), order)[0])
-    return found * jnp.sign(x) if order else found
+    value = jnp.where(size <= _BORDER, inner, _far(jnp.maximum(size, _BORDER), order)[0])
+    return value * jnp.sign(x) if order else value
 
 
-def _second_kind(x: Any, order: int) -> Any:
+def _second_kind(x: jax.Array, order: int) -> jax.Array:
     near = jnp.clip(x, 1e-300, _BORDER)
     phases = near[..., None] * np.sin(_ANGLES)
     logarithm = 2 / np.pi * (jnp.log(near / 2) + _EULER) * _first_kind(near, order)
@@ -152,110 +158,109 @@ def _second_kind(x: Any, order: int) -> Any:
         inner = logarithm + 4 / np.pi * series - 2 / np.pi * _first_kind(near, 0) / near
     else:
         inner = logarithm + 4 / np.pi * jnp.mean(jnp.cos(phases) * _NEUMANN, -1)
-    found = jnp.where(x <= _BORDER, inner, _far(jnp.maximum(x, _BORDER), order)[1])
-    return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, found))
+    value = jnp.where(x <= _BORDER, inner, _far(jnp.maximum(x, _BORDER), order)[1])
+    return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, value))
 
 
-def _modified(x: Any, order: int) -> Any:
-    """exp(x) times the modified Bessel function of the second kind."""
+def _modified(x: jax.Array, order: int) -> jax.Array:
+    """Compute exp(x) times the modified Bessel function of the second kind."""
     safe = jnp.maximum(x, 1e-300)
-    # exp(-x (cosh t - 1)) has fallen to nothing at `end`; small x needs log(1/x) more.
+    # exp(-x (cosh t - 1)) is negligible at `end`; a small x adds log(1/x).
     end = jnp.log1p(80 / safe + jnp.sqrt(jnp.square(80 / safe) + 160 / safe))
     steps = np.arange(400) / 400
     t = end[..., None] * steps
     half = jnp.sinh(t / 2)
-    # sinh^2 overflows for t near its end only when x is tiny: keep the product in logarithms.
+    # sinh^2 overflows for t near `end` only if x is tiny, so the product is computed in the
+    # exponent.
     heights = jnp.exp(-2 * safe[..., None] * jnp.square(half)) * jnp.cosh(order * t)
     total = (jnp.sum(heights, -1) - heights[..., 0] / 2) * end / 400
     return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, jnp.inf, total))
 
 
-dawsn = _define("dawsn", _dawsn, lambda x, y: 1 - 2 * x * y, "Dawson's integral.", "[0.424 0.301]")
+dawsn = _define(
+    "dawsn", _dawsn, lambda x, y: 1 - 2 * x * y, "Compute Dawson's integral.", "[0.424 0.301]"
+)
 expint = _define(
     "expint",
     lambda x: jnp.where(x < 0, jnp.nan, jax.scipy.special.expi(jnp.maximum(x, 0))),
     lambda x, y: jnp.exp(x) / x,
-    "Exponential integral Ei of positive numbers, NaN for others.",
+    "Compute the exponential integral Ei of positive numbers; NaN for others.",
     "[0.454 4.954]",
 )
 fresnel_cos = _define(
     "fresnel_cos",
     lambda x: _fresnel(x)[0],
     lambda x, y: jnp.cos(jnp.pi / 2 * x * x),
-    "The integral of cos(pi t^2 / 2) from 0 to x.",
+    "Compute the integral of cos(pi t^2 / 2) from 0 to x.",
     "[0.492 0.488]",
 )
 fresnel_sin = _define(
     "fresnel_sin",
     lambda x: _fresnel(x)[1],
     lambda x, y: jnp.sin(jnp.pi / 2 * x * x),
-    "The integral of sin(pi t^2 / 2) from 0 to x.",
+    "Compute the integral of sin(pi t^2 / 2) from 0 to x.",
     "[0.065 0.343]",
 )
 spence = _define(
     "spence",
     jax.scipy.special.spence,
     lambda x, y: jnp.where(x == 1, -1.0, jnp.log(x) / jnp.where(x == 1, 1.0, 1 - x)),
-    "Spence's function, the dilogarithm of 1 - x.",
+    "Compute Spence's function, the dilogarithm of 1 - x.",
     "[ 0.582 -0.822]",
 )
 bessel_j0 = _define(
     "bessel_j0",
     lambda x: _first_kind(x, 0),
     lambda x, y: -_ARRAYS["bessel_j1"](x),
-    "Bessel function of the first kind of order 0.",
+    "Compute the Bessel function of the first kind of order 0.",
     "[0.938 0.224]",
 )
 bessel_j1 = _define(
     "bessel_j1",
     lambda x: _first_kind(x, 1),
-    lambda x, y: jnp.where(
-        x == 0,
-        0.5,
-        _ARRAYS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x),
-    ),
-    "Bessel function of the first kind of order 1.",
+    lambda x, y: jnp.where(x == 0, 0.5, _ARRAYS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x)),
+    "Compute the Bessel function of the first kind of order 1.",
     "[0.242 0.577]",
 )
 bessel_y0 = _define(
     "bessel_y0",
     lambda x: _second_kind(x, 0),
     lambda x, y: -_ARRAYS["bessel_y1"](x),
-    "Bessel function of the second kind of order 0; NaN for negative numbers.",
+    "Compute the Bessel function of the second kind of order 0; NaN for negative numbers.",
     "[-0.445  0.51 ]",
 )
 bessel_y1 = _define(
     "bessel_y1",
     lambda x: _second_kind(x, 1),
     lambda x, y: _ARRAYS["bessel_y0"](x) - y / x,
-    "Bessel function of the second kind of order 1; NaN for negative numbers.",
+    "Compute the Bessel function of the second kind of order 1; NaN for negative numbers.",
     "[-1.471 -0.107]",
 )
 bessel_k0e = _define(
     "bessel_k0e",
     lambda x: _modified(x, 0),
     lambda x, y: y - _ARRAYS["bessel_k1e"](x),
-    "bessel_k0 times exp(x).",
+    "Compute `exp(x) * bessel_k0(x)`.",
     "[1.524 0.842]",
 )
 bessel_k1e = _define(
     "bessel_k1e",
     lambda x: _modified(x, 1),
     lambda x, y: y * (1 - 1 / x) - _ARRAYS["bessel_k0e"](x),
-    "bessel_k1 times exp(x).",
+    "Compute `exp(x) * bessel_k1(x)`.",
     "[2.731 1.033]",
 )
 bessel_k0 = _define(
     "bessel_k0",
     lambda x: jnp.exp(-x) * _modified(x, 0),
     lambda x, y: -_ARRAYS["bessel_k1"](x),
-    "Modified Bessel function of the second kind of order 0; NaN for negative numbers.",
+    "Compute the modified Bessel function of the second kind of order 0; NaN for negative numbers.",
     "[0.924 0.114]",
 )
 bessel_k1 = _define(
     "bessel_k1",
     lambda x: jnp.exp(-x) * _modified(x, 1),
     lambda x, y: -_ARRAYS["bessel_k0"](x) - y / x,
-    "Modified Bessel function of the second kind of order 1; NaN for negative numbers.",
+    "Compute the modified Bessel function of the second kind of order 1; NaN for negative numbers.",
     "[1.656 0.14 ]",
 )
