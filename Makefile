@@ -42,13 +42,13 @@ test: $(STAMP)
 	@$(PYTEST) $(WHERE)
 
 # The tests of the packages that depend on JAX's internals, with the newest JAX, in at most five minutes: without the long
-# ones, and of the kernels those that go through JAX.
-INTERNALS := core passes saved_model distribute
+# ones, and without clusters of several programs, whose sockets and processes have nothing to do with JAX.
+INTERNALS := core passes kernels saved_model environment distribute/parallel distribute/replicas distribute/tpu
 test-newest:
 	@$(MAKE) --no-print-directory test-internals JAX=newest
 
 test-internals: $(STAMP)
-	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) tests/environment tests/kernels
+	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) $(filter-out %_ray.py,$(wildcard tests/distribute/test_*.py))
 
 # Tests marked `soak`, and the long rounds of the others, too.
 test-all: $(STAMP)
