@@ -48,12 +48,7 @@ class Adafactor(RuleOptimizer):
     """
 
     _list_names = {"v": "_v"}
-    setting_names = (
-        "beta_2_decay",
-        "epsilon_1",
-        "epsilon_2",
-        "clip_threshold",
-    )
+    setting_names = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
 
     def __init__(
         self,

@@ -55,8 +55,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
       use_ema: Whether to keep an exponential moving average of each variable.
       ema_momentum: Momentum of the moving averages, from 0 to 1.
       ema_overwrite_frequency: Number of steps after which the averages replace the variables.
-      gradient_accumulation_steps: Number of steps, at least 2, whose averaged gradients make one
-        update; `iterations` counts updates. None updates in each step.
+      gradient_accumulation_steps: Number of steps, at least 2, over which gradients are averaged
+        for one update, which `iterations` counts. None updates in each step.
       **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`; `mesh`
         is the mesh over which the step count is replicated; slots follow their variables.
         `jit_compile` and `is_legacy_optimizer` are accepted and ignored.
@@ -79,7 +79,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     _default_learning_rate = 0.001
     _default_decay = 0.0
-    # Whether the class computes like TensorFlow's optimizers since 2.11, whose configurations
+    # Whether the class computes like TensorFlow's optimizers since 2.11. Their configurations
     # contain every setting but `decay`.
     _since_2_11 = True
     # Whether variables that were not passed to `build` get slots on first use, as in OptimizerV2.
@@ -258,11 +258,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return loss
 
     def _get_gradients(
-        self,
-        tape: GradientTape,
-        loss: Tensor,
-        var_list: Sequence[Variable],
-        grad_loss: TensorLike | None = None,
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
     ) -> list[Any]:
         return tape.gradient(loss, var_list, grad_loss)
 
@@ -451,9 +447,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     # ---- weight decay and averages ---------------------------------------------------------
 
     def exclude_from_weight_decay(
-        self,
-        var_list: Sequence[Variable] | None = None,
-        var_names: Sequence[str] | None = None,
+        self, var_list: Sequence[Variable] | None = None, var_names: Sequence[str] | None = None
     ) -> None:
         """Exclude variables from weight decay.
 

@@ -113,11 +113,11 @@ class Ftrl(RuleOptimizer):
     ) -> list[Array]:
         """Compute the update; see `RuleOptimizer.rule`."""
         lr = values["lr_t"]
-        l2 = l2 + beta / (2 * lr)
+        penalty = l2 + beta / (2 * lr)
         gradient = grad + 2 * shrinkage * var
         total = slots[0] + grad * grad
         sigma = (total ** (-power) - slots[0] ** (-power)) / lr
         linear = slots[1] + gradient - sigma * var
-        quadratic = total ** (-power) / lr + 2 * l2
+        quadratic = total ** (-power) / lr + 2 * penalty
         clipped = jnp.clip(linear, -l1, l1)
         return [(clipped - linear) / quadratic, total, linear]

@@ -100,11 +100,7 @@ class UpdateHooks(Hyperparameters):
         return self._resource_apply_sparse(*_summed(grad, var, indices), **kwargs)
 
     def _resource_apply_sparse(
-        self,
-        grad: Tensor,
-        var: Variable,
-        indices: Tensor,
-        apply_state: ApplyState | None = None,
+        self, grad: Tensor, var: Variable, indices: Tensor, apply_state: ApplyState | None = None
     ) -> Any:
         """Update rows of one variable; without this hook gradients are made dense."""
         raise NotImplementedError("Must be implemented in subclasses.")

@@ -67,7 +67,7 @@ class Hyperparameters:
     # The `AdaScale` optimizer around this one. It scales the learning rate and defines the step for
     # schedules.
     _pace: Any = None
-    iterations: Variable
+    iterations: Any
 
     def _set_hyper(self, name: str, value: TensorLike | LearningRateSchedule) -> None:
         """Set a hyperparameter.

@@ -53,7 +53,7 @@ def own_weights(optimizer: Any) -> dict[str, Any]:
 
 
 def by_names(optimizer: Any) -> dict[str, Any]:
-    """Return the objects that a checkpoint saves besides slots, with the names until 2.10."""
+    """Return the objects that a checkpoint saves in addition to slots, as until 2.10."""
     own = own_weights(optimizer)
     hyper = optimizer._hyper_variables()
     return {**hyper, **own, **optimizer._tracked, "iter": optimizer.iterations}

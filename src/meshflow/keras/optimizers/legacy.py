@@ -19,17 +19,7 @@ from jax import Array
 from meshflow.keras.optimizers import adam, adaptive, base, ftrl, sgd
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 
-__all__ = [
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "Adamax",
-    "Ftrl",
-    "Nadam",
-    "Optimizer",
-    "RMSprop",
-]
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "Optimizer", "RMSprop"]
 
 
 class Optimizer(base.Optimizer):

@@ -19,9 +19,10 @@ from meshflow.core.gradients.tape import GradientTape, no_tapes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
+from meshflow.environment.types import PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import loss_scale as scales
-from meshflow.keras.optimizers.loss_scale import LossScale, ScaleState, all_finite
+from meshflow.keras.optimizers.loss_scale import ScaleState, all_finite
 from meshflow.keras.optimizers.wrapping import Children, WrappingOptimizer, check_inner
 from meshflow.ops import array, math
 
@@ -209,11 +210,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         return self.get_scaled_loss(super()._transform_loss(loss))
 
     def _get_gradients(
-        self,
-        tape: GradientTape,
-        loss: Tensor,
-        var_list: Sequence[Variable],
-        grad_loss: TensorLike | None = None,
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
     ) -> list[Any]:
         return self.get_unscaled_gradients(super()._get_gradients(tape, loss, var_list, grad_loss))
 
@@ -376,7 +373,7 @@ def _check_strategy() -> None:
         )
 
 
-def scale_settings(scale: LossScale) -> dict[str, Any]:
+def scale_settings(scale: object) -> dict[str, Any]:
     """Return the arguments of `LossScaleOptimizer` that are equivalent to an old loss scale.
 
     Args:
@@ -404,7 +401,9 @@ def scale_settings(scale: LossScale) -> dict[str, Any]:
     }
 
 
-def _from_old(cls: type[_T], config: dict[str, Any], custom_objects: dict[str, Any] | None) -> _T:
+def _from_old(
+    cls: Callable[..., _T], config: dict[str, Any], custom_objects: dict[str, Any] | None
+) -> _T:
     inner = registry.OPTIMIZERS.deserialize(config["optimizer"], custom_objects)
     scale = scales.get(config["loss_scale"])
     if isinstance(scale, scales.DynamicLossScale) and scale.multiplier != scales.MULTIPLIER:

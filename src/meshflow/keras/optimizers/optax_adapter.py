@@ -68,11 +68,7 @@ class OptaxOptimizer(Optimizer):
         self._op = Op("optax_update", self._update)
 
     def _get_gradients(
-        self,
-        tape: GradientTape,
-        loss: Tensor,
-        var_list: Sequence[Variable],
-        grad_loss: TensorLike | None = None,
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
     ) -> list[Any]:
         if _takes_more(self.transformation):
             ((self._loss, _),) = sum_over_replicas([(math.reduce_sum(loss), None)])

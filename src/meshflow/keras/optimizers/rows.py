@@ -25,7 +25,8 @@ def summed(grad: jax.Array, indices: jax.Array, count: int) -> tuple[jax.Array, 
     Returns:
       n unique row indices, and the sum of the rows of each, in the order of first appearance.
     """
-    return table_rows.summed(grad, _cast_indices(indices), count)
+    unique, total = table_rows.summed(grad, _cast_indices(indices), count)
+    return unique, total
 
 
 def _cast_indices(indices: jax.Array) -> jax.Array:

@@ -36,7 +36,7 @@ class VariableList(list):
         return self
 
 
-def _as_list(_: None, values: Iterable[Any]) -> list[Any]:
+def _as_list(_: None, values: Iterable[Any]) -> Any:
     return list(values)
 
 
@@ -74,7 +74,7 @@ class State:
 
     @contextmanager
     def _own_scope(self) -> Iterator[None]:
-        """Create variables under the strategy in whose scope the optimizer was created."""
+        """Create variables under the strategy of the optimizer's creation."""
         host = _hosts.get(self)
         if host is None or has_strategy():
             yield
@@ -142,11 +142,7 @@ class State:
         return id(variable)
 
     def add_slot(
-        self,
-        var: Variable,
-        slot_name: str,
-        initializer: Initializer | TensorLike = "zeros",
-        shape: Iterable[int] | None = None,
+        self, var: Variable, slot_name: str, initializer: TensorLike = "zeros", shape: Any = None
     ) -> Variable:
         """Return a slot of a trained variable; create it if it does not exist.
 

@@ -59,7 +59,7 @@ class RuleOptimizer(Optimizer):
 
     # Fixed settings that the rule takes after `values`, in this order; configurations contain them.
     setting_names: tuple[str, ...] = ()
-    # Settings in the configuration besides the hyperparameters, in this order, where they differ
+    # Settings in the configuration after the hyperparameters, in this order, where they differ
     # from `setting_names`.
     _configured_names: tuple[str, ...] = ()
     # Op of the class, created by its first update.
@@ -89,7 +89,7 @@ class RuleOptimizer(Optimizer):
         raise NotImplementedError("Optimizers with averages by rows must define `update_slots`.")
 
     @staticmethod
-    def moved(var: Array, grad: Array, slots: Slots, values: Scalars, *settings: Any) -> Array:
+    def moved(var: Array, grad: Any, slots: Slots, values: Scalars, *settings: Any) -> Array:
         """Compute the new variable from the new slots; arguments as for `rule`."""
         raise NotImplementedError("Optimizers with averages by rows must define `update_variable`.")
 
@@ -120,11 +120,7 @@ class RuleOptimizer(Optimizer):
             self._run_rule(grad, indices, var, kwargs.get("apply_state"))
 
     def _run_rule(
-        self,
-        grad: Tensor,
-        indices: Tensor | None,
-        var: Variable,
-        apply_state: ApplyState | None,
+        self, grad: Tensor, indices: Tensor | None, var: Variable, apply_state: ApplyState | None
     ) -> None:
         key = var.device, var.dtype.base_dtype
         values = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
@@ -157,7 +153,7 @@ class RuleOptimizer(Optimizer):
     @classmethod
     def _update_op(cls) -> Op:
         if "_op" not in cls.__dict__:
-            # Variables of one shape share a trace of the rule, whose equations are inlined into the
+            # Variables of one shape share a trace of the rule. Its equations are inlined into the
             # program.
             rule = jax.jit(cls._call_rule, static_argnums=1, inline=True)
             cls._op = Op(f"{cls.__name__}_update", rule, differentiable=False)

@@ -8,9 +8,10 @@ from typing import Any, Self
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.keras import registry
 from meshflow.keras.optimizers.base import Optimizer
-from meshflow.keras.optimizers.state import GradientPairs, Initializer, VariableList
+from meshflow.keras.optimizers.state import GradientPairs, VariableList
 
 __all__ = ["Children", "WrappingOptimizer", "check_inner"]
 
@@ -90,11 +91,7 @@ class WrappingOptimizer(Optimizer):
         return self._optimizer._transform_loss(loss)
 
     def _get_gradients(
-        self,
-        tape: GradientTape,
-        loss: Tensor,
-        var_list: Sequence[Variable],
-        grad_loss: TensorLike | None = None,
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
     ) -> list[Any]:
         return self._optimizer._get_gradients(tape, loss, var_list, grad_loss)
 
@@ -125,11 +122,7 @@ class WrappingOptimizer(Optimizer):
         return self._optimizer.get_slot(var, slot_name)
 
     def add_slot(
-        self,
-        var: Variable,
-        slot_name: str,
-        initializer: Initializer | TensorLike = "zeros",
-        shape: Iterable[int] | None = None,
+        self, var: Variable, slot_name: str, initializer: TensorLike = "zeros", shape: Any = None
     ) -> Variable:
         """Create a slot of the inner optimizer; see `Optimizer.add_slot`."""
         return self._optimizer.add_slot(var, slot_name, initializer, shape)
