@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -440,7 +440,7 @@ def vectorized_map(function: Callable[[Any], T], elements: PyTree) -> T:
 def vectorize(
     pyfunc: Callable[..., Any],
     *,
-    excluded: Sequence[int | str] | None = None,
+    excluded: Iterable[int | str] | None = None,
     signature: str | None = None,
 ) -> Callable[..., Any]:
     """Convert a function of elements to a function of tensors, with broadcasting.
