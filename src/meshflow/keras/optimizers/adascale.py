@@ -78,7 +78,7 @@ class AdaScale(WrappingOptimizer):
       (1.25, -0.25)
     """
 
-    _OWN = frozenset(("_optimizer", "_scale", "_smoothing", "_state", "_noted"))
+    _OWN = frozenset(("_optimizer", "_scale", "_smoothing", "_state", "_share_norms"))
     # Strategies that compute gradients on each device must also compute their norms.
     _measures_shares = True
 
@@ -112,7 +112,7 @@ class AdaScale(WrappingOptimizer):
         self._smoothing = None if smoothing is None else float(smoothing)
         self._state: dict[str, Variable] = {}
         # Squared norms and number of the next gradients' shares, if a strategy has set them.
-        self._noted: tuple[Any, int] | None = None
+        self._share_norms: tuple[Any, int] | None = None
         inner_optimizer._pace = self
         if name is not None:
             inner_optimizer._name = name
@@ -196,7 +196,7 @@ class AdaScale(WrappingOptimizer):
 
     def _parts(self, pairs: GradientPairs, is_summed: bool) -> tuple[Tensor, int]:
         """Return the sum of the squared norms of the parts' gradients, and the number of parts."""
-        share_norms, self._noted = self._noted, None
+        share_norms, self._share_norms = self._share_norms, None
         if context.closure is not None:
             raise NotImplementedError(
                 "AdaScale is not available with parameter servers, because their workers run independently."
@@ -223,7 +223,7 @@ class AdaScale(WrappingOptimizer):
           squares: Sum of the squared norms of the shares' gradients, a float32 scalar.
           count: Number of shares.
         """
-        self._noted = squares, count
+        self._share_norms = squares, count
 
     # ---- hooks that the inner optimizer calls ----------------------------------------------
 
