@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.io.features import FixedLenFeature, VarLenFeature
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.ops import array
+
+# Specifications of features for `tf.io.parse_example`, by key.
+ParseSpec: TypeAlias = dict[str, FixedLenFeature | VarLenFeature]
 
 __all__ = ["CategoricalColumn", "DenseColumn", "FeatureColumn", "Features", "Ids"]
 
@@ -45,7 +48,7 @@ class Features:
 
     def __init__(
         self,
-        features: Mapping[str, TensorLike],
+        features: object,
         precomputed: Mapping[CategoricalColumn, Ids] | None = None,
     ) -> None:
         if not isinstance(features, Mapping):
@@ -120,7 +123,7 @@ class FeatureColumn:
         raise NotImplementedError
 
     @property
-    def parse_example_spec(self) -> dict[str, FixedLenFeature | VarLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """Specification of the features for `tf.io.parse_example`."""
         raise NotImplementedError
 
@@ -181,7 +184,7 @@ def check_key(key: object) -> None:
 
 def make_parse_example_spec(
     feature_columns: Iterable[FeatureColumn],
-) -> dict[str, FixedLenFeature | VarLenFeature]:
+) -> ParseSpec:
     """Collect the specifications of the features of columns for `tf.io.parse_example`.
 
     Args:
@@ -199,7 +202,7 @@ def make_parse_example_spec(
       >>> spec["age"].shape
       (1,)
     """
-    specs: dict[str, FixedLenFeature | VarLenFeature] = {}
+    specs: ParseSpec = {}
     for column in feature_columns:
         if not isinstance(column, FeatureColumn):
             raise ValueError(

@@ -11,8 +11,15 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
-from meshflow.io.features import FixedLenFeature, VarLenFeature
-from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids, check_key, padded
+from meshflow.io.features import VarLenFeature
+from meshflow.legacy.feature_column.base import (
+    CategoricalColumn,
+    Features,
+    Ids,
+    ParseSpec,
+    check_key,
+    padded,
+)
 from meshflow.ops import array, hashing, math
 
 __all__ = [
@@ -39,7 +46,7 @@ class IdentityCategoricalColumn(CategoricalColumn):
         return self.key
 
     @property
-    def parse_example_spec(self) -> dict[str, VarLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """A variable-length integer feature."""
         return {self.key: VarLenFeature(dtypes.int64)}
 
@@ -109,7 +116,7 @@ class KeyedColumn(CategoricalColumn):
         return self.key
 
     @property
-    def parse_example_spec(self) -> dict[str, VarLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """A variable-length feature."""
         return {self.key: VarLenFeature(self.dtype)}
 
@@ -189,7 +196,7 @@ class WeightedCategoricalColumn(CategoricalColumn):
         return f"{self.categorical_column.name}_weighted_by_{self.weight_feature_key}"
 
     @property
-    def parse_example_spec(self) -> dict[str, FixedLenFeature | VarLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """The features of the categorical column, and a variable-length feature of weights."""
         spec = self.categorical_column.parse_example_spec
         if self.weight_feature_key in spec:

@@ -75,7 +75,7 @@ def deserialize_all(
 
 
 def _column(
-    config: Config | FeatureColumn,
+    config: Mapping[str, Any] | FeatureColumn,
     custom_objects: dict[str, Any],
     tables: dict[str, dict[str, Any]],
 ) -> FeatureColumn:

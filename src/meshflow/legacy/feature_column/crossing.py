@@ -11,8 +11,8 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
-from meshflow.io.features import FixedLenFeature, VarLenFeature
-from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids
+from meshflow.io.features import VarLenFeature
+from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids, ParseSpec
 from meshflow.legacy.feature_column.categorical import HashedCategoricalColumn
 from meshflow.ops import hashing
 
@@ -33,9 +33,9 @@ class CrossedColumn(CategoricalColumn):
         return "_X_".join(sorted(p if isinstance(p, str) else p.name for p in self._parts()))
 
     @property
-    def parse_example_spec(self) -> dict[str, FixedLenFeature | VarLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """The features of the crossed columns; crossed keys are string features."""
-        spec: dict[str, FixedLenFeature | VarLenFeature] = {}
+        spec: ParseSpec = {}
         for part in self.keys:
             spec |= (
                 {part: VarLenFeature(string)} if isinstance(part, str) else part.parse_example_spec

@@ -14,10 +14,15 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
-from meshflow.io.features import FixedLenFeature, VarLenFeature
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.initializers import TruncatedNormal
-from meshflow.legacy.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
+from meshflow.legacy.feature_column.base import (
+    CategoricalColumn,
+    DenseColumn,
+    Features,
+    Ids,
+    ParseSpec,
+)
 from meshflow.ops import array, math
 from meshflow.ops.nn import embedding_lookup
 
@@ -38,7 +43,7 @@ class _OfCategories(DenseColumn):
     categorical_column: CategoricalColumn
 
     @property
-    def parse_example_spec(self) -> dict[str, FixedLenFeature | VarLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """The features of the categorical column."""
         return self.categorical_column.parse_example_spec
 
@@ -133,17 +138,18 @@ class EmbeddingColumn(_OfCategories):
 def _table(column: EmbeddingColumn, layer: Layer, name: str) -> Variable:
     shape = (column.categorical_column.num_buckets, column.dimension)
     initializer = column.initializer
-    if column.ckpt_to_load_from is not None:
+    path, tensor_name = column.ckpt_to_load_from, column.tensor_name_in_ckpt
+    if path is not None and tensor_name is not None:
 
         def initializer(shape: ShapeLike, dtype: DTypeLike | None = None) -> np.ndarray:
-            return load_variable(column.ckpt_to_load_from, column.tensor_name_in_ckpt)
+            return load_variable(path, tensor_name)
 
     return layer.add_weight(
         name, shape, "float32", initializer, trainable=column.trainable and layer.trainable
     )
 
 
-def _combined(column: EmbeddingColumn, ids: Ids, table: Variable | None) -> Tensor:
+def _combined(column: EmbeddingColumn, ids: Ids, table: TensorLike) -> Tensor:
     is_present = ids.numbers >= 0
     if ids.weights is None:
         weights = math.cast(is_present, table.dtype)

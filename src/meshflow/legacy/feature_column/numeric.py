@@ -21,6 +21,7 @@ from meshflow.legacy.feature_column.base import (
     DenseColumn,
     Features,
     Ids,
+    ParseSpec,
     check_key,
 )
 from meshflow.ops import array, math
@@ -44,7 +45,7 @@ class NumericColumn(DenseColumn):
         return self.key
 
     @property
-    def parse_example_spec(self) -> dict[str, FixedLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """A fixed-length feature."""
         return {self.key: FixedLenFeature(self.shape, self.dtype, self.default_value)}
 
@@ -140,7 +141,7 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         return f"{self.source_column.name}_bucketized"
 
     @property
-    def parse_example_spec(self) -> dict[str, FixedLenFeature]:
+    def parse_example_spec(self) -> ParseSpec:
         """The feature of the numeric column."""
         return self.source_column.parse_example_spec
 
