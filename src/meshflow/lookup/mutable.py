@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,10 +105,9 @@ class MutableHashTable(Table):
         def find(keys: np.ndarray, default: np.ndarray) -> np.ndarray:
             key_list = np.asarray(keys).reshape(-1).tolist()
             self._check(key_list)
+            defaults: Sequence[np.ndarray] | np.ndarray = [default] * len(key_list)
             if np.ndim(default) > len(self._value_shape):
                 defaults = np.reshape(default, [-1, *self._value_shape])
-            else:
-                defaults = [default] * len(key_list)
             values = [self._content.get(key, defaults[i]) for i, key in enumerate(key_list)]
             return filled(values, shape, self._value_dtype.dtype)
 

@@ -38,7 +38,7 @@ __all__ = [
 
 cholesky = wrap_jnp(jla.cholesky, floating=True)
 cond = wrap_jnp(jla.cond, floating=True)
-cross = wrap_jnp(jla.cross, in_files="linalg_cross")
+cross = wrap_jnp(jla.cross, stored_name="linalg_cross")
 det = wrap_jnp(jla.det, floating=True)
 eig = wrap_jnp(jla.eig, floating=True)
 eigh = wrap_jnp(jla.eigh, floating=True)

@@ -6,7 +6,7 @@ import contextlib
 import random as python_random
 import re
 import unittest
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class TestCase(MoreAssertions):
         a, b = _array(a), _array(b)
         self._same_shape(a, b, msg)
         close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        self._all(close, a, b, f"not close (rtol={rtol}, atol={atol})", msg)
+        self._all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
 
     def assertNotAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
@@ -139,7 +139,7 @@ class TestCase(MoreAssertions):
         self.assertTrue(f1 == f2 or abs(f1 - f2) <= err, f"{f1!r} and {f2!r} differ by > {err}")
 
     def assertArrayNear(
-        self, farray1: ArrayLike, farray2: ArrayLike, err: float, msg: str | None = None
+        self, farray1: Sequence[float], farray2: Sequence[float], err: float, msg: str | None = None
     ) -> None:
         """Fail unless `assertNear` holds for all pairs of items of two sequences."""
         self.assertEqual(len(farray1), len(farray2), msg)
@@ -187,7 +187,7 @@ class TestCase(MoreAssertions):
         below = a < upper_bound if open_upper_bound else a <= upper_bound
         self._all(above & below, a, (lower_bound, upper_bound), "out of range", None)
 
-    def assertAllInSet(self, target: TensorLike, expected_set: Iterable[object]) -> None:
+    def assertAllInSet(self, target: TensorLike, expected_set: Iterable[Any]) -> None:
         """Fail unless every element is in a set."""
         a = _array(target)
         self._all(np.isin(a, list(expected_set)), a, expected_set, "not in the set", None)

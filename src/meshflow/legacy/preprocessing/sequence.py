@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.environment.types import ArrayLike
 from meshflow.keras.utils.arrays import Sequence, pad_sequences
 
 __all__ = ["TimeseriesGenerator", "make_sampling_table", "pad_sequences", "skipgrams"]
@@ -44,8 +43,8 @@ class TimeseriesGenerator(Sequence):
 
     def __init__(
         self,
-        data: ArrayLike,
-        targets: ArrayLike,
+        data: Any,
+        targets: Any,
         length: int,
         sampling_rate: int = 1,
         stride: int = 1,
@@ -60,9 +59,7 @@ class TimeseriesGenerator(Sequence):
                 f"Data and targets have to be of same length. Data length is {len(data)} while target length is "
                 f"{len(targets)}"
             )
-        self.data: Any = data
-        self.targets: Any = targets
-        self.length = length
+        self.data, self.targets, self.length = data, targets, length
         self.sampling_rate, self.stride, self.batch_size = sampling_rate, stride, batch_size
         self.start_index = start_index + length
         self.end_index = len(data) - 1 if end_index is None else end_index
