@@ -70,10 +70,10 @@ def _known(value: TensorLike, dtype: DTypeLike | None) -> np.ndarray:
 
 
 class TextFileIndex:
-    """Special column indices: parts of a line other than a column.
+    """Special column indices.
 
     Attributes:
-      WHOLE_LINE: The line as a string.
+      WHOLE_LINE: The entire line as a string.
       LINE_NUMBER: The index of the line, starting with 0.
     """
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.graph import STATE
-from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
@@ -77,7 +76,7 @@ class MutableHashTable(Table):
 
     def lookup(
         self, keys: TensorLike, dynamic_default_values: TensorLike = None, name: str | None = None
-    ) -> Tensor | SparseTensor:
+    ) -> Any:
         """Look up the values of keys.
 
         Args:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values.convert import convert_to_tensor
@@ -64,7 +63,7 @@ class StaticHashTable(Table):
 
     def __init__(
         self,
-        initializer: TableInitializer,
+        initializer: Any,
         default_value: TensorLike,
         name: str | None = None,
         experimental_is_anonymous: bool = False,
@@ -109,7 +108,7 @@ class StaticHashTable(Table):
         keys, values = self._content
         return convert_to_tensor(keys), convert_to_tensor(values)
 
-    def lookup(self, keys: TensorLike, name: str | None = None) -> Tensor | SparseTensor:
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """Look up the values of keys.
 
         Args:
@@ -213,7 +212,7 @@ class StaticVocabularyTable(Table):
     def _known(self) -> int:
         return 0 if self._table is None else len(self._table._places)
 
-    def lookup(self, keys: TensorLike, name: str | None = None) -> Tensor | SparseTensor:
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """Look up the values of keys.
 
         Args:

@@ -38,7 +38,7 @@ class Table:
         self._key_dtype, self._value_dtype, self._name = key_dtype, value_dtype, name
 
     @property
-    def key_dtype(self) -> DType:
+    def key_dtype(self) -> Any:
         """Dtype of the keys."""
         return self._key_dtype
 
@@ -57,11 +57,11 @@ class Table:
         """The table itself, because resources do not exist."""
         return self
 
-    def lookup(self, keys: TensorLike, *args: Any, **kwargs: Any) -> Tensor | SparseTensor:
+    def lookup(self, keys: TensorLike, *args: Any, **kwargs: Any) -> Any:
         """Look up the values of keys; subclasses implement this."""
         raise NotImplementedError("Subclasses of Table must implement `lookup`.")
 
-    def __getitem__(self, keys: TensorLike) -> Tensor | SparseTensor:
+    def __getitem__(self, keys: TensorLike) -> Any:
         """Look up the values of keys."""
         return self.lookup(keys)
 
@@ -75,9 +75,7 @@ class Table:
         return tensor
 
 
-def of_elements(
-    look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike
-) -> Tensor | SparseTensor:
+def of_elements(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
     """Apply a lookup to a tensor, or to the values of a sparse tensor."""
     if isinstance(keys, SparseTensor):
         return keys.with_values(look_up(keys.values, *args))

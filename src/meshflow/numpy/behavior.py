@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.numpy import elementwise, inspection, manipulation, products, promotion, reductions
 from meshflow.numpy.conversion import Defaults, copy, promoted
@@ -42,11 +42,11 @@ def _item(self: Tensor, *index: int) -> Any:
     return np.asarray(self.numpy()).item(*index)
 
 
-def _matmul(self: Tensor, other: TensorLike) -> Tensor:
+def _matmul(self: Tensor, other: Any) -> Tensor:
     return products.matmul(self, other)
 
 
-def _rmatmul(self: Tensor, other: TensorLike) -> Tensor:
+def _rmatmul(self: Tensor, other: Any) -> Tensor:
     return products.matmul(other, self)
 
 

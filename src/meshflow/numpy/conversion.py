@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ _PYTHON_TYPES = {
 }
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float | complex]:
     """Check whether a value is a Python number, which does not determine the result's dtype."""
     return type(value) in _PYTHON_TYPES
 
@@ -121,7 +121,7 @@ def promoted(values: Sequence[Any], floating: bool = False, weak_lists: bool = F
     return [_in_dtype(t, target) for t in tensors]
 
 
-def _example(tensor: Tensor) -> complex:
+def _example(tensor: Any) -> complex:
     """Return a Python number of the same kind as the elements of a tensor."""
     dtype = tensor.dtype
     return False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0

@@ -129,7 +129,7 @@ def size(x: TensorLike, axis: int | None = None) -> int:
     return math.prod(sizes) if axis is None else sizes[axis]
 
 
-def isscalar(num: object) -> bool:
+def isscalar(num: Any) -> bool:
     """Check whether a value is a number, a string, or a tensor without axes."""
     return num.shape.rank == 0 if is_tensor(num) else np.isscalar(num)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor
 from meshflow.numpy.conversion import as_array_dtype, asarray, promoted
 from meshflow.ops.math import cast
 
@@ -164,7 +164,7 @@ def _as_counts(tensor: Tensor) -> Tensor:
     return cast(tensor, dtypes.uint64 if dtype.is_unsigned else dtypes.int64)
 
 
-def _items(value: TensorLike) -> list[TensorLike]:
+def _items(value: Any) -> list[Any]:
     """Return the items of a list, or the rows of an array."""
     return list(value) if isinstance(value, (list, tuple)) else list(asarray(value))
 

@@ -156,7 +156,9 @@ _take = wrap_jnp(jnp.take, "take")
 take_along_axis = wrap_jnp(jnp.take_along_axis, static=["mode"])
 _choose = wrap_jnp(jnp.choose, "choose", excluded=["a"])
 select = wrap_jnp(jnp.select)
-_searchsorted = wrap_jnp(jnp.searchsorted, "searchsorted", excluded=["sorter"], differentiable=False)
+_searchsorted = wrap_jnp(
+    jnp.searchsorted, "searchsorted", excluded=["sorter"], differentiable=False
+)
 _digitize = wrap_jnp(jnp.digitize, "digitize", operands=["bins"], differentiable=False)
 isin = wrap_jnp(jnp.isin, differentiable=False)
 

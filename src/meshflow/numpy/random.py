@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import as_array_dtype, asarray
 from meshflow.numpy.creation import arange
@@ -30,10 +31,10 @@ __all__ = [
 ]
 
 # Shape of a result: an integer, integers, or None for a scalar.
-SizeLike: TypeAlias = int | Sequence[int] | Tensor | None
+SizeLike: TypeAlias = int | Sequence[int] | TensorShape | Tensor | None
 
 
-def _sizes(size: SizeLike) -> Sequence[int] | Tensor:
+def _sizes(size: SizeLike) -> Sequence[int] | TensorShape | Tensor:
     return [] if size is None else [size] if isinstance(size, int) else size
 
 
@@ -135,7 +136,7 @@ def randint(
     """
     first, last = (0, low) if high is None else (low, high)
     if last <= first:
-        raise ValueError(f"tnp.random.randint: the interval [{first}, {last}) is empty.")
+        raise ValueError(f"tnp.random.randint: there are no integers in [{first}, {last}).")
     target = dtypes.of_numpy(as_array_dtype(dtype))
     values = ops.uniform(_sizes(size), first, last, dtypes.int64)
     return values if target is dtypes.int64 else math.cast(values, target)
@@ -192,7 +193,7 @@ def choice(a: TensorLike, size: SizeLike = None, replace: bool = True) -> Tensor
       array([7, 7])
     """
     source = arange(a) if isinstance(a, int) else asarray(a)
-    sizes = list(_sizes(size))
+    sizes: list[Any] = list(_sizes(size))
     if replace:
         return array_ops.gather(source, ops.uniform(sizes, 0, len(source), dtypes.int64))
     count = 1

@@ -11,7 +11,6 @@ import numpy as np
 from meshflow.core.runtime.names import name_scope
 from meshflow.core.values import convert, nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
@@ -160,7 +159,7 @@ def ones_like(x: TensorLike, dtype: DTypeLike | None = None, name: str | None = 
 
 
 def random_uniform_variable(
-    shape: ShapeLike | Tensor,
+    shape: Sequence[int],
     low: float,
     high: float,
     dtype: DTypeLike | None = None,
@@ -179,7 +178,7 @@ def random_uniform_variable(
 
 
 def random_normal_variable(
-    shape: ShapeLike | Tensor,
+    shape: Sequence[int],
     mean: float,
     scale: float,
     dtype: DTypeLike | None = None,

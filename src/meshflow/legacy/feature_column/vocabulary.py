@@ -92,7 +92,7 @@ def categorical_column_with_vocabulary_list(
     default_value: int = -1,
     num_oov_buckets: int = 0,
 ) -> VocabularyListCategoricalColumn:
-    """Create a column of strings or integers whose indices in a list are category ids.
+    """Create a column of categories that a list of strings or integers defines.
 
     Args:
       key: Key of the feature; '' and -1 mean no category.
@@ -173,7 +173,7 @@ def categorical_column_with_vocabulary_file(
     num_oov_buckets: int = 0,
     file_format: str | None = None,
 ) -> VocabularyFileCategoricalColumn:
-    r"""Create a column of strings or integers whose line numbers in a file are category ids.
+    r"""Create a column of categories that the lines of a file define.
 
     Args:
       key: Key of the feature; '' and -1 mean no category.

@@ -146,11 +146,11 @@ class ImageDataGenerator:
         self.horizontal_flip, self.vertical_flip = horizontal_flip, vertical_flip
         self.rescale, self.preprocessing_function = rescale, preprocessing_function
         self.interpolation_order = interpolation_order
-        self.dtype = dtype or settings.floatx()
+        self.dtype: Any = dtype or settings.floatx()
         self._validation_split = validation_split
-        self.mean: np.ndarray | None = None
-        self.std: np.ndarray | None = None
-        self.zca_whitening_matrix: np.ndarray | None = None
+        self.mean: Any = None
+        self.std: Any = None
+        self.zca_whitening_matrix: Any = None
 
     def flow(
         self,
@@ -264,7 +264,8 @@ class ImageDataGenerator:
                 -self.channel_shift_range, self.channel_shift_range
             )
         if self.brightness_range is not None:
-            parameters["brightness"] = uniform(*self.brightness_range)
+            low, high = self.brightness_range
+            parameters["brightness"] = uniform(low, high)
         return parameters
 
     def apply_transform(self, x: np.ndarray, transform_parameters: dict[str, Any]) -> np.ndarray:

@@ -124,7 +124,8 @@ class Images(Iterator):
         save: tuple[StrPath | None, str, str],
         dtype: DTypeLike | None,
     ) -> None:
-        self.image_data_generator, self.dtype = generator, dtype or settings.floatx()
+        self.image_data_generator: Any = generator
+        self.dtype: Any = dtype or settings.floatx()
         self.save_to_dir, self.save_prefix, self.save_format = save
 
     def _image(self, index: int) -> np.ndarray:
