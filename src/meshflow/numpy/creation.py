@@ -20,42 +20,10 @@ from meshflow.ops import array as array_ops
 from meshflow.ops.array.creation import as_sizes
 
 __all__ = [
-    *(
-        "arange",
-        "bartlett",
-        "blackman",
-        "diag_indices",
-        "empty",
-        "empty_like",
-        "eye",
-    ),
-    *(
-        "fromfunction",
-        "full",
-        "full_like",
-        "geomspace",
-        "hamming",
-        "hanning",
-        "identity",
-    ),
-    *(
-        "indices",
-        "ix_",
-        "kaiser",
-        "linspace",
-        "logspace",
-        "meshgrid",
-        "ones",
-        "ones_like",
-        "tri",
-    ),
-    *(
-        "tril_indices",
-        "triu_indices",
-        "vander",
-        "zeros",
-        "zeros_like",
-    ),
+    *("arange", "bartlett", "blackman", "diag_indices", "empty", "empty_like", "eye"),
+    *("fromfunction", "full", "full_like", "geomspace", "hamming", "hanning", "identity"),
+    *("indices", "ix_", "kaiser", "linspace", "logspace", "meshgrid", "ones", "ones_like", "tri"),
+    *("tril_indices", "triu_indices", "vander", "zeros", "zeros_like"),
 ]
 
 T = TypeVar("T")

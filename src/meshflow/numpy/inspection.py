@@ -16,57 +16,11 @@ from meshflow.numpy import promotion
 from meshflow.numpy.conversion import as_array_dtype, asarray, is_number, own_dtype
 
 __all__ = [
-    *(
-        "bool_",
-        "can_cast",
-        "complex128",
-        "complex64",
-        "complex_",
-        "dtype",
-        "e",
-        "finfo",
-    ),
-    *(
-        "float16",
-        "float32",
-        "float64",
-        "float_",
-        "floating",
-        "iinfo",
-        "inexact",
-        "inf",
-        "int16",
-    ),
-    *(
-        "int32",
-        "int64",
-        "int8",
-        "int_",
-        "integer",
-        "isscalar",
-        "issubdtype",
-        "nan",
-        "ndarray",
-    ),
-    *(
-        "ndim",
-        "newaxis",
-        "number",
-        "object_",
-        "pi",
-        "promote_types",
-        "result_type",
-        "shape",
-    ),
-    *(
-        "size",
-        "string_",
-        "uint16",
-        "uint32",
-        "uint64",
-        "uint8",
-        "unicode_",
-    ),
+    *("bool_", "can_cast", "complex128", "complex64", "complex_", "dtype", "e", "finfo", "float16"),
+    *("float32", "float64", "float_", "floating", "iinfo", "inexact", "inf", "int16", "int32"),
+    *("int64", "int8", "int_", "integer", "isscalar", "issubdtype", "nan", "ndarray", "ndim"),
+    *("newaxis", "number", "object_", "pi", "promote_types", "result_type", "shape", "size"),
+    *("string_", "uint16", "uint32", "uint64", "uint8", "unicode_"),
 ]
 
 ndarray = Tensor

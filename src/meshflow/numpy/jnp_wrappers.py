@@ -20,17 +20,10 @@ from meshflow.ops.math import cast
 
 _JAX_ONLY = frozenset(
     [
-        *(
-            "batch_size",
-            "device",
-            "out_sharding",
-            "precision",
-            "preferred_element_type",
-            "promote_integers",
-            "unroll",
-        ),
-        *("unique_indices", "indices_are_sorted", "total_repeat_length", "_dot_general", "size"),
-        *("wrap_negative_indices", "symmetrize_input", "fill_value"),
+        *("batch_size", "device", "out_sharding", "precision", "preferred_element_type"),
+        *("promote_integers", "unroll", "unique_indices", "indices_are_sorted", "size"),
+        *("total_repeat_length", "_dot_general", "wrap_negative_indices", "symmetrize_input"),
+        "fill_value",
     ]
 )
 # Operands that are indices or masks, and thus excluded from the promotion to a common dtype.
@@ -39,19 +32,8 @@ _APART = frozenset(["condition", "condlist", "indices", "shift", "repeats", "whe
 # depend on them.
 _STATIC = frozenset(
     [
-        *(
-            "indices_or_sections",
-            "k",
-            "offset",
-            "rtol",
-            "atol",
-            "repeats",
-            "rcond",
-            "axis",
-            "axes",
-            "num",
-        ),
-        *("pad_width", "prepend_size", "N", "M", "obj", "n", "bins", "range", "ddof"),
+        *("indices_or_sections", "k", "offset", "rtol", "atol", "repeats", "rcond", "axis", "axes"),
+        *("num", "pad_width", "prepend_size", "N", "M", "obj", "n", "bins", "range", "ddof"),
     ]
 )
 _REFUSED = ("out", "order", "casting", "subok", "like")

@@ -7,33 +7,9 @@ from jax.numpy import linalg as jla
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
-    *(
-        "cholesky",
-        "cond",
-        "cross",
-        "det",
-        "eig",
-        "eigh",
-        "eigvals",
-        "eigvalsh",
-        "inv",
-        "lstsq",
-    ),
-    *(
-        "matrix_power",
-        "matrix_rank",
-        "multi_dot",
-        "norm",
-        "pinv",
-        "qr",
-        "slogdet",
-        "solve",
-    ),
-    *(
-        "svd",
-        "tensorinv",
-        "tensorsolve",
-    ),
+    *("cholesky", "cond", "cross", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq"),
+    *("matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "svd"),
+    *("tensorinv", "tensorsolve"),
 ]
 
 cholesky = wrap_jnp(jla.cholesky, floating=True)

@@ -11,38 +11,9 @@ from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.ops.math.products import cross_arrays
 
 __all__ = [
-    *(
-        "convolve",
-        "correlate",
-        "cross",
-        "diff",
-        "dot",
-        "ediff1d",
-        "einsum",
-        "inner",
-        "interp",
-    ),
-    *(
-        "kron",
-        "matmul",
-        "matvec",
-        "outer",
-        "poly",
-        "polyadd",
-        "polyder",
-        "polyfit",
-        "polyint",
-    ),
-    *(
-        "polymul",
-        "polysub",
-        "polyval",
-        "tensordot",
-        "trace",
-        "trapezoid",
-        "vdot",
-        "vecdot",
-    ),
+    *("convolve", "correlate", "cross", "diff", "dot", "ediff1d", "einsum", "inner", "interp"),
+    *("kron", "matmul", "matvec", "outer", "poly", "polyadd", "polyder", "polyfit", "polyint"),
+    *("polymul", "polysub", "polyval", "tensordot", "trace", "trapezoid", "vdot", "vecdot"),
     "vecmat",
 ]
 

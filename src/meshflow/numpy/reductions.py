@@ -7,55 +7,11 @@ import jax.numpy as jnp
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
-    *(
-        "all",
-        "amax",
-        "amin",
-        "any",
-        "argmax",
-        "argmin",
-        "average",
-        "corrcoef",
-        "count_nonzero",
-    ),
-    *(
-        "cov",
-        "cumprod",
-        "cumsum",
-        "cumulative_prod",
-        "cumulative_sum",
-        "max",
-        "mean",
-        "median",
-    ),
-    *(
-        "min",
-        "nanargmax",
-        "nanargmin",
-        "nancumprod",
-        "nancumsum",
-        "nanmax",
-        "nanmean",
-    ),
-    *(
-        "nanmedian",
-        "nanmin",
-        "nanpercentile",
-        "nanprod",
-        "nanquantile",
-        "nanstd",
-        "nansum",
-    ),
-    *(
-        "nanvar",
-        "percentile",
-        "prod",
-        "ptp",
-        "quantile",
-        "std",
-        "sum",
-        "var",
-    ),
+    *("all", "amax", "amin", "any", "argmax", "argmin", "average", "corrcoef", "count_nonzero"),
+    *("cov", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "max", "mean", "median"),
+    *("min", "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmedian"),
+    *("nanmin", "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar"),
+    *("percentile", "prod", "ptp", "quantile", "std", "sum", "var"),
 ]
 
 sum = wrap_jnp(jnp.sum, widen=True)

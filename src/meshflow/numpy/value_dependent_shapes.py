@@ -20,24 +20,8 @@ from meshflow.numpy.jnp_wrappers import wrap_jnp
 import jax.numpy as jnp  # isort: skip
 
 __all__ = [
-    *(
-        "argwhere",
-        "bincount",
-        "compress",
-        "extract",
-        "flatnonzero",
-        "histogram",
-        "intersect1d",
-    ),
-    *(
-        "nonzero",
-        "ravel_multi_index",
-        "setdiff1d",
-        "setxor1d",
-        "trim_zeros",
-        "union1d",
-        "unique",
-    ),
+    *("argwhere", "bincount", "compress", "extract", "flatnonzero", "histogram", "intersect1d"),
+    *("nonzero", "ravel_multi_index", "setdiff1d", "setxor1d", "trim_zeros", "union1d", "unique"),
     "where",
 ]
 

@@ -75,12 +75,12 @@ def disable_with_predicate(pred: Callable[[], bool], skip_message: str) -> Calla
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
             if pred():
                 self.skipTest(skip_message)
             return function(self, *args, **kwargs)
 
-        wrapped.__name__ = function.__name__
-        return wrapped
+        wrapper.__name__ = function.__name__
+        return wrapper
 
     return decorate
