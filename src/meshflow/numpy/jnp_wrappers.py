@@ -168,8 +168,7 @@ def _array_function(
         positional_arguments = [arguments.pop(n) for n in positional_names]
         if starred is not None:
             positional_arguments += arguments.pop(starred)
-        # A default of NumPy that equals JAX's is not passed, so that JAX can distinguish an omitted
-        # argument.
+        # JAX treats some omitted arguments specially, so defaults are not passed on.
         defaults = {n: public_signature.parameters[n].default for n in arguments}
         result = function(
             *positional_arguments, **{n: v for n, v in arguments.items() if v is not defaults[n]}
