@@ -189,8 +189,7 @@ class RadialConstraint(Constraint):
         """Return the kernel with one value for each square ring of the window.
 
         Rings are numbered from the center outwards. As in Keras, they take the elements of the
-        diagonal in order, from
-        the element above the center.
+        diagonal in order, from the element above the center.
         """
         if len(w.shape) != 4 or w.shape[0] != w.shape[1]:
             raise ValueError(

@@ -73,8 +73,7 @@ class ExportArchive(Module):
 
         Args:
           resource: The object, which a checkpoint must be able to store. Layers must be built.
-            Lists and dictionaries are
-            not accepted.
+            Lists and dictionaries are not accepted.
 
         Raises:
           ValueError: If a layer is not built, or if the object cannot be tracked.
@@ -101,8 +100,7 @@ class ExportArchive(Module):
           fn: Function of tensors, or a `tf.function` that has been called or has an
             `input_signature`.
           input_signature: List with a `tf.TensorSpec`, `InputSpec`, `Input` or tensor, or a
-            structure of them, for each
-            argument.
+            structure of them, for each argument.
           **kwargs: `jax2tf_kwargs` and `is_static` of Keras on JAX, which have no effect.
 
         Returns:

@@ -1,8 +1,7 @@
 """Python functions as plain data, for `Lambda` layers with functions that have no name.
 
 As in Keras 2, the data is the byte code. Loading runs the code of the file's author, so it is
-refused
-in safe mode.
+refused in safe mode.
 """
 
 from __future__ import annotations

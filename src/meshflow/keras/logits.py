@@ -1,8 +1,7 @@
 """Logits of probabilities, from which cross entropies are computed without a loss of precision.
 
 `sigmoid` and `softmax` attach their inputs to their results. Losses then use these logits instead
-of the logarithms
-of the probabilities.
+of the logarithms of the probabilities.
 """
 
 from __future__ import annotations

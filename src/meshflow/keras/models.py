@@ -74,14 +74,13 @@ def clone_model(
       model: The model. A model of a custom class is created from its configuration, without the
         other arguments.
       input_tensors: Inputs of the clone: symbolic tensors, or other tensors, of which only shape
-        and dtype are used.
-        By default the clone has its own inputs.
+        and dtype are used. By default the clone has its own inputs.
       clone_function: Function that is called with each layer and returns the layer of the clone.
 
     Raises:
       ValueError: If `model` is not a model, if the number of tensors differs from the number of
-        inputs, if
-        `clone_function` is not callable, or if one of them is passed for a model of a custom class.
+        inputs, if `clone_function` is not callable, or if one of them is passed for a model of a
+        custom class.
 
     Example:
       >>> import meshflow as tf

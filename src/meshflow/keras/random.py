@@ -1,8 +1,7 @@
 """`tf.keras.random`: random numbers of Keras 3 from a seed, a seed generator or the global seed.
 
 An integer seed returns the same numbers on each call, and a `SeedGenerator` different ones. None
-uses the generator of
-the program (`tf.random.set_seed`, `tf.keras.utils.set_random_seed`).
+uses the generator of the program (`tf.random.set_seed`, `tf.keras.utils.set_random_seed`).
 
 Example:
   >>> import meshflow as tf

@@ -1,9 +1,8 @@
 """Lookup of Keras objects by name, configuration, class or instance.
 
 An `ObjectRegistry` exists for layers, losses, optimizers and so on. The module that defines the
-objects fills the table
-of its registry. `LAYERS` and `OPTIMIZERS` are defined here, because layers and optimizers contain
-other ones.
+objects fills the table of its registry. `LAYERS` and `OPTIMIZERS` are defined here, because layers
+and optimizers contain other ones.
 """
 
 from __future__ import annotations
@@ -164,8 +163,7 @@ class Family:
     """Classes and functions of one category that configurations may name, such as layers or losses.
 
     A name is looked up in `custom_objects`, in the registered custom objects and in the table, in
-    this order. It is never
-    imported or resolved through attributes.
+    this order. It is never imported or resolved through attributes.
 
     Args:
       item_name: Noun for one object, for error messages.

@@ -1,11 +1,9 @@
 """Safe mode, in which configurations from files must be pure data.
 
 `get_config` returns functions of the program as `BoundName` and `BoundCode`. These are strings and
-lists when
-the configuration is written to a file, and no file can create them. A configuration without them is
-from a
-file. In safe mode, which is the default, it must not contain code or make the program read another
-file.
+lists when the configuration is written to a file, and no file can create them. A configuration
+without them is from a file. In safe mode, which is the default, it must not contain code or make
+the program read another file.
 """
 
 from __future__ import annotations

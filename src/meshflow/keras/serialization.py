@@ -57,13 +57,11 @@ def serialize_keras_object(
 
     Args:
       obj: An object with `get_config`, a function, number, string, array, dtype or shape, or a
-        list, tuple or dictionary
-        of these.
+        list, tuple or dictionary of these.
 
     Returns:
       `{'module': ..., 'class_name': ..., 'config': ..., 'registered_name': ...}`, with
-      `build_config` and
-      `compile_config` for built and compiled objects; plain values unchanged.
+      `build_config` and `compile_config` for built and compiled objects; plain values unchanged.
 
     Raises:
       TypeError: If an object has no `get_config`.
@@ -208,8 +206,7 @@ def deserialize_keras_object(
       custom_objects: Additional classes and functions by name.
       safe_mode: Whether to refuse configurations that contain code or name files.
       **kwargs: `module_objects`, classes and functions by name, by default everything in
-        `tf.keras`; and
-        `printable_module_name`, a noun for the object in error messages.
+        `tf.keras`; and `printable_module_name`, a noun for the object in error messages.
 
     Raises:
       ValueError: For another keyword, for an unknown name, and in safe mode for code.

@@ -218,8 +218,7 @@ def get_uid(prefix: str = "") -> int:
 
     Returns:
       The number of calls with this prefix since the last `clear_session`. While a function is
-      traced or a layer is
-      called on symbolic tensors, only the calls of this trace count.
+      traced or a layer is called on symbolic tensors, only the calls of this trace count.
 
     Example:
       >>> import meshflow as tf
@@ -250,8 +249,7 @@ def clear_session() -> None:
     """Reset automatic layer names and the learning phase, and release caches.
 
     Compiled programs, large buffers for the next step, and unreferenced models are freed. Models
-    that are still
-    referenced keep working; their next step compiles again.
+    that are still referenced keep working; their next step compiles again.
 
     Example:
       >>> import meshflow as tf
