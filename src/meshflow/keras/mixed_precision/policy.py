@@ -274,9 +274,7 @@ def check_strategy(policy: Policy) -> None:
 
 
 def serialize(policy: Policy) -> str | Config | None:
-    """Return the identifier of a policy for `get`: a dtype name, None for '_infer', or a
-    configuration.
-    """
+    """Return a dtype name, None for '_infer', or a configuration, which `get` accepts."""
     if type(policy) is Policy and policy.compute_dtype == policy.variable_dtype:
         return None if policy.compute_dtype is None else policy.name
     return serialization.serialize(policy)

@@ -48,8 +48,7 @@ def load_model(
     safe_mode: bool = True,
     **kwargs: Any,
 ) -> Model:
-    """Load a model of `save_model`, a `.h5` or `.keras` file of Keras 2, or a SavedModel of
-    TensorFlow.
+    """Load a model of `save_model`, a file of Keras 2, or a SavedModel of TensorFlow.
 
     Args:
       filepath: Path, or an open `h5py.File`.
