@@ -80,7 +80,7 @@ class ExportArchive(Module):
         """
         if getattr(resource, "built", True) is False:
             raise ValueError(
-                f"The layer {resource.name!r} must be built before it is tracked: call it, or its `build()`."
+                f"The layer {getattr(resource, 'name', resource)!r} must be built before it is tracked: call it, or its `build()`."
             )
         is_accepted = is_trackable(resource) or isinstance(resource, Table)
         if not is_accepted or isinstance(resource, (list, tuple, Mapping)):
@@ -116,7 +116,7 @@ class ExportArchive(Module):
         if name in self._endpoints:
             raise ValueError(f"Endpoint name '{name}' is already taken.")
         if input_signature is not None:
-            endpoint: Function = function(
+            endpoint: Any = function(
                 _by_name(fn), input_signature=specs_of_signature(input_signature)
             )
         elif isinstance(fn, Function):
@@ -136,7 +136,7 @@ class ExportArchive(Module):
         return endpoint
 
     def track_and_add_endpoint(
-        self, name: str, resource: object, input_signature: PyTree, **kwargs: Any
+        self, name: str, resource: Any, input_signature: PyTree, **kwargs: Any
     ) -> Function:
         """Track a layer or model, and add an endpoint that calls it for inference.
 

@@ -329,7 +329,9 @@ def categorical(
 
 
 @op(same=("x",), kinds="f", name="dropout")
-def _dropout(x: TensorLike, key: TensorLike, rate: float, noise_shape: tuple[int, ...]) -> Any:
+def _dropout(
+    x: TensorLike, key: TensorLike, rate: float, noise_shape: tuple[int | None, ...] | None
+) -> Any:
     sizes = noise_shape or (None,) * x.ndim
     shape = [full if size is None else size for size, full in zip(sizes, x.shape, strict=True)]
     mask = jax.random.bernoulli(random_key(key), jnp.float32(1 - rate), shape)

@@ -14,14 +14,14 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.environment.types import Config
 
 T = TypeVar("T")
 # Classes and functions by name, as users pass them when they load a model.
-CustomObjects: TypeAlias = Mapping[str, Any] | None
+CustomObjects: TypeAlias = dict[str, Any] | None
 
 _custom: dict[str, Any] = {}
 _names: dict[Any, str] = {}
@@ -90,7 +90,7 @@ def register_keras_serializable(
       'zoo>Penguin'
     """
 
-    def decorate(target: T) -> T:
+    def decorate(target: Any) -> Any:
         if isinstance(target, type) and not hasattr(target, "get_config"):
             raise ValueError("Cannot register a class that does not have a get_config() method.")
         full_name = f"{package}>{name or target.__name__}"
@@ -308,7 +308,7 @@ class _Layers(Family):
 
     def __init__(self) -> None:
         super().__init__("layer", module="keras.layers")
-        self._instead: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
+        self._instead: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
             "layer_replacements", default=None
         )
 

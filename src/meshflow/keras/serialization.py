@@ -87,7 +87,7 @@ def serialize_keras_object(
     return _value(obj)
 
 
-def _configured(obj: object) -> Config:
+def _configured(obj: Any) -> Config:
     config = obj.get_config()
     if not isinstance(config, dict):
         raise TypeError(
@@ -111,7 +111,7 @@ def _configured(obj: object) -> Config:
     return result
 
 
-def _named(obj: object) -> Config:
+def _named(obj: Any) -> Config:
     if getattr(obj, "__name__", "") == "<lambda>":
         warnings.warn(
             "A lambda function is saved as its byte code, which is loaded with `safe_mode=False` only: define a named function.",
@@ -123,7 +123,7 @@ def _named(obj: object) -> Config:
     return {"module": "builtins", "class_name": kind, "config": name, "registered_name": kind}
 
 
-def _value(obj: object) -> Json:
+def _value(obj: Any) -> Json:
     if isinstance(obj, bytes):
         return {"class_name": "__bytes__", "config": {"value": obj.decode()}}
     if isinstance(obj, TensorShape):

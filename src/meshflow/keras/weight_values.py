@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class WeightValues:
         """
         return [np.asarray(w.numpy()) for w in self.weights]
 
-    def set_weights(self, weights: Sequence[ArrayLike]) -> None:
+    def set_weights(self, weights: list[Any]) -> None:
         """Set the values of all weights.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.keras import settings
@@ -101,7 +102,7 @@ def start(sizes: Sizes, args: Wanted) -> KerasTensor:
     return Input(shape=shape) if tensor is None else tensor
 
 
-def pooled(x: KerasTensor, args: Wanted) -> KerasTensor:
+def pooled(x: TensorLike, args: Wanted) -> TensorLike:
     """Apply the classifier, or else pool the features as `pooling` requests."""
     if args.include_top:
         x = GlobalAveragePooling2D(name="avg_pool")(x)
@@ -109,7 +110,7 @@ def pooled(x: KerasTensor, args: Wanted) -> KerasTensor:
     return pooled_features(x, args.pooling)
 
 
-def pooled_features(x: KerasTensor, pooling: str | None, is_named: bool = True) -> KerasTensor:
+def pooled_features(x: TensorLike, pooling: str | None, is_named: bool = True) -> TensorLike:
     """Pool features over the image: 'avg' or 'max'; another value returns them unchanged."""
     if pooling not in ("avg", "max"):
         return x
@@ -133,7 +134,7 @@ def model_of(
     Raises:
       OSError: If the weights cannot be downloaded.
     """
-    model_inputs = inputs
+    model_inputs: KerasTensor | list[KerasTensor] = inputs
     if args.input_tensor is not None:
         sources = get_source_inputs(args.input_tensor)
         model_inputs = sources[0] if len(sources) == 1 else sources
@@ -146,29 +147,29 @@ def model_of(
 
 
 def convolution(
-    x: KerasTensor,
+    x: TensorLike,
     filters: int,
     size: IntPair,
     name: str | None = None,
     strides: IntPair = 1,
     **options: Any,
-) -> KerasTensor:
+) -> TensorLike:
     """Apply a `Conv2D` with defaults for this package: no bias, and padding that keeps the size."""
     options = {"padding": "same", "use_bias": False, **options}
     return Conv2D(filters, size, strides=strides, name=name, **options)(x)
 
 
-def batch_norm(x: KerasTensor, name: str | None = None, **options: Any) -> KerasTensor:
+def batch_norm(x: TensorLike, name: str | None = None, **options: Any) -> TensorLike:
     """Apply a `BatchNormalization` over the channels."""
     return BatchNormalization(axis=3, name=name, **options)(x)
 
 
-def activation(x: KerasTensor, kind: str, name: str | None = None) -> KerasTensor:
+def activation(x: TensorLike, kind: str, name: str | None = None) -> TensorLike:
     """Apply an `Activation`, or a `ReLU` with maximum 6 for 'relu6'."""
     return ReLU(6.0, name=name)(x) if kind == "relu6" else Activation(kind, name=name)(x)
 
 
-def padded_for_stride(x: KerasTensor, size: int, name: str) -> KerasTensor:
+def padded_for_stride(x: TensorLike, size: int, name: str) -> TensorLike:
     """Pad images with zeros so that a strided window without padding covers all pixels."""
     half = size // 2
     pairs = tuple((half - (1 if n is None else 1 - n % 2), half) for n in x.shape.as_list()[1:3])

@@ -96,8 +96,7 @@ def classified(
     """Apply global pooling, dropout and the classifier."""
     x = GlobalAveragePooling2D(name="avg_pool")(x)
     x = Dropout(dropout, name="top_dropout")(x)
-    options = {"activation": activation, "kernel_initializer": DENSE}
-    return Dense(classes, name="predictions", **options)(x)
+    return Dense(classes, activation, kernel_initializer=DENSE, name="predictions")(x)
 
 
 def _block(

@@ -22,7 +22,6 @@ from meshflow.keras.applications.imagenet_utils import decode_predictions, prepr
 from meshflow.keras.applications.inception_v3 import chain, shrunk
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import concatenate
 from meshflow.keras.layers.pooling import AveragePooling2D
 
@@ -66,9 +65,7 @@ _CHAINS: dict[str, tuple[tuple[tuple[Any, ...], ...], ...]] = {
 }
 
 
-def _block(
-    x: KerasTensor, kind: str, index: int, scale: float, is_last: bool = False
-) -> KerasTensor:
+def _block(x: TensorLike, kind: str, index: int, scale: float, is_last: bool = False) -> TensorLike:
     name = f"{kind}_{index}"
     branches = [chain(x, *steps) for steps in _CHAINS[kind]]
     residual = concatenate(branches, axis=3, name=f"{name}_mixed")

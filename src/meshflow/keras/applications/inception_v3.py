@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.keras.applications.common import (
     URL,
     Sizes,
@@ -17,7 +18,6 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.families import Described, Signatures, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import concatenate
 from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
 
@@ -27,7 +27,7 @@ preprocess_input = preprocessing("tf")
 _SIZES = Sizes(299, 75)
 
 
-def chain(x: KerasTensor, *steps: tuple[Any, ...]) -> KerasTensor:
+def chain(x: TensorLike, *steps: tuple[Any, ...]) -> TensorLike:
     """Apply convolutions (channels, window), or (channels, window, stride) without padding."""
     for filters, window, *step in steps:
         if step:
@@ -38,20 +38,20 @@ def chain(x: KerasTensor, *steps: tuple[Any, ...]) -> KerasTensor:
     return x
 
 
-def shrunk(x: KerasTensor) -> KerasTensor:
+def shrunk(x: TensorLike) -> TensorLike:
     """Apply max pooling with window 3 and stride 2."""
     return MaxPooling2D(3, strides=2)(x)
 
 
-def _blurred(x: KerasTensor) -> KerasTensor:
+def _blurred(x: TensorLike) -> TensorLike:
     return AveragePooling2D(3, strides=1, padding="same")(x)
 
 
-def _mixed(name: str, *branches: KerasTensor) -> KerasTensor:
+def _mixed(name: str, *branches: TensorLike) -> TensorLike:
     return concatenate(list(branches), axis=3, name=name)
 
 
-def _wide(x: KerasTensor, index: int) -> KerasTensor:
+def _wide(x: TensorLike, index: int) -> TensorLike:
     first = chain(x, (320, 1))
     fork = chain(x, (384, 1))
     second = concatenate(

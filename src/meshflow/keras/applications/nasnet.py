@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
@@ -44,19 +45,19 @@ _VARIANTS = {"Mobile": (224, 1056, 4, 32, False), "Large": (331, 4032, 6, 96, Tr
 _MULTIPLIER = 2
 
 
-def _norm(x: KerasTensor, name: str) -> KerasTensor:
+def _norm(x: TensorLike, name: str) -> TensorLike:
     return batch_norm(x, name, momentum=0.9997, epsilon=1e-3)
 
 
-def _relu(x: KerasTensor, name: str | None = None) -> KerasTensor:
+def _relu(x: TensorLike, name: str | None = None) -> TensorLike:
     return activation(x, "relu", name)
 
 
-def _conv(x: KerasTensor, filters: int, name: str, size: int = 1, **options: Any) -> KerasTensor:
+def _conv(x: TensorLike, filters: int, name: str, size: int = 1, **options: Any) -> TensorLike:
     return convolution(x, filters, size, name, kernel_initializer="he_normal", **options)
 
 
-def _separable(x: KerasTensor, filters: int, size: int, name: str, strides: int = 1) -> KerasTensor:
+def _separable(x: TensorLike, filters: int, size: int, name: str, strides: int = 1) -> TensorLike:
     """Apply relu, a separable convolution and normalization twice, the first time with the stride."""
     x = _relu(x)
     padding = "same"
@@ -78,7 +79,7 @@ def _separable(x: KerasTensor, filters: int, size: int, name: str, strides: int 
     return x
 
 
-def _adjusted(older: KerasTensor | None, x: KerasTensor, filters: int, name: str) -> KerasTensor:
+def _adjusted(older: TensorLike | None, x: TensorLike, filters: int, name: str) -> TensorLike:
     """Adapt the older output to the size and channels of the newer one."""
     if older is None:
         return x
@@ -96,13 +97,13 @@ def _adjusted(older: KerasTensor | None, x: KerasTensor, filters: int, name: str
     return older
 
 
-def _average(x: KerasTensor, name: str) -> KerasTensor:
+def _average(x: TensorLike, name: str) -> TensorLike:
     return AveragePooling2D(3, strides=1, padding="same", name=name)(x)
 
 
 def _normal(
-    x: KerasTensor, older: KerasTensor | None, filters: int, name: str
-) -> tuple[KerasTensor, KerasTensor]:
+    x: TensorLike, older: TensorLike | None, filters: int, name: str
+) -> tuple[TensorLike, TensorLike]:
     """Apply a cell that keeps the size; return its output and its input."""
     p = _adjusted(older, x, filters, name)
     h = _norm(_conv(_relu(x), filters, f"normal_conv_1_{name}"), f"normal_bn_1_{name}")
@@ -124,14 +125,14 @@ def _normal(
 
 
 def _reduction(
-    x: KerasTensor, older: KerasTensor | None, filters: int, name: str
-) -> tuple[KerasTensor, KerasTensor]:
+    x: TensorLike, older: TensorLike | None, filters: int, name: str
+) -> tuple[TensorLike, TensorLike]:
     """Apply a cell that halves the size; return its output and its input."""
     p = _adjusted(older, x, filters, name)
     h = _norm(_conv(_relu(x), filters, f"reduction_conv_1_{name}"), f"reduction_bn_1_{name}")
     padded_h = padded_for_stride(h, 3, f"reduction_pad_1_{name}")
 
-    def separable(inputs: KerasTensor, size: int, label: str, strides: int = 2) -> KerasTensor:
+    def separable(inputs: TensorLike, size: int, label: str, strides: int = 2) -> TensorLike:
         return _separable(inputs, filters, size, f"reduction_{label}_{name}", strides)
 
     first = [separable(h, 5, "left1"), separable(p, 7, "right1")]
@@ -147,7 +148,7 @@ def _reduction(
     return concatenate([x2, x3, x4, x5], axis=3, name=f"reduction_concat_{name}"), x
 
 
-def _cells(x: KerasTensor, filters: int, blocks: int, skips: bool) -> KerasTensor:
+def _cells(x: TensorLike, filters: int, blocks: int, skips: bool) -> TensorLike:
     """Apply all cells after the stem."""
     older = None
     x, older = _reduction(x, older, filters // _MULTIPLIER**2, "stem_1")

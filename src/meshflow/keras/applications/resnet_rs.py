@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras import initializers
 from meshflow.keras.applications.common import (
@@ -52,8 +53,8 @@ def _initializer() -> initializers.Initializer:
 
 
 def _conv(
-    x: KerasTensor, filters: int, size: int, name: str, strides: int = 1, **options: Any
-) -> KerasTensor:
+    x: TensorLike, filters: int, size: int, name: str, strides: int = 1, **options: Any
+) -> TensorLike:
     """Apply a convolution that keeps the size, or has explicit padding for a stride."""
     if strides > 1:
         x = ZeroPadding2D((size - 1) // 2)(x)
@@ -63,11 +64,11 @@ def _conv(
     )
 
 
-def _norm(x: KerasTensor, name: str) -> KerasTensor:
+def _norm(x: TensorLike, name: str) -> TensorLike:
     return batch_norm(x, name, momentum=0.0, epsilon=1e-5)
 
 
-def _weighed(x: KerasTensor, channels: int, name: str) -> KerasTensor:
+def _weighed(x: TensorLike, channels: int, name: str) -> TensorLike:
     """Scale the channels by factors that depend on their global means."""
     factors = GlobalAveragePooling2D(name=f"{name}_se_squeeze")(x)
     factors = Reshape((1, 1, x.shape[-1]), name=f"{name}_se_reshape")(factors)
@@ -79,8 +80,8 @@ def _weighed(x: KerasTensor, channels: int, name: str) -> KerasTensor:
 
 
 def _block(
-    x: KerasTensor, channels: int, strides: int, has_projection: bool, drop_rate: float, name: str
-) -> KerasTensor:
+    x: TensorLike, channels: int, strides: int, has_projection: bool, drop_rate: float, name: str
+) -> TensorLike:
     skip = x
     if has_projection:
         if strides > 1:
@@ -99,7 +100,7 @@ def _block(
     return activation(add([x, skip]), "relu", f"{name}__output_act")
 
 
-def _stem(x: KerasTensor) -> KerasTensor:
+def _stem(x: TensorLike) -> TensorLike:
     for index, (filters, strides) in enumerate(((32, 2), (32, 1), (64, 1), (64, 2)), 1):
         x = _conv(x, filters, 3, f"stem_1_stem_conv_{index}", strides)
         x = _norm(x, f"stem_1_stem_batch_norm_{index}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.keras.applications.common import (
     URL,
     Sizes,
@@ -15,7 +16,6 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.families import Described, Signatures, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import SeparableConv2D, add
 from meshflow.keras.layers.pooling import MaxPooling2D
 
@@ -28,12 +28,12 @@ _ENTRY = ((2, 128, 128), (3, 256, 256), (4, 728, 728))
 
 
 def _separable(
-    x: KerasTensor,
+    x: TensorLike,
     filters: int,
     name: str,
     has_pre_activation: bool = True,
     has_post_activation: bool = False,
-) -> KerasTensor:
+) -> TensorLike:
     if has_pre_activation:
         x = activation(x, "relu", f"{name}_act")
     x = SeparableConv2D(filters, 3, padding="same", use_bias=False, name=name)(x)
@@ -41,7 +41,7 @@ def _separable(
     return activation(x, "relu", f"{name}_act") if has_post_activation else x
 
 
-def _shrinking(x: KerasTensor, index: int, first: int, second: int) -> KerasTensor:
+def _shrinking(x: TensorLike, index: int, first: int, second: int) -> TensorLike:
     shortcut = batch_norm(convolution(x, second, 1, None, 2))
     # The input of block 2 is activated already.
     x = _separable(x, first, f"block{index}_sepconv1", has_pre_activation=index != 2)
@@ -52,7 +52,7 @@ def _shrinking(x: KerasTensor, index: int, first: int, second: int) -> KerasTens
 
 def _xception(args: Wanted) -> Model:
     inputs = start(_SIZES, args)
-    x = inputs
+    x: TensorLike = inputs
     for i, filters in ((1, 32), (2, 64)):
         name = f"block1_conv{i}"
         x = convolution(x, filters, 3, name, 3 - i, padding="valid")

@@ -33,7 +33,7 @@ class _Position(PythonState):
     def serialize(self) -> str:
         return json.dumps(self.value)
 
-    def deserialize(self, string_value: str) -> None:
+    def deserialize(self, string_value: bytes) -> None:
         self.value = json.loads(string_value)
 
 
@@ -79,9 +79,9 @@ class BackupAndRestore(Callback):
         if not backup_dir:
             raise ValueError("Empty `backup_dir` argument passed")
         backup_dir = text(backup_dir)
-        is_integer = isinstance(save_freq, int) and not isinstance(save_freq, bool)
+        is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
         # False means that only a preemption causes a backup.
-        if save_freq != "epoch" and save_freq is not False and not (is_integer and save_freq > 0):
+        if save_freq != "epoch" and save_freq is not False and not is_count:
             raise ValueError(
                 "`save_freq` must be either 'epoch' or a positive number of batches, got "
                 f"{save_freq!r}."

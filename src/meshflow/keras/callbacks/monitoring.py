@@ -304,7 +304,7 @@ class ModelCheckpoint(Callback):
 
     def _after_batch(self, batch: int, logs: Logs = None) -> None:
         self._batches += 1
-        if self._batches >= self.save_freq:
+        if self._batches >= int(self.save_freq):
             self._batches = 0
             self._save(self._epoch, batch, logs)
 

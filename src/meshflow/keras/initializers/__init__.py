@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
 from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import weight_seed
 from meshflow.environment.types import Config
@@ -79,7 +78,9 @@ class Initializer:
 
     _floating = False
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, **kwargs: Any) -> Tensor:
+    def __call__(
+        self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> Tensor:
         """Return initial values.
 
         Args:
@@ -278,7 +279,9 @@ class RandomUniform(_Random):
         super().__init__(seed)
         self.minval, self.maxval = minval, maxval
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, **kwargs: Any) -> Tensor:
+    def __call__(
+        self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> Tensor:
         """Return initial values; integer dtypes need integer bounds.
 
         Args:

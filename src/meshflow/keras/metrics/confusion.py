@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,8 @@ def decision_thresholds(
     """
     if thresholds is None:
         return [default]
-    values = list(thresholds) if isinstance(thresholds, (list, tuple, np.ndarray)) else [thresholds]
+    items: Any = thresholds
+    values = list(items) if isinstance(items, (list, tuple, np.ndarray)) else [items]
     if any(v is None or not 0 <= v <= 1 for v in values):
         raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
     return [float(v) for v in values]
@@ -167,6 +168,9 @@ class Counts(ConfusionCounts):
     """Base class of metrics that count one of the four outcomes."""
 
     if TYPE_CHECKING:
+        init_thresholds: float | Sequence[float] | None
+        thresholds: list[float]
+        accumulator: Variable
 
         def __init__(
             self,

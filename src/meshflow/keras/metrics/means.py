@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
@@ -151,14 +150,14 @@ class MeanTensor(Metric):
         self,
         name: str | None = "mean_tensor",
         dtype: DTypeLike | None = None,
-        shape: ShapeLike = None,
+        shape: int | Iterable[int] | None = None,
     ) -> None:
         super().__init__(name, dtype)
         self._shape: tuple[int, ...] | None = None
         if shape is not None:
             self._build(shape)
 
-    def _build(self, shape: ShapeLike) -> None:
+    def _build(self, shape: int | Iterable[int]) -> None:
         self._shape = self._build_input_shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self._total = self.add_weight("total", self._shape)
         self._count = self.add_weight("count", self._shape)
@@ -239,9 +238,9 @@ class MeanMetricWrapper(Mean):
         self._fn = fn
         self._fn_kwargs = kwargs
 
-    def update_state(
+    def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
-    ) -> None:  # type: ignore[override]
+    ) -> None:
         """Update the mean with one batch.
 
         Args:

@@ -40,9 +40,9 @@ class RootMeanSquaredError(Mean):
     ) -> None:
         super().__init__(name, dtype)
 
-    def update_state(
+    def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
-    ) -> None:  # type: ignore[override]
+    ) -> None:
         """Update the mean with one batch.
 
         Args:
@@ -84,9 +84,9 @@ class MeanRelativeError(Mean):
         super().__init__(name, dtype)
         self.normalizer = math.cast(convert_to_tensor(normalizer), self._dtype)
 
-    def update_state(
+    def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
-    ) -> None:  # type: ignore[override]
+    ) -> None:
         """Update the mean with one batch.
 
         Args:

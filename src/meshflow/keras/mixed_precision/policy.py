@@ -185,7 +185,7 @@ def set_global_policy(policy: Policy | str | None) -> None:
     if policy is not None and not isinstance(policy, Policy):
         policy = Policy(policy)
     compute = None if policy is None else policy.compute_dtype
-    if compute is not None and not dtypes.as_dtype(compute).is_floating:
+    if policy is not None and compute is not None and not dtypes.as_dtype(compute).is_floating:
         raise ValueError(
             "set_global_policy can only be used to set the global policy to floating-point policies, "
             f'such as "float32" and "mixed_float16", but got policy: {policy.name}'

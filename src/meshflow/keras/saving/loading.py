@@ -78,7 +78,7 @@ def load_model(
       >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
       True
     """
-    hdf5_file = filepath if is_hdf5(filepath) else None
+    hdf5_file: Any = filepath if is_hdf5(filepath) else None
     path = str(hdf5_file.filename) if hdf5_file is not None else text(filepath)
     is_folder = hdf5_file is None and (gfile.isdir(path) or is_checkpoint(path))
     if hdf5_file is None and not is_folder and not gfile.exists(path):

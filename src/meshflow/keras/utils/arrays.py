@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -187,11 +188,11 @@ def normalize(x: ArrayLike, axis: int = -1, order: int = 2) -> np.ndarray:
     """
     norms = np.atleast_1d(np.linalg.norm(x, order, axis))
     norms[norms == 0] = 1
-    return x / np.expand_dims(norms, axis)
+    return np.asarray(x) / np.expand_dims(norms, axis)
 
 
 def pad_sequences(
-    sequences: collections.abc.Sequence[ArrayLike],
+    sequences: collections.abc.Sequence[collections.abc.Sequence[Any]],
     maxlen: int | None = None,
     dtype: DTypeLike = "int32",
     padding: str = "pre",

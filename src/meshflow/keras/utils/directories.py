@@ -319,7 +319,7 @@ class _Folder:
         if labels is None:
             self.paths = self._files("")
             self.labels = np.zeros(len(self.paths), np.int32)
-            self.names: list[str | int] = [""]
+            self.names: Sequence[str | int] = [""]
         elif explicit_labels is not None:
             self.paths, self.labels = self._files(""), np.asarray(explicit_labels)
             if len(self.labels) != len(self.paths):
@@ -402,7 +402,7 @@ def _dataset(
     seed: int | None,
     split: float | None,
     subset: str | None,
-) -> Dataset | list[Dataset]:
+) -> Any:
     if split and not 0 < split < 1:
         raise ValueError(f"`validation_split` must be between 0 and 1, got {split}.")
     if bool(split) != bool(subset):

@@ -147,7 +147,10 @@ class _Drawing:
         return cluster
 
     def draw(
-        self, graph: pydot.Graph, model: Model, layer_range: Sequence[str] | None = None
+        self,
+        graph: pydot.Dot | pydot.Cluster,
+        model: Model,
+        layer_range: Sequence[str] | None = None,
     ) -> None:
         """Add the boxes and arrows of a model to a graph."""
         layer_graph = _graph(model)
@@ -160,10 +163,10 @@ class _Drawing:
         if layer_range is not None:
             layers = {id(layer): layer for layer in chosen_layers(model, layer_range)}
         for layer in layers.values():
-            if self._opened(layer):
+            if self._opened(layer) is not None:
                 subgraph = self.cluster(layer)
                 self.draw(subgraph, layer)
-                graph.add_subgraph(subgraph)
+                graph.add_subgraph(subgraph)  # type: ignore[arg-type]
             else:
                 graph.add_node(self._pydot.Node(str(id(layer)), label=self._label(layer)))
         for node in nodes:
@@ -173,23 +176,25 @@ class _Drawing:
                     start = self._exit(source.layer, source.tensor_index)
                     self._arrow(graph, start, self._entrance(node.layer, index))
 
-    def _arrow(self, graph: pydot.Graph, start: str, end: str) -> None:
+    def _arrow(self, graph: pydot.Dot | pydot.Cluster, start: str, end: str) -> None:
         if (start, end) not in self._arrows:
             self._arrows.add((start, end))
             graph.add_edge(self._pydot.Edge(start, end))
 
-    def _opened(self, layer: Layer) -> bool:
-        return self._expand and _graph(layer) is not None
+    def _opened(self, layer: Layer) -> Graph | None:
+        return _graph(layer) if self._expand else None
 
     def _entrance(self, layer: Layer, index: int) -> str:
-        if not self._opened(layer):
+        graph = self._opened(layer)
+        if graph is None:
             return str(id(layer))
-        return str(id(_graph(layer).flat_inputs[index]._keras_history.layer))
+        return str(id(graph.flat_inputs[index]._keras_history.layer))
 
     def _exit(self, layer: Layer, index: int) -> str:
-        if not self._opened(layer):
+        graph = self._opened(layer)
+        if graph is None:
             return str(id(layer))
-        source = _graph(layer).flat_outputs[index]._keras_history
+        source = graph.flat_outputs[index]._keras_history
         return self._exit(source.layer, source.tensor_index)
 
     def _label(self, layer: Layer) -> str:
@@ -273,7 +278,7 @@ def plot_model(
     if pydot is None or not _draws(pydot):
         _refuse()
         return None
-    dot = model_to_dot(
+    dot: Any = model_to_dot(
         model,
         show_shapes,
         show_dtype,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import Dataset, structure
 from meshflow.data.sources import Indexed
-from meshflow.environment.types import ArrayLike, PyTree
+from meshflow.environment.types import PyTree
 
 __all__ = ["timeseries_dataset_from_array"]
 
 
 def timeseries_dataset_from_array(
-    data: ArrayLike,
-    targets: ArrayLike | None,
+    data: TensorLike,
+    targets: TensorLike | None,
     sequence_length: int,
     sequence_stride: int = 1,
     sampling_rate: int = 1,
