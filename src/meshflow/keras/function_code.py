@@ -26,7 +26,7 @@ def to_data(function: types.FunctionType) -> HeldCode:
     """Convert a function to its byte code in base 64, its defaults, and its closure values.
 
     Args:
-      function: The function; the result keeps a reference to it while it stays in this program.
+      function: The function, to which the result keeps a reference.
     """
     code = base64.b64encode(marshal.dumps(function.__code__)).decode()
     closure = [cell.cell_contents for cell in function.__closure__ or ()]

@@ -55,11 +55,10 @@ def model_from_yaml(yaml_string: str, custom_objects: CustomObjects = None) -> M
       >>> import meshflow as tf
       >>> tf.keras.models.model_from_yaml("")
       Traceback (most recent call last):
-      RuntimeError: model_from_yaml was removed because YAML can run code. Use to_json and
-        model_from_json.
+      RuntimeError: model_from_yaml was removed because YAML can run code: use model_from_json.
     """
     raise RuntimeError(
-        "model_from_yaml was removed because YAML can run code. Use to_json and model_from_json."
+        "model_from_yaml was removed because YAML can run code: use model_from_json."
     )
 
 

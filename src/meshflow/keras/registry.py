@@ -347,7 +347,7 @@ class _Layers(Family):
 
 
 class _Optimizers(Family):
-    """Registry of optimizers; names of those in `optimizers.legacy` begin with "legacy."."""
+    """Registry of optimizers; legacy ones have names with the prefix "legacy."."""
 
     def _configured(self, identifier: Config, custom_objects: CustomObjects) -> Any:
         name = identifier.get("class_name")

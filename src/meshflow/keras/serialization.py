@@ -69,8 +69,7 @@ def serialize_keras_object(
     Example:
       >>> import meshflow as tf
       >>> tf.keras.utils.serialize_keras_object(tf.keras.regularizers.L2(0.5))
-      {'module': 'keras.regularizers', 'class_name': 'L2', 'config': {'l2': 0.5}, 'registered_name':
-      None}
+      {'module': 'keras.regularizers', 'class_name': 'L2', 'config': {'l2': 0.5}, 'registered_name': None}
     """
     if obj is None or isinstance(obj, (str, bool, int, float, HeldCode)):
         # NumPy's float64 is a subclass of float.

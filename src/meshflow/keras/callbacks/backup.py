@@ -98,8 +98,7 @@ class BackupAndRestore(Callback):
         self._told_to_end = threading.Event()
         self._previous: Any = None
         if save_freq != "epoch":
-            # The batch hooks only exist when needed, because a callback without them lets training
-            # run ahead.
+            # The batch hooks only exist when needed, because training runs ahead without them.
             self.on_train_batch_begin = self._before_batch  # type: ignore[method-assign]
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
         elif save_before_preemption:

@@ -121,9 +121,9 @@ class LambdaCallback(Callback):
       >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
-      >>> greet = tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: print("begin"))
+      >>> greet = tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: print("start"))
       >>> _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), verbose=0, callbacks=[greet])
-      begin
+      start
     """
 
     def __init__(

@@ -287,8 +287,7 @@ class ModelCheckpoint(Callback):
         )
         self._batches = self._epoch = self._since = 0
         if save_freq != "epoch":
-            # The batch hook only exists when needed, because a callback without it lets training
-            # run ahead.
+            # The batch hook only exists when needed, because training runs ahead without it.
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
 
     def on_train_begin(self, logs: Logs = None) -> None:

@@ -117,8 +117,8 @@ class Policy:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Policy):
             return False
-        same_length = self._amax_history_length == other._amax_history_length
-        return same_length and self._name == other._name
+        same_length = self._amax_history_length == other.amax_history_length
+        return same_length and self._name == other.name
 
     def __hash__(self) -> int:
         return hash(self._name)

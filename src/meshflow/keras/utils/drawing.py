@@ -302,7 +302,7 @@ def plot_model(
 
 
 def _draws(pydot: ModuleType) -> bool:
-    """Check whether Graphviz is installed; pydot alone cannot render graphs."""
+    """Check whether Graphviz is installed; pydot itself cannot render graphs."""
     try:
         pydot.Dot.create(pydot.Dot())
     except (OSError, AssertionError):
