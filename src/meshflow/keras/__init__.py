@@ -72,8 +72,7 @@ op_names.later("keras.backend.", "meshflow.legacy.backend")
 
 
 def __getattr__(name: str) -> Any:
-    # Rarely used and legacy modules are imported on first use, so that `import meshflow` stays
-    # fast.
+    # Rarely used and legacy modules are imported on first use, which makes `import meshflow` fast.
     if name == "applications":
         return importlib.import_module("meshflow.keras.applications")
     if name in ("backend", "preprocessing", "wrappers"):
