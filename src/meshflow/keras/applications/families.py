@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 __all__ = ["Described", "Signatures", "Wanted", "constructor", "family"]
 
@@ -31,7 +30,7 @@ class Wanted(SimpleNamespace):
 
     include_top: bool
     weights: StrPath | None
-    input_tensor: KerasTensor | None
+    input_tensor: TensorLike
     input_shape: InputShape
     pooling: str | None
     classes: int
@@ -47,7 +46,7 @@ class Signatures(Protocol):
     def plain(
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         input_shape: InputShape = None,
         pooling: str | None = None,
         classes: int = 1000,
@@ -60,7 +59,7 @@ class Signatures(Protocol):
     def scaling(
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         input_shape: InputShape = None,
         pooling: str | None = None,
         classes: int = 1000,
@@ -76,7 +75,7 @@ class Signatures(Protocol):
         include_top: bool = True,
         include_preprocessing: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         input_shape: InputShape = None,
         pooling: str | None = None,
         classes: int = 1000,

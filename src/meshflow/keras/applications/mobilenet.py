@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
@@ -24,7 +25,6 @@ from meshflow.keras.applications.families import (
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Activation, DepthwiseConv2D, Dropout, Reshape
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
@@ -52,7 +52,7 @@ class _Signature(Protocol):
         dropout: float = 0.001,
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: ActivationLike = "softmax",

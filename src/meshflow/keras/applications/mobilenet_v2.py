@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
@@ -78,7 +79,7 @@ class _Signature(Protocol):
         alpha: float = 1.0,
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: ActivationLike = "softmax",

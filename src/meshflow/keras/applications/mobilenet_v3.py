@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
@@ -189,7 +190,7 @@ class _Signature(Protocol):
         minimalistic: bool = False,
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         classes: int = 1000,
         pooling: str | None = None,
         dropout_rate: float = 0.2,

@@ -30,7 +30,6 @@ from meshflow.keras.applications.families import (
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Dense, SeparableConv2D, add, concatenate
 from meshflow.keras.layers.borders import Cropping2D, ZeroPadding2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
@@ -184,7 +183,7 @@ class _Signature(Protocol):
         input_shape: InputShape = None,
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: ActivationLike = "softmax",

@@ -26,7 +26,6 @@ from meshflow.keras.applications.families import (
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Dense, Dropout, Rescaling, Reshape, add, multiply
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
@@ -154,7 +153,7 @@ class _Signature(Protocol):
         weights: StrPath | None = "imagenet",
         classes: int = 1000,
         input_shape: InputShape = None,
-        input_tensor: KerasTensor | None = None,
+        input_tensor: TensorLike = None,
         pooling: str | None = None,
         classifier_activation: ActivationLike = "softmax",
         include_preprocessing: bool = True,
