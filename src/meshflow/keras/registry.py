@@ -174,7 +174,7 @@ class Family:
     def __init__(
         self, item_name: str, table: dict[str, Any] | None = None, module: str | None = None
     ) -> None:
-        self.what = item_name
+        self.item_name = item_name
         self.table = dict(table or {})
         self.module = module
 
@@ -227,7 +227,7 @@ class Family:
             return identifier()
         if callable(identifier):
             return identifier
-        raise ValueError(f"Could not interpret {self.what} identifier: {identifier!r}")
+        raise ValueError(f"Could not interpret {self.item_name} identifier: {identifier!r}")
 
     def deserialize(self, config: object, custom_objects: CustomObjects = None) -> Any:
         """Create an object from its configuration; equivalent to `get`.
@@ -241,7 +241,9 @@ class Family:
     def _configured(self, identifier: Config, custom_objects: CustomObjects) -> Any:
         name, config = identifier.get("class_name"), identifier.get("config", {})
         if not isinstance(name, str):
-            raise ValueError(f"A configuration of a {self.what} needs a class_name: {identifier!r}")
+            raise ValueError(
+                f"A configuration of a {self.item_name} needs a class_name: {identifier!r}"
+            )
         if name == "function" and isinstance(config, str):
             # Keras 2.13 and later write functions in this form.
             return self.get(config, custom_objects)
@@ -264,7 +266,7 @@ class Family:
             else f" Known are {sorted(self.table)}."
         )
         return ValueError(
-            f"Unknown {self.what}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
+            f"Unknown {self.item_name}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
             f"this object is included in the scope.{hint}"
         )
 

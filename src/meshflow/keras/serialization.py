@@ -83,7 +83,7 @@ def serialize_keras_object(
         return _configured(obj)
     if callable(obj) and hasattr(obj, "__name__"):
         return _named(obj)
-    return _value(obj)
+    return _serialize_value(obj)
 
 
 def _configured(obj: Any) -> Config:
@@ -122,7 +122,7 @@ def _named(obj: Any) -> Config:
     return {"module": "builtins", "class_name": kind, "config": name, "registered_name": kind}
 
 
-def _value(obj: Any) -> Json:
+def _serialize_value(obj: Any) -> Json:
     if isinstance(obj, bytes):
         return {"class_name": "__bytes__", "config": {"value": obj.decode()}}
     if isinstance(obj, TensorShape):
@@ -140,7 +140,7 @@ def _value(obj: Any) -> Json:
             "config": {"value": obj.tolist(), "dtype": obj.dtype.name},
         }
     if isinstance(obj, TensorSpec):
-        config = [_value(obj.shape), obj.dtype.name, obj.name]
+        config = [_serialize_value(obj.shape), obj.dtype.name, obj.name]
         home = "tensorflow.python.framework.tensor"
         spec = {"spec_name": "TensorSpec", "module": home, "config": config}
         return {"class_name": "__typespec__", **spec, "registered_name": None}

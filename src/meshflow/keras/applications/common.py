@@ -34,9 +34,9 @@ class Sizes:
     """
 
     def __init__(self, default_size: int, min_size: int) -> None:
-        self.default, self.least = default_size, min_size
+        self.default_size, self.min_size = default_size, min_size
 
-    def shape(
+    def check_shape(
         self, input_shape: InputShape, include_top: bool, weights: StrPath | None
     ) -> tuple[int | None, ...]:
         """Check an input shape and return it without the batch axis.
@@ -54,7 +54,7 @@ class Sizes:
             raise NotImplementedError(
                 "tf.keras.applications need images with channels last: set_image_data_format('channels_last')."
             )
-        side = self.default
+        side = self.default_size
         if input_shape is None:
             return (side, side, 3) if include_top else (None, None, 3)
         shape = tuple(input_shape)
@@ -67,9 +67,9 @@ class Sizes:
                 f"When setting `include_top=True` and loading `imagenet` weights, `input_shape` should be "
                 f"{(side, side, 3)}. Received: input_shape={shape}"
             )
-        if any(s is not None and s < self.least for s in shape[:2]):
+        if any(s is not None and s < self.min_size for s in shape[:2]):
             raise ValueError(
-                f"Input size must be at least {self.least}x{self.least}; Received: input_shape={shape}"
+                f"Input size must be at least {self.min_size}x{self.min_size}; Received: input_shape={shape}"
             )
         if include_top and None in shape:
             raise ValueError(
@@ -98,7 +98,7 @@ def start(sizes: Sizes, args: Wanted) -> KerasTensor:
             f"Received `classes={args.classes}`"
         )
     tensor = args.input_tensor
-    shape = sizes.shape(args.input_shape, include_top and tensor is None, weights)
+    shape = sizes.check_shape(args.input_shape, include_top and tensor is None, weights)
     return Input(shape=shape) if tensor is None else tensor
 
 

@@ -130,7 +130,7 @@ def _described(variant: str) -> Described:
     return Described(f"ConvNeXt{variant}", summary, 224, f"convnext_{variant.lower()}")
 
 
-_of = family(Signatures.named, _convnext, _described)
+_of = family(Signatures.make_named_network, _convnext, _described)
 
 
 ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _of("Tiny"), _of("Small"), _of("Base")

@@ -62,7 +62,7 @@ def _described(layers: int) -> Described:
     return Described(f"DenseNet{layers}", summary, 224)
 
 
-_of = family(Signatures.plain, _densenet, _described)
+_of = family(Signatures.make_network, _densenet, _described)
 
 
 DenseNet121, DenseNet169, DenseNet201 = _of(121), _of(169), _of(201)

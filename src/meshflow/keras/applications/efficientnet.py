@@ -176,7 +176,7 @@ def _described(variant: int) -> Described:
     return Described(f"EfficientNetB{variant}", summary, _VARIANTS[variant][2])
 
 
-_of = family(Signatures.plain, _efficientnet, _described)
+_of = family(Signatures.make_network, _efficientnet, _described)
 
 
 EfficientNetB0, EfficientNetB1, EfficientNetB2 = _of(0), _of(1), _of(2)

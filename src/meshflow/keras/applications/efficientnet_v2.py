@@ -164,7 +164,7 @@ def _described(variant: str) -> Described:
     return Described(f"EfficientNetV2{variant}", summary, _VARIANTS[variant][4])
 
 
-_of = family(Signatures.scaling, _efficientnet, _described)
+_of = family(Signatures.make_scaling_network, _efficientnet, _described)
 
 
 EfficientNetV2B0, EfficientNetV2B1, EfficientNetV2B2 = _of("B0"), _of("B1"), _of("B2")

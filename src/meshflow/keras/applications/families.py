@@ -43,7 +43,7 @@ class Signatures(Protocol):
     """Signatures that constructors of several network families share."""
 
     @staticmethod
-    def plain(
+    def make_network(
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
         input_tensor: TensorLike = None,
@@ -56,7 +56,7 @@ class Signatures(Protocol):
         ...
 
     @staticmethod
-    def scaling(
+    def make_scaling_network(
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
         input_tensor: TensorLike = None,
@@ -70,7 +70,7 @@ class Signatures(Protocol):
         ...
 
     @staticmethod
-    def named(
+    def make_named_network(
         model_name: str = ...,
         include_top: bool = True,
         include_preprocessing: bool = True,
@@ -111,7 +111,7 @@ class Described(NamedTuple):
     """
 
     name: str
-    what: str
+    summary: str
     size: int
     model_name: str | None = None
     arguments: Mapping[str, str] = MappingProxyType({})
@@ -168,7 +168,7 @@ def _documentation(description: Described, names: Iterable[str]) -> str:
     meanings = {**_ARGUMENTS, **description.arguments}
     size = description.size
     lines = "".join(f"      {name}: {meanings[name].format(size=size)}\n" for name in names)
-    return f"""{description.what}
+    return f"""{description.summary}
 
     Args:
 {lines}

@@ -109,7 +109,7 @@ def _inception_resnet(args: Wanted) -> Model:
 
 
 InceptionResNetV2 = constructor(
-    Signatures.plain,
+    Signatures.make_network,
     _inception_resnet,
     Described("InceptionResNetV2", "Create an Inception-ResNet V2 model.", 299),
 )

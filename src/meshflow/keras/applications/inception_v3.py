@@ -99,5 +99,7 @@ def _inception(args: Wanted) -> Model:
 
 
 InceptionV3 = constructor(
-    Signatures.plain, _inception, Described("InceptionV3", "Create an Inception V3 model.", 299)
+    Signatures.make_network,
+    _inception,
+    Described("InceptionV3", "Create an Inception V3 model.", 299),
 )

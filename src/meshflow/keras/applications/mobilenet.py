@@ -45,7 +45,7 @@ TRAINED = (128, 160, 192, 224)
 
 class _Signature(Protocol):
     @staticmethod
-    def of(
+    def make_network(
         input_shape: InputShape = None,
         alpha: float = 1.0,
         depth_multiplier: int = 1,
@@ -110,7 +110,7 @@ _MEANINGS = {
     "dropout": "Dropout rate before the classifier.",
 }
 MobileNet = constructor(
-    _Signature.of,
+    _Signature.make_network,
     _mobilenet,
     Described("MobileNet", "Create a MobileNet.", 224, arguments=_MEANINGS),
 )

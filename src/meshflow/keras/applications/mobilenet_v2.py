@@ -74,7 +74,7 @@ def _block(x: KerasTensor, expansion: int, filters: int, stride: int, name: str)
 
 class _Signature(Protocol):
     @staticmethod
-    def of(
+    def make_network(
         input_shape: InputShape = None,
         alpha: float = 1.0,
         include_top: bool = True,
@@ -122,5 +122,5 @@ def _mobilenet(args: _Wanted) -> Model:
 
 
 MobileNetV2 = constructor(
-    _Signature.of, _mobilenet, Described("MobileNetV2", "Create a MobileNet V2.", 224)
+    _Signature.make_network, _mobilenet, Described("MobileNetV2", "Create a MobileNet V2.", 224)
 )

@@ -184,7 +184,7 @@ def _mobilenet(size: str, args: _Wanted) -> Model:
 
 class _Signature(Protocol):
     @staticmethod
-    def of(
+    def make_network(
         input_shape: InputShape = None,
         alpha: float = 1.0,
         minimalistic: bool = False,
@@ -211,7 +211,7 @@ def _described(size: str) -> Described:
     return Described(f"MobileNetV3{size.capitalize()}", summary, 224, arguments=arguments)
 
 
-_of = family(_Signature.of, _mobilenet, _described)
+_of = family(_Signature.make_network, _mobilenet, _described)
 
 
 MobileNetV3Small, MobileNetV3Large = _of("small"), _of("large")

@@ -179,7 +179,7 @@ def _nasnet(variant: str, args: Wanted) -> Model:
 
 class _Signature(Protocol):
     @staticmethod
-    def of(
+    def make_network(
         input_shape: InputShape = None,
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
@@ -197,7 +197,7 @@ def _described(variant: str) -> Described:
     return Described(f"NASNet{variant}", summary, _VARIANTS[variant][0])
 
 
-_of = family(_Signature.of, _nasnet, _described)
+_of = family(_Signature.make_network, _nasnet, _described)
 
 
 NASNetMobile, NASNetLarge = _of("Mobile"), _of("Large")

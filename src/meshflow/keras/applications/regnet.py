@@ -125,7 +125,7 @@ def _described(variant: str) -> Described:
     return Described(f"RegNet{variant}", summary, 224, f"regnet{variant.lower()}")
 
 
-_of = family(Signatures.named, _regnet, _described)
+_of = family(Signatures.make_named_network, _regnet, _described)
 
 
 RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_of, ("X002", "X004", "X006", "X008"))

@@ -101,7 +101,7 @@ def _described(variant: tuple[int, bool]) -> Described:
     return Described(f"ResNet{layers}{'V2' if is_v2 else ''}", summary, 224)
 
 
-_of = family(Signatures.plain, _resnet, _described)
+_of = family(Signatures.make_network, _resnet, _described)
 
 
 ResNet50, ResNet101, ResNet152 = _of((50, False)), _of((101, False)), _of((152, False))

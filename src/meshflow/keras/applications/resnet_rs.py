@@ -148,7 +148,7 @@ def _resnet_rs(variant: str, args: Wanted) -> Model:
 
 class _Signature(Protocol):
     @staticmethod
-    def of(
+    def make_network(
         include_top: bool = True,
         weights: StrPath | None = "imagenet",
         classes: int = 1000,
@@ -167,7 +167,7 @@ def _described(variant: str) -> Described:
     return Described(f"ResNetRS{variant}", summary, _VARIANTS[variant][0])
 
 
-_of = family(_Signature.of, _resnet_rs, _described)
+_of = family(_Signature.make_network, _resnet_rs, _described)
 
 
 ResNetRS50, ResNetRS101, ResNetRS152, ResNetRS200 = map(_of, ("50", "101", "152", "200"))

@@ -40,7 +40,7 @@ def _described(layers: int) -> Described:
     return Described(f"VGG{layers}", f"Create a VGG network with {layers} weighted layers.", 224)
 
 
-_of = family(Signatures.plain, _vgg, _described)
+_of = family(Signatures.make_network, _vgg, _described)
 
 
 VGG16, VGG19 = _of(16), _of(19)

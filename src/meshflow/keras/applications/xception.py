@@ -74,5 +74,5 @@ def _xception(args: Wanted) -> Model:
 
 
 Xception = constructor(
-    Signatures.plain, _xception, Described("Xception", "Create an Xception model.", 299)
+    Signatures.make_network, _xception, Described("Xception", "Create an Xception model.", 299)
 )

@@ -27,7 +27,7 @@ class Monitor:
     """
 
     def __init__(self, name: str, mode: str, min_delta: float, callback_name: str) -> None:
-        self.name, self.who = name, callback_name
+        self.name, self.callback_name = name, callback_name
         if mode not in ("auto", "min", "max"):
             warnings.warn(
                 f"{callback_name} mode {mode} is unknown, fallback to auto mode.", stacklevel=3
@@ -41,16 +41,16 @@ class Monitor:
         self.min_delta = abs(min_delta)
         self.worst = -np.inf if is_maximized else np.inf
 
-    def better(self, value: float, best: float) -> bool:
+    def is_better(self, value: float, best: float) -> bool:
         """Check whether `value` is better than `best` by more than `min_delta`."""
         return self.sign * (value - best) > self.min_delta
 
-    def read(self, logs: Logs) -> float | None:
+    def read_value(self, logs: Logs) -> float | None:
         """Return the value of the metric; if it is missing, warn and return None."""
         value = (logs or {}).get(self.name)
         if value is None:
             warnings.warn(
-                f"{self.who} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}",
+                f"{self.callback_name} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}",
                 stacklevel=3,
             )
         return value
@@ -111,17 +111,17 @@ class EarlyStopping(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Compare the metric with its best value."""
-        current = self._watch.read(logs)
+        current = self._watch.read_value(logs)
         if current is None or epoch < self.start_from_epoch:
             return
         if self.restore_best_weights and self.best_weights is None:
             self.best_weights, self.best_epoch = self.model.get_weights(), epoch
         self.wait += 1
-        if self._watch.better(current, self.best):
+        if self._watch.is_better(current, self.best):
             self.best, self.best_epoch = current, epoch
             if self.restore_best_weights:
                 self.best_weights = self.model.get_weights()
-            if self.baseline is None or self._watch.better(current, self.baseline):
+            if self.baseline is None or self._watch.is_better(current, self.baseline):
                 self.wait = 0
             return
         if self.wait >= self.patience and epoch > 0:
@@ -141,7 +141,7 @@ class EarlyStopping(Callback):
 
     def get_monitor_value(self, logs: Logs) -> float | None:
         """Return the value of the metric."""
-        return self._watch.read(logs)
+        return self._watch.read_value(logs)
 
 
 class ReduceLROnPlateau(Callback):
@@ -205,13 +205,13 @@ class ReduceLROnPlateau(Callback):
         rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
         if isinstance(logs, MutableMapping):
             logs["lr"] = rate
-        current = self._watch.read(logs)
+        current = self._watch.read_value(logs)
         if current is None:
             return
         if self.in_cooldown():
             self.cooldown_counter -= 1
             self.wait = 0
-        if self._watch.better(current, self.best):
+        if self._watch.is_better(current, self.best):
             self.best, self.wait = current, 0
         elif not self.in_cooldown():
             self.wait += 1
@@ -322,10 +322,10 @@ class ModelCheckpoint(Callback):
                 f'Failed to format this callback filepath: "{self.filepath}". Reason: {error} is not among {sorted(logs or {})}'
             ) from error
         if self.save_best_only:
-            current = self._watch.read(logs)
+            current = self._watch.read_value(logs)
             if current is None:
                 return
-            if not self._watch.better(current, self.best):
+            if not self._watch.is_better(current, self.best):
                 if self.verbose:
                     print(
                         f"\nEpoch {epoch + 1}: {self.monitor} did not improve from {self.best:.5f}"

@@ -314,12 +314,12 @@ class _Folder:
         self._follow = follow_links
         if labels is None or label_mode is None:
             label_mode, labels, explicit_labels = None, None, None
-        self.mode = label_mode
+        self.label_mode = label_mode
         folders = folders_in(self.directory)
         if labels is None:
             self.paths = self._files("")
             self.labels = np.zeros(len(self.paths), np.int32)
-            self.names: Sequence[str | int] = [""]
+            self.class_names: Sequence[str | int] = [""]
         elif explicit_labels is not None:
             self.paths, self.labels = self._files(""), np.asarray(explicit_labels)
             if len(self.labels) != len(self.paths):
@@ -328,14 +328,14 @@ class _Folder:
                 )
             if self.labels.dtype == np.int64:
                 self.labels = self.labels.astype(np.int32)
-            self.names = sorted(set(explicit_labels))
+            self.class_names = sorted(set(explicit_labels))
         else:
             self._infer([f for f in folders if not f.startswith(".")], class_names)
-        if label_mode == "binary" and len(self.names) != 2:
+        if label_mode == "binary" and len(self.class_names) != 2:
             raise ValueError(
-                f"label_mode='binary' needs exactly 2 classes, got {len(self.names)}: {self.names}."
+                f"label_mode='binary' needs exactly 2 classes, got {len(self.class_names)}: {self.class_names}."
             )
-        classes = f" belonging to {len(self.names)} classes" if self.mode else ""
+        classes = f" belonging to {len(self.class_names)} classes" if self.label_mode else ""
         self._print(f"Found {len(self.paths)} files{classes}.")
 
     def _print(self, text: str) -> None:
@@ -351,18 +351,20 @@ class _Folder:
         files = [self._files(folder) for folder in folders]
         indices = [names.index(f) for f, paths in zip(folders, files, strict=True) for _ in paths]
         self.paths = [path for paths in files for path in paths]
-        self.labels, self.names = np.array(indices, np.int32), names
+        self.labels, self.class_names = np.array(indices, np.int32), names
 
     def _files(self, folder: str) -> list[str]:
         return files_below(gfile.join(self.directory, folder), self.formats, self._follow)
 
-    def shuffled(self, seed: int) -> None:
+    def shuffle(self, seed: int) -> None:
         """Shuffle files and labels in place, in the order that Keras has for the same seed."""
         np.random.RandomState(seed).shuffle(self.paths)
         self.labels = self.labels.copy()
         np.random.RandomState(seed).shuffle(self.labels)
 
-    def part(self, split: float | None, subset: str | None) -> tuple[list[str], np.ndarray]:
+    def select_subset(
+        self, split: float | None, subset: str | None
+    ) -> tuple[list[str], np.ndarray]:
         """Return the files and labels of a subset.
 
         Raises:
@@ -384,12 +386,12 @@ class _Folder:
             )
         return paths, labels
 
-    def coded(self, labels: np.ndarray) -> np.ndarray:
+    def encode_labels(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels as the label mode requires."""
-        if self.mode == "binary":
+        if self.label_mode == "binary":
             return labels.astype(np.float32)[:, None]
-        if self.mode == "categorical":
-            return (labels[:, None] == np.arange(len(self.names))).astype(np.float32)
+        if self.label_mode == "categorical":
+            return (labels[:, None] == np.arange(len(self.class_names))).astype(np.float32)
         return labels
 
 
@@ -416,29 +418,29 @@ def _dataset(
     if seed is None:
         seed = int(np.random.randint(1_000_000))
     if shuffle:
-        folder.shuffled(seed)
+        folder.shuffle(seed)
 
     def create(part: str | None) -> Dataset:
-        paths, labels = folder.part(split, part)
-        encoded_labels = folder.coded(labels)
+        paths, labels = folder.select_subset(split, part)
+        encoded_labels = folder.encode_labels(labels)
         label_spec = TensorSpec(encoded_labels.shape[1:], encoded_labels.dtype)
 
         def load_element(index: np.ndarray) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
             content = load(paths[index])
-            return (content, np.asarray(encoded_labels[index])) if folder.mode else content
+            return (content, np.asarray(encoded_labels[index])) if folder.label_mode else content
 
         dataset = Dataset.range(len(paths))
         if shuffle and not (subset == "both" and part == "validation"):
             # The dataset shuffles indices instead of contents, which uses no memory.
             dataset = dataset.shuffle(1024 if batch_size is None else batch_size * 8, seed=seed)
-        dataset = HostMap(dataset, load_element, (spec, label_spec) if folder.mode else spec)
+        dataset = HostMap(dataset, load_element, (spec, label_spec) if folder.label_mode else spec)
         if batch_size is not None:
             has_static_shape = not spec.shape.rank or spec.shape[0] is not None
             dataset = (
                 dataset.batch(batch_size) if has_static_shape else dataset.padded_batch(batch_size)
             )
         dataset = dataset.prefetch(-1)
-        dataset.class_names = folder.names  # type: ignore[attr-defined]
+        dataset.class_names = folder.class_names  # type: ignore[attr-defined]
         dataset.file_paths = paths  # type: ignore[attr-defined]
         return dataset
 

@@ -101,14 +101,14 @@ def model_to_dot(
     )
     builder.show_trainable = show_trainable
     if subgraph:
-        graph = builder.cluster(model)
+        graph = builder.create_cluster(model)
     else:
         graph = pydot.Dot()
         graph.set("rankdir", rankdir)
         graph.set("concentrate", True)
         graph.set("dpi", dpi)
         graph.set_node_defaults(shape="record")
-    builder.draw(graph, model, layer_range)
+    builder.add_model(graph, model, layer_range)
     return graph
 
 
@@ -139,21 +139,21 @@ class _Drawing:
         self._names, self._expand, self._activations = names, expand, activations
         self._arrows: set[tuple[str, str]] = set()
 
-    def cluster(self, model: Layer) -> pydot.Cluster:
+    def create_cluster(self, model: Layer) -> pydot.Cluster:
         """Create an empty frame for a model."""
         cluster = self._pydot.Cluster(style="dashed", graph_name=model.name)
         cluster.set("label", model.name)
         cluster.set("labeljust", "l")
         return cluster
 
-    def draw(
+    def add_model(
         self,
         graph: pydot.Dot | pydot.Cluster,
         model: Model,
         layer_range: Sequence[str] | None = None,
     ) -> None:
         """Add the boxes and arrows of a model to a graph."""
-        layer_graph = _graph(model)
+        layer_graph = _get_layer_graph(model)
         if layer_graph is None:
             # The graph of a subclassed model is unknown, so it is a single box.
             graph.add_node(self._pydot.Node(str(id(model)), label=model.name))
@@ -164,8 +164,8 @@ class _Drawing:
             layers = {id(layer): layer for layer in chosen_layers(model, layer_range)}
         for layer in layers.values():
             if self._opened(layer) is not None:
-                subgraph = self.cluster(layer)
-                self.draw(subgraph, layer)
+                subgraph = self.create_cluster(layer)
+                self.add_model(subgraph, layer)
                 graph.add_subgraph(subgraph)  # type: ignore[arg-type]
             else:
                 graph.add_node(self._pydot.Node(str(id(layer)), label=self._label(layer)))
@@ -182,7 +182,7 @@ class _Drawing:
             graph.add_edge(self._pydot.Edge(start, end))
 
     def _opened(self, layer: Layer) -> Graph | None:
-        return _graph(layer) if self._expand else None
+        return _get_layer_graph(layer) if self._expand else None
 
     def _entrance(self, layer: Layer, index: int) -> str:
         graph = self._opened(layer)
@@ -209,7 +209,7 @@ class _Drawing:
         if self._dtypes:
             label = f"{label}|{layer.dtype or '?'}"
         if self._shapes:
-            shapes = [_shapes(layer, end) for end in ("input_shape", "output_shape")]
+            shapes = [_format_shapes(layer, end) for end in ("input_shape", "output_shape")]
             label = f"{{{label}}}|{{input:|output:}}|{{{{{shapes[0]}}}|{{{shapes[1]}}}}}"
         if self.show_trainable:
             label = f"{'T' if layer.trainable else 'NT'}|{label}"
@@ -217,12 +217,12 @@ class _Drawing:
         return f'"{label}"'
 
 
-def _graph(layer: Layer) -> Graph | None:
+def _get_layer_graph(layer: Layer) -> Graph | None:
     """Return the graph of a functional model; None for other layers and subclassed models."""
     return layer._current_graph() if hasattr(layer, "_current_graph") else None
 
 
-def _shapes(layer: Layer, attribute: str) -> str:
+def _format_shapes(layer: Layer, attribute: str) -> str:
     try:
         shapes = str(getattr(layer, attribute))
     except (AttributeError, RuntimeError):
