@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from meshflow.environment.types import Config
 from meshflow.keras.mixed_precision import policy as policies
@@ -126,8 +127,6 @@ class LossScaleOptimizer(loss_scale_optimizer.LossScaleOptimizer):
         super().__init__(optimizer, **loss_scale_optimizer.scale_settings(scale))
 
     @classmethod
-    def from_config(
-        cls, config: Config, custom_objects: CustomObjects = None
-    ) -> loss_scale_optimizer.LossScaleOptimizer:
-        """Create an optimizer from its configuration."""
+    def from_config(cls, config: Config, custom_objects: CustomObjects = None) -> Any:
+        """Create an optimizer of the base class from its configuration."""
         return loss_scale_optimizer.LossScaleOptimizer.from_config(config, custom_objects)
