@@ -1,8 +1,7 @@
 """Supervisor of a job with several workers, for `meshflow launch`.
 
 If a worker dies or hangs, the launcher stops all workers and restarts the job. `BackupAndRestore`,
-or
-checkpoints that the script writes, let training resume from the last backup.
+or checkpoints that the script writes, let training resume from the last backup.
 """
 
 from __future__ import annotations

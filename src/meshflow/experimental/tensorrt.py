@@ -1,6 +1,7 @@
 """`tf.experimental.tensorrt`: run saved models with TensorRT.
 
-ONNX Runtime's TensorRT provider runs them. Without TensorRT, ONNX Runtime runs the same file on the GPU or the CPU, and a warning is logged.
+ONNX Runtime's TensorRT provider runs them. Without TensorRT, ONNX Runtime runs the same file on the
+GPU or the CPU, and a warning is logged.
 """
 
 from __future__ import annotations
