@@ -14,6 +14,8 @@ Example:
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 from meshflow.environment.messages import DecodeError, Table, declared
 
 __all__ = [
@@ -29,12 +31,16 @@ __all__ = [
     "Features",
     "FloatList",
     "Int64List",
+    "Message",
     "SequenceExample",
     "Summary",
     "SummaryMetadata",
     "TensorProto",
     "TensorShapeProto",
 ]
+
+# A protocol buffer. Its attributes are created at run time, so type checkers do not know them.
+Message: TypeAlias = Any
 
 TENSORS: Table = {
     "TensorShapeProto": {"dim": (2, "*TensorShapeProto.Dim"), "unknown_rank": (3, "bool")},
