@@ -1,4 +1,4 @@
-"""`tf.tpu`: TPUs, which JAX finds by itself."""
+"""`tf.tpu`: TPU settings; JAX detects TPUs automatically."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["XLAOptions", "experimental"]
 
 
 class XLAOptions:
-    """Settings of XLA on TPUs; accepted, since XLA always partitions and shapes are static.
+    """XLA settings for TPUs. They have no effect, since XLA always partitions and shapes are static.
 
     Args:
-      use_spmd_for_xla_partitioning: accepted.
-      enable_xla_dynamic_padder: accepted.
+      use_spmd_for_xla_partitioning: Ignored.
+      enable_xla_dynamic_padder: Ignored.
     """
 
     def __init__(
