@@ -5,7 +5,6 @@ Values of replicas, such as `tf.distribute.DistributedValues`, are leaves here u
 """
 
 # ruff: noqa: D103 - `functools.wraps` copies the docstrings.
-
 from __future__ import annotations
 
 import functools

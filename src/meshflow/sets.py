@@ -41,9 +41,7 @@ def _rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
     return rows, shape[:-1], dtype
 
 
-def _combined(
-    a: Any, b: Any, combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> SparseTensor:
+def _combined(a: Any, b: Any, combine: Callable[..., np.ndarray]) -> SparseTensor:
     left, leading, dtype = _rows(a, "a")
     right, other_leading, other_dtype = _rows(b, "b")
     if leading != other_leading:
@@ -51,9 +49,7 @@ def _combined(
             f"tf.sets: the leading dimensions of a and b must be equal, got {leading} and {other_leading}"
         )
     if dtype != other_dtype:
-        raise TypeError(
-            f"tf.sets: a and b must have the same dtype, got {dtype} and {other_dtype}."
-        )
+        raise TypeError(f"tf.sets: a and b must have equal dtypes, got {dtype} and {other_dtype}.")
     sets = {index: combine(row, right[index]) for index, row in left.items()}
     indices = [(*index, i) for index, row in sets.items() for i in range(len(row))]
     rank = len(leading) + 1

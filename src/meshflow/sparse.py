@@ -1,7 +1,4 @@
-"""`tf.sparse`: conversion, reduction and rearrangement of sparse tensors.
-
-`ops.sparse_elements` implements concatenation and slicing.
-"""
+"""`tf.sparse`: conversion, reduction and rearrangement of sparse tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.sparse_elements import *  # noqa: F403
@@ -249,9 +245,7 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
     return SparseTensor(indices, sp_input.values, new)
 
 
-def expand_dims(
-    sp_input: SparseTensor, axis: int | None = None, name: str | None = None
-) -> SparseTensor:
+def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
     """Insert an axis of size 1; by default, at the end.
 
     Example:
@@ -267,10 +261,7 @@ def expand_dims(
 
 
 def eye(
-    num_rows: int,
-    num_columns: int | None = None,
-    dtype: DTypeLike = "float32",
-    name: str | None = None,
+    num_rows: int, num_columns: int | None = None, dtype: Any = "float32", name: str | None = None
 ) -> SparseTensor:
     """Create a sparse identity matrix.
 

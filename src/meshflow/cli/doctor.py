@@ -52,7 +52,7 @@ def serving() -> dict[str, dict[str, str]]:
     library = kernels.status()
     implementations: dict[str, dict[str, str]] = {}
     for computation, plan in _examples().items():
-        implementations[computation] = {}
+        rows = implementations[computation] = {}
         for precision in _PRECISIONS:
             name = None
             if isinstance(library, Library) and plan is not None:
@@ -60,9 +60,7 @@ def serving() -> dict[str, dict[str, str]]:
                 if name is None and library.implementation(plan, ("float32",) * 3):
                     name = "in float32"
             is_own = name is not None and name.startswith(OWN)
-            implementations[computation][precision] = (
-                "XLA" if name is None else name if is_own else f"oneDNN {name}"
-            )
+            rows[precision] = "XLA" if name is None else name if is_own else f"oneDNN {name}"
     return implementations
 
 
@@ -77,9 +75,7 @@ def huge_pages() -> str:
     if setting == "madvise":
         requested = isinstance(library, Library) and library.huge_pages
         return (
-            "requested"
-            if requested
-            else "not requested (CPU kernels or MESHFLOW_HUGE_PAGES are off)"
+            "requested" if requested else "not requested (kernels or MESHFLOW_HUGE_PAGES are off)"
         )
     return {"always": "always", "never": "never (disabled by the system)"}.get(setting, "unknown")
 
@@ -183,11 +179,7 @@ def advice() -> list[str]:
                 f"Convolutions and bfloat16 are several times faster with oneDNN: {library}"
             )
         else:
-            suggestions.append(
-                "oneDNN kernels are available for Linux on x86-64 only; XLA's kernels are used."
-            )
+            suggestions.append("oneDNN kernels require Linux on x86-64; XLA's kernels are used.")
     if not accelerated and Path("/proc/driver/nvidia/version").exists():
-        suggestions.append(
-            "An NVIDIA driver is installed, but JAX sees no GPU: pip install 'meshflow[cuda]'."
-        )
+        suggestions.append("JAX does not use the NVIDIA GPU: pip install 'meshflow[cuda]'.")
     return suggestions

@@ -119,8 +119,7 @@ class Job:
 
     def _run_once(self, restarts: int) -> None:
         ports = [self._port + i if self._port else free_port() for i in range(self._count)]
-        # Workers on this machine need its external address, because other hosts resolve "localhost"
-        # to themselves.
+        # Workers on other hosts would resolve "localhost" to themselves.
         addresses = [
             f"{self._address if _is_local(host) else _without_user(host)}:{port}"
             for host, port in zip(self._hosts, ports, strict=True)
@@ -131,8 +130,7 @@ class Job:
         secret = job_environment[SECRET]
         grace = _AT_THE_END
         try:
-            # This thread must start the workers, because the kernel kills a worker when the thread
-            # that started it ends.
+            # The kernel kills a worker when the thread that started it ends, so this thread does it.
             for index in range(self._count):
                 task = {"type": "worker", "index": index}
                 config = {"cluster": {"worker": addresses}, "task": task}
@@ -214,8 +212,7 @@ class Job:
             codes = [p.poll() for p in self._processes]
             failed = {index: code for index, code in enumerate(codes) if code}
             if failed:
-                # Workers that lose their peer exit with an error as well, so the report prefers a
-                # worker that a signal killed.
+                # Workers that lose a peer exit with an error, so a killed worker is the likely cause.
                 index, code = min(failed.items(), key=lambda item: (item[1] > 0, item[0]))
                 raise Failure(f"Worker {index} {_ending(code)}.", _shell_code(code))
             if all(code == 0 for code in codes):
@@ -224,11 +221,7 @@ class Job:
             time.sleep(0.05)
 
     def _end_all(self, grace: float) -> None:
-        """Stop all workers and their child processes.
-
-        Args:
-          grace: Seconds between SIGTERM and SIGKILL.
-        """
+        """Stop all workers and their children, with `grace` seconds from SIGTERM to SIGKILL."""
         for process in self._processes:
             _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + grace
@@ -297,8 +290,7 @@ def _signal_group(process: subprocess.Popen[str], signal_number: int) -> None:
 
 def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> list[str]:
     """Return the command that runs a worker on another host, in the same folder, until ssh ends."""
-    # The worker requests the secret over its input, because all users of both machines can read
-    # command lines.
+    # The secret is sent over the input later, because all users can read command lines.
     forwarded = [f"{k}={v}" for k, v in environment.items() if k.startswith(_SENT) and k != SECRET]
     words = [
         "env",

@@ -74,9 +74,7 @@ def plan(
     products: Annotated[
         float, typer.Option(help="Floating-point operations per second of each device.")
     ] = Hardware.products,
-    link: Annotated[
-        float, typer.Option(help="Bytes per second that each device sends.")
-    ] = Hardware.link,
+    link: Annotated[float, typer.Option(help="Bytes/s that each device sends.")] = Hardware.link,
     host: Annotated[
         float, typer.Option(help="Bytes per second between a device and its host.")
     ] = Hardware.host,

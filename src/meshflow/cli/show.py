@@ -78,19 +78,14 @@ def _meta_graph(folder: str, tags: Sequence[str] | None) -> Any:
 
 
 def _signature(name: str, signature: Any, meta: Any) -> Iterator[str]:
-    definition = (
-        meta.signature_def[name] if meta is not None and name in meta.signature_def else None
-    )
-    yield f"signature {name}{f' ({definition.method_name})' if definition is not None and definition.method_name else ''}"
-    specs_by_direction = {
-        "in": signature.structured_input_signature[1],
-        "out": signature.structured_outputs,
-    }
+    info = meta.signature_def[name] if meta is not None and name in meta.signature_def else None
+    yield f"signature {name}{f' ({info.method_name})' if info is not None and info.method_name else ''}"
+    sides = {"in": signature.structured_input_signature[1], "out": signature.structured_outputs}
     named = {
-        "in": definition.inputs if definition is not None else {},
-        "out": definition.outputs if definition is not None else {},
+        "in": info.inputs if info is not None else {},
+        "out": info.outputs if info is not None else {},
     }
-    for direction, specs in specs_by_direction.items():
+    for direction, specs in sides.items():
         for key in sorted(specs):
             tensor = f"  {named[direction][key].name}" if key in named[direction] else ""
             yield f"  {direction:3} {key}: {_spec(specs[key])}{tensor}"
@@ -136,9 +131,7 @@ def run(
     try:
         signatures = load(folder).signatures
         if signature not in signatures:
-            raise ValueError(
-                f"{folder} has no signature {signature!r}; it has {sorted(signatures)}."
-            )
+            raise ValueError(f"{folder} has no signature {signature!r}: {sorted(signatures)}.")
         specs = signatures[signature].structured_input_signature[1]
         arrays = {name: _array(file) for name, _, file in (i.partition("=") for i in inputs or [])}
         tensors = {n: a.astype(_kind(specs[n])) if n in specs else a for n, a in arrays.items()}
@@ -167,7 +160,5 @@ def _array(source: str) -> np.ndarray:
     if isinstance(content, np.ndarray):
         return content
     if key not in content:
-        raise ValueError(
-            f"{source}: name an array of the file as {path}:KEY, one of {sorted(content)}."
-        )
+        raise ValueError(f"{source}: select an array as {path}:KEY, one of {sorted(content)}.")
     return np.asarray(content[key])

@@ -29,13 +29,7 @@ class _Capsule:
 
 
 def to_dlpack(tf_tensor: Any) -> Any:
-    """Return a DLPack capsule that shares the memory of a tensor.
-
-    Args:
-      tf_tensor: Tensor with a known value.
-
-    Returns:
-      A `PyCapsule` that can be consumed once; it keeps the memory alive.
+    """Return a DLPack capsule, usable once, that shares the memory of a tensor.
 
     Example:
       >>> import meshflow as tf

@@ -82,8 +82,7 @@ class Converter:
       input_saved_model_signature_key: Signature to convert. Default: 'serving_default'.
       use_dynamic_shape: Ignored; the batch size is always dynamic.
       dynamic_shape_profile_strategy: 'Range', 'Optimal', 'Range+Optimal' or
-        'ImplicitBatchModeCompatible'. With
-        each of them, engines cover the range between the smallest and the largest shape of `build`.
+        'ImplicitBatchModeCompatible'; engines always cover the full range of shapes of `build`.
       max_workspace_size_bytes: Memory that TensorRT may use at run time, in bytes.
       precision_mode: 'FP32', 'FP16' or 'INT8', in upper or lower case.
       minimum_segment_size: Minimum number of nodes of a subgraph that TensorRT runs, or -1.
@@ -142,8 +141,7 @@ class Converter:
         """Convert the model.
 
         Args:
-          calibration_input_fn: For INT8: function that yields samples, as lists or dictionaries of
-            arrays.
+          calibration_input_fn: For INT8: function that yields lists or dictionaries of arrays.
 
         Returns:
           A function of tensors by name.
@@ -224,8 +222,7 @@ class Converter:
 
         Args:
           output_saved_model_dir: Folder to write to.
-          save_gpu_specific_engines: Whether to save the engines, which run only on the same type of
-            GPU.
+          save_gpu_specific_engines: Whether to save the engines, which require the same GPU type.
           options: Ignored.
 
         Raises:
@@ -262,26 +259,23 @@ class Converter:
         Raises:
           RuntimeError: The model is not converted yet.
         """
-        write_line = print_fn or print
+        write = print_fn or print
         model = onnx().load_from_string(self._converted("summary"))
         session = self._session()
         counts = collections.Counter(node.op_type for node in model.graph.node)
         runs = ", ".join(p.removesuffix("ExecutionProvider") for p in session.providers)
-        write_line(
+        write(
             f"Precision: {self._mode}. Run by: {runs}. Nodes: {sum(counts.values())}"[:line_length]
         )
         for name, spec in session.structured_input_signature[1].items():
-            write_line(f"input {name}: {spec.dtype.name}{spec.shape.as_list()}"[:line_length])
+            write(f"input {name}: {spec.dtype.name}{spec.shape.as_list()}"[:line_length])
         if detailed:
             for code, count in counts.most_common():
-                write_line(f"{code:<24}{count:>6}"[:line_length])
+                write(f"{code:<24}{count:>6}"[:line_length])
 
 
 def load(export_dir: StrPath) -> Session:
     """Load a model that `Converter.save` wrote, as a function of tensors by name.
-
-    Args:
-      export_dir: Folder of the model.
 
     Raises:
       FileNotFoundError: The folder has no converted model.
@@ -291,9 +285,7 @@ def load(export_dir: StrPath) -> Session:
 
 
 def replace_signature(folder: str, root: Any) -> None:
-    """Replace the converted signature of a loaded model by an ONNX Runtime session.
-
-    Without ONNX Runtime, the original signature is kept and a warning is logged.
+    """Replace the converted signature of a loaded model by a session, if ONNX Runtime is available.
 
     Args:
       folder: Folder of the saved model.

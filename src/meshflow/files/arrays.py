@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from typing import IO, Literal
+from typing import Any, Literal
 
 import numpy as np
-
-from meshflow.environment.types import StrPath
 
 __all__ = ["load_array"]
 
 
-def load_array(
-    file: StrPath | IO[bytes], mmap_mode: Literal["r+", "r", "w+", "c"] | None = None
-) -> np.ndarray:
+def load_array(file: Any, mmap_mode: Literal["r+", "r", "w+", "c"] | None = None) -> np.ndarray:
     """Load an array from a .npy file without unpickling.
 
     Args:
@@ -25,20 +21,17 @@ def load_array(
 
     Raises:
       OSError: The file cannot be read.
-      ValueError: The file has another format, contains objects, or is shorter than its header
-        declares.
+      ValueError: The file is not a .npy file, contains objects, or is truncated.
     """
     try:
         with contextlib.nullcontext(file) if hasattr(file, "read") else open(file, "rb") as stream:
             size = stream.seek(0, io.SEEK_END)
             stream.seek(0)
             version = np.lib.format.read_magic(stream)
-            read_header = getattr(
-                np.lib.format, f"read_array_header_{version[0]}_{version[1]}", None
-            )
-            if read_header is None:
+            read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}", None)
+            if read is None:
                 raise ValueError(f"version {version} of the .npy format is not supported")
-            shape, _, dtype = read_header(stream)
+            shape, _, dtype = read(stream)
             available = size - stream.tell()
     except (OSError, ValueError):
         raise

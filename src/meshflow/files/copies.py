@@ -18,9 +18,6 @@ from meshflow.files.replacing import replacing
 def local_copy(path: StrPath) -> Iterator[str]:
     """Provide a local copy of a remote file while the block runs; a local file is not copied.
 
-    Args:
-      path: Path of the file.
-
     Yields:
       A local path with the same base name.
 

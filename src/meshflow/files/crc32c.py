@@ -23,15 +23,12 @@ def crc32c(data: bytes | np.ndarray, start: int = 0) -> int:
       True
     """
     for begin in range(0, len(data), _PIECE):
-        start = google_crc32c.extend(start, data[begin : begin + _PIECE])  # type: ignore[arg-type]
+        start = google_crc32c.extend(start, data[begin : begin + _PIECE])
     return start
 
 
 def masked(checksum: int) -> int:
     """Mask a checksum, so that it can be part of data that has a checksum itself.
-
-    Args:
-      checksum: Result of `crc32c`.
 
     Example:
       >>> hex(mask_checksum(0))

@@ -13,9 +13,6 @@ from meshflow.files.paths import remote, text
 def folders_in(folder: StrPath) -> list[str]:
     """Return the sorted names of the subfolders of a folder.
 
-    Args:
-      folder: Path of the folder.
-
     Raises:
       NotFoundError: The folder does not exist.
     """

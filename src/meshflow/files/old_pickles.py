@@ -52,11 +52,8 @@ def read_pickle(path: StrPath, encoding: str = "ASCII") -> PyTree:
     return _plain(Path(path).read_bytes(), encoding, str(path))
 
 
-def read_arrays(path: StrPath) -> dict[str, np.ndarray]:
+def read_arrays(path: StrPath) -> dict[str, Any]:
     """Read the arrays of an .npz file, including object arrays.
-
-    Args:
-      path: Path of the file.
 
     Raises:
       DataLossError: The file is damaged or contains other objects.

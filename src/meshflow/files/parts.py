@@ -21,11 +21,7 @@ def part_name(path: str) -> str:
 
 
 def clear_parts(path: str) -> None:
-    """Delete the unfinished files and folders of a local path that dead processes left.
-
-    Args:
-      path: Final path of the file or folder.
-    """
+    """Delete the unfinished versions of the local file or folder `path` that dead processes left."""
     folder, name = os.path.split(os.path.abspath(path))
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):

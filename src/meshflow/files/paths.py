@@ -105,9 +105,5 @@ def parent(path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """Make a local path absolute; a remote path is absolute already.
-
-    Args:
-      path: Result of `to_path_string`.
-    """
+    """Make a path of `to_path_string` absolute, if it is local."""
     return path if is_remote(path) else os.path.abspath(path)

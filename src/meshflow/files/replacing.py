@@ -22,15 +22,12 @@ from meshflow.files import gfile
 from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import full_disk_named, named_errors, parent, remote, text
 
-# Suffixes of the old folder on a disk, and of the new folder in a store, while one replaces the
-# other.
+# Suffixes of the old folder (on a disk) and of the new folder (in a store) during a replacement.
 _OLD, _NEW = ".meshflow.old", ".meshflow.new"
-# Number of attempts when several processes replace the same folder, and the error codes of a lost
-# race.
+# Attempts if several processes replace the same folder, and the error codes of a lost race.
 _ATTEMPTS = 20
 _MET = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
-# Schemes of stores in which a partially uploaded object is invisible, so that it needs no temporary
-# name.
+# Schemes of stores that hide partially uploaded objects, which thus need no temporary name.
 _OBJECTS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
 
 # A function that returns the names of the entries of a folder that belong to the writer.
@@ -59,8 +56,7 @@ class Replacement:
         self._shown = False
         with named_errors(self._target):
             if self._store is not None:
-                # The name in the store is not used before the end, because an older file may exist
-                # there.
+                # An older file in the store is kept until the new one is complete.
                 descriptor, self._part = tempfile.mkstemp(prefix="meshflow-", suffix=".part")
                 os.close(descriptor)
             else:
@@ -146,9 +142,6 @@ def replacing(path: StrPath, mode: str = "wb", encoding: str | None = None) -> I
 @contextlib.contextmanager
 def writing(path: StrPath) -> Iterator[IO[Any]]:
     """Write a file in a folder of `replace_folder`, which is flushed or uploaded when the block ends.
-
-    Args:
-      path: Path of the file.
 
     Yields:
       The file, open for bytes; its `name` is a local path.

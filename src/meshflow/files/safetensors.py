@@ -70,8 +70,7 @@ def save_file(
     header: dict[str, Any] = {}
     if metadata:
         header[_METADATA] = {str(key): str(value) for key, value in metadata.items()}
-    # Arrays with large items are written first, as the reference implementation does, so that every
-    # array is aligned to its item size.
+    # Large items first, like the reference implementation: every array is aligned to its item size.
     converted = {name: np.asarray(value) for name, value in tensors.items()}
     for name in sorted(converted, key=lambda n: (-converted[n].dtype.itemsize, n)):
         array = np.ascontiguousarray(converted[name]).reshape(converted[name].shape)
@@ -141,10 +140,8 @@ def save_sharded(
         save_file(shard, gfile.join(folder, file_name), metadata)
         weight_map |= dict.fromkeys(shard, file_name)
     with replacing(index, "w") as file:
-        content = {
-            "metadata": {"total_size": total},
-            "weight_map": dict(sorted(weight_map.items())),
-        }
+        files_by_name = dict(sorted(weight_map.items()))
+        content = {"metadata": {"total_size": total}, "weight_map": files_by_name}
         file.write(json.dumps(content, indent=2) + "\n")
     for file_name in sorted(old_files - set(files)):
         with contextlib.suppress(NotFoundError):
@@ -169,9 +166,6 @@ def _free_names(stem: str, count: int, taken: set[str]) -> list[str]:
 def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
     """Load the arrays of all files of an index, by name.
 
-    Args:
-      index: Path of the index.
-
     Raises:
       NotFoundError: The index or one of its files does not exist.
       DataLossError: The index is damaged or does not match its files.
@@ -182,9 +176,7 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
         shard = load_file(gfile.join(os.path.dirname(path), name))
         missing = sorted(k for k, file in weight_map.items() if file == name and k not in shard)
         if missing:
-            raise DataLossError(
-                f"{path} lists {missing[0]} in {name}, but the file lacks this array."
-            )
+            raise DataLossError(f"{path} lists {missing[0]} in {name}, which lacks this array.")
         arrays |= {key: array for key, array in shard.items() if weight_map.get(key) == name}
     return arrays
 
@@ -196,9 +188,8 @@ def _places(index: StrPath) -> dict[str, str]:
     try:
         weight_map: dict[str, str] = json.loads(content)["weight_map"]
         # An index must not refer to files in other folders.
-        if any(
-            os.path.basename(f) != f or not f.endswith(".safetensors") for f in weight_map.values()
-        ):
+        files = weight_map.values()
+        if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in files):
             raise ValueError("a file in weight_map is not the bare name of a .safetensors file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(f"{text(index)} is damaged or not an index: {error!r}.") from None
@@ -207,9 +198,6 @@ def _places(index: StrPath) -> dict[str, str]:
 
 def load_file(filename: StrPath) -> dict[str, np.ndarray]:
     """Load the arrays of a file, by name.
-
-    Args:
-      filename: Path of the file.
 
     Raises:
       NotFoundError: The file does not exist.
@@ -237,9 +225,7 @@ def _arrays(content: bytes) -> dict[str, np.ndarray]:
         dtype, shape = _DTYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
         expected = math.prod(shape) * dtype.itemsize
         if any(n < 0 for n in shape) or begin != last or end - begin != expected or end > len(data):
-            raise ValueError(
-                f"{name} of shape {shape} does not fit the byte range {begin} to {end}"
-            )
+            raise ValueError(f"{name} of shape {shape} does not fit bytes {begin} to {end}")
         arrays[name] = np.frombuffer(data[begin:end], np.uint8).view(dtype).reshape(shape).copy()
         last = end
     if last != len(data):

@@ -68,8 +68,7 @@ class FixedLenSequenceFeature(NamedTuple):
 class VarLenFeature(NamedTuple):
     """A feature with a variable number of values, read as a `tf.SparseTensor`.
 
-    `tf.sparse.to_dense` converts the result to a dense tensor; `FixedLenSequenceFeature` is read as
-    one.
+    `tf.sparse.to_dense` converts the result; `FixedLenSequenceFeature` is read as a dense tensor.
 
     Attributes:
       dtype: int64, float32 or string.

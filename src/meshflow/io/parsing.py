@@ -42,7 +42,6 @@ class _Kind(NamedTuple):
     numpy: type[Any]
 
 
-# A parsed feature.
 _Parsed: TypeAlias = Tensor | SparseTensor
 
 _KINDS = {
@@ -110,9 +109,7 @@ class _Record:
             f"The record has: {present}."
         )
 
-    def wrong_size(
-        self, key: str, kind: _Kind, count: int, shape: Sequence[int | None]
-    ) -> InvalidArgumentError:
+    def wrong_size(self, key: str, kind: _Kind, count: int, shape: Any) -> InvalidArgumentError:
         """Return the error for an unexpected number of values."""
         return InvalidArgumentError(
             f"Name: {self._name}, Key: {key}.  Number of {kind.name} values != expected.  "
@@ -120,7 +117,7 @@ class _Record:
         )
 
 
-def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Sequence[Any] | None:
+def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Any:
     """Return the values of a `tf.train.Feature`; None if it is empty."""
     field = feature.WhichOneof("kind")
     if field is None:
@@ -130,8 +127,7 @@ def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Sequence[Any] |
             f"Name: {name}, Key: {key}.  Data types don't match. Expected type: {kind.name}, but the record has "
             f"a {field}."
         )
-    values: Sequence[Any] = getattr(feature, field).value
-    return values
+    return getattr(feature, field).value
 
 
 def _parsed(message: Any, texts: Sequence[bytes], names: Sequence[str]) -> list[Any]:
@@ -229,7 +225,7 @@ def _ragged(lists: list[np.ndarray], kind: _Kind, single: bool) -> SparseTensor:
 def _sparse(records: list[_Record], key: str, feature: SparseFeature, single: bool) -> SparseTensor:
     is_list = isinstance(feature.index_key, (list, tuple))
     index_keys = list(feature.index_key) if is_list else [str(feature.index_key)]
-    size_list = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
+    size_list: Any = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
     sizes = [int(n) for n in size_list]
     kind, integers = _kind(key, feature.dtype), _KINDS["int64"]
     indices, values = [], []
@@ -458,8 +454,7 @@ def parse_single_sequence_example(
       name: Ignored.
 
     Returns:
-      Two dictionaries of tensors: of the entire sequence, and of its steps with a leading dimension
-      of steps.
+      Dictionaries of tensors of the sequence, and of its steps with a leading dimension of steps.
 
     Raises:
       InvalidArgumentError: A feature is missing, or has another dtype or size.
@@ -525,18 +520,14 @@ def parse_sequence_example(
 
 
 def _sequence_examples(
-    texts: np.ndarray,
-    context_features: Mapping[str, Any] | None,
-    sequence_features: Mapping[str, Any] | None,
-    names: Any,
-    single: bool,
+    texts: np.ndarray, context_features: Any, sequence_features: Any, names: Any, single: bool
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     if not context_features and not sequence_features:
         raise ValueError("Missing features: pass context_features or sequence_features.")
     flat = texts.reshape(-1).tolist()
-    record_names = _names(names, len(flat))
-    examples = _parsed(protos.SequenceExample, flat, record_names)
-    records = [_Record(e.context.feature, n) for e, n in zip(examples, record_names, strict=True)]
+    labels = _names(names, len(flat))
+    examples = _parsed(protos.SequenceExample, flat, labels)
+    records = [_Record(e.context.feature, n) for e, n in zip(examples, labels, strict=True)]
     context = _features(records, context_features, single) if context_features else {}
     steps: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
@@ -546,9 +537,7 @@ def _sequence_examples(
                 f"Invalid sequence feature {key}:{feature}: expected tf.io.FixedLenSequenceFeature or VarLenFeature."
             )
         kind = _kind(key, feature.dtype)
-        lists = [
-            _steps(e, key, feature, kind, n) for e, n in zip(examples, record_names, strict=True)
-        ]
+        lists = [_steps(e, key, feature, kind, n) for e, n in zip(examples, labels, strict=True)]
         lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
         if isinstance(feature, VarLenFeature):
             steps[key] = _ragged(lists[0], kind, False) if single else _ragged_steps(lists, kind)

@@ -13,7 +13,7 @@ import struct
 import weakref
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -37,11 +37,6 @@ _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
 # Longer records are read in chunks of this size.
 _PIECE = 1 << 20
-
-
-class _Compressor(Protocol):
-    def compress(self, data: bytes, /) -> bytes: ...
-    def flush(self, mode: int = ..., /) -> bytes: ...
 
 
 def compression_of(value: Any) -> str:
@@ -128,8 +123,7 @@ class TFRecordWriter:
     """Writer of a record file.
 
     Args:
-      path: Path of the file. The file appears, and replaces an older one, when the writer is closed
-        or flushed.
+      path: Path of the file, which appears when the writer is closed or flushed.
       options: `TFRecordOptions`, 'GZIP' or 'ZLIB', or None.
 
     Example:
@@ -146,7 +140,7 @@ class TFRecordWriter:
     def __init__(self, path: StrPath, options: TFRecordOptions | str | None = None) -> None:
         self._path = path_text(path)
         settings = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
-        self._squeeze: _Compressor | None = None
+        self._squeeze: Any = None
         if settings.compression_type:
             bits = 15 if settings.window_bits is None else abs(settings.window_bits)
             self._squeeze = zlib.compressobj(
@@ -157,8 +151,7 @@ class TFRecordWriter:
                 settings.compression_strategy or zlib.Z_DEFAULT_STRATEGY,
             )
         self._whole: Replacement | None = Replacement(self._path)
-        # A writer that is never closed is committed when it is garbage-collected or when the
-        # program ends.
+        # Garbage collection, or the end of the program, closes a writer that is still open.
         self._finalize = weakref.finalize(self, _finish, self._whole, self._squeeze)
 
     def write(self, record: Any) -> None:
@@ -213,7 +206,7 @@ class TFRecordWriter:
         self.close()
 
 
-def _finish(file: Replacement, compressor: _Compressor | None) -> None:
+def _finish(file: Replacement, compressor: Any) -> None:
     if compressor:
         file.file.write(compressor.flush())
     file.commit()
@@ -243,9 +236,7 @@ class _Inflated(io.RawIOBase):
         super().close()
 
 
-def opened(
-    path: str, compression: TFRecordOptions | str | None = None, buffer_size: int | None = None
-) -> IO[bytes] | io.BufferedReader:
+def opened(path: str, compression: Any = None, buffer_size: int | None = None) -> IO[bytes] | Any:
     """Open a file for reading, with decompression.
 
     Args:
@@ -269,9 +260,7 @@ def opened(
 
 
 def read_records(
-    path: StrPath,
-    compression: TFRecordOptions | str | None = None,
-    buffer_size: int | None = None,
+    path: StrPath, compression: Any = None, buffer_size: int | None = None
 ) -> Iterator[bytes]:
     """Yield the records of a file.
 
@@ -281,10 +270,8 @@ def read_records(
       buffer_size: Number of bytes to read at once.
 
     Raises:
-      DataLossError: A record is damaged; the message contains the file and the offset of the
-        record.
-      ResourceExhaustedError: A record of a compressed file is larger than the limit for
-        decompressed data.
+      DataLossError: A record is damaged; the message contains the file and the offset.
+      ResourceExhaustedError: A record exceeds the limit for decompressed data.
     """
     path, offset, kind = os.fspath(path), 0, compression_of(compression)
     with opened(path, compression, buffer_size) as file:
@@ -297,8 +284,7 @@ def read_records(
             try:
                 if size <= _PIECE:
                     return file.read(size)
-                # Memory is allocated for data that exists, not for a length that a damaged file
-                # declares.
+                # A damaged file that declares a huge length must not exhaust the memory.
                 chunks = []
                 while size and (chunk := file.read(min(size, _PIECE))):
                     chunks.append(chunk)
@@ -312,9 +298,7 @@ def read_records(
                 raise make_error("truncated", f"only {len(header)} bytes of its header exist")
             length, checksum = _HEADER.unpack(header)
             if masked(crc32c(header[:8])) != checksum:
-                hint = (
-                    "" if offset else "; check that this is a record file and its compression_type"
-                )
+                hint = "" if offset else "; check the format and the compression_type of the file"
                 raise make_error("corrupted", f"the checksum of its length does not match{hint}")
             if (
                 kind

@@ -90,13 +90,7 @@ def make_tensor_proto(
 
 
 def make_ndarray(tensor: Any) -> np.ndarray:
-    """Convert a `TensorProto` message of Meshflow, TensorBoard or TensorFlow to an array.
-
-    Args:
-      tensor: The message.
-
-    Returns:
-      A NumPy array; strings have the dtype object.
+    """Convert a `TensorProto` message to an array; strings become objects.
 
     Raises:
       TypeError: The dtype is unknown.
@@ -121,14 +115,11 @@ def make_ndarray(tensor: Any) -> np.ndarray:
 
 
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Serialize a tensor to a string that `parse_tensor` and TensorFlow can read.
+    """Serialize a tensor to a string scalar that `parse_tensor` and TensorFlow can read.
 
     Args:
       tensor: Tensor with a known value.
       name: Ignored.
-
-    Returns:
-      A string scalar.
 
     Example:
       >>> import meshflow as tf

@@ -22,7 +22,7 @@ _LARGE = 1000
 
 def application(
     name: str = "model",
-    folder: StrPath | None = None,
+    folder: Any = None,
     settings: Settings | None = None,
     grpc: tuple[str, int] | None = None,
     started: Callable[[int], None] = lambda port: None,

@@ -18,10 +18,7 @@ _NAMES = {getattr(errors, name): name for name in HTTP_STATUS}
 
 
 def told(error: Exception) -> tuple[str, str]:
-    """Return the code name and the message of an error.
-
-    Args:
-      error: The error. TensorFlow's classes have a code; all others are internal errors.
+    """Return code name and message of an error; errors without a code are internal errors.
 
     Example:
       >>> import meshflow as tf

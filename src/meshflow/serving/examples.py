@@ -86,9 +86,6 @@ def _add(feature: Message, name: str, value: Json) -> None:
 def examples_of(message: Message) -> list[bytes]:
     """Return the serialized examples of an `Input` message, each merged with the common context.
 
-    Args:
-      message: The message.
-
     Raises:
       InvalidArgumentError: The message has no examples.
     """
@@ -142,10 +139,6 @@ async def _outputs(signature: Signature, examples: list[bytes]) -> Mapping[str, 
 async def classified(signature: Signature, examples: list[bytes]) -> tuple[np.ndarray | None, np.ndarray | None]:  # fmt: skip
     """Return labels and scores [examples, classes] of a signature; None for a missing output.
 
-    Args:
-      signature: A signature that classifies.
-      examples: Serialized examples.
-
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
@@ -174,10 +167,6 @@ async def classified(signature: Signature, examples: list[bytes]) -> tuple[np.nd
 async def regressed(signature: Signature, examples: list[bytes]) -> np.ndarray:
     """Return the predicted value of each example.
 
-    Args:
-      signature: A signature that regresses.
-      examples: Serialized examples.
-
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
@@ -196,12 +185,7 @@ async def regressed(signature: Signature, examples: list[bytes]) -> np.ndarray:
 
 
 def classes_json(labels: np.ndarray | None, scores: np.ndarray | None) -> list[list[list[Any]]]:
-    """Return pairs of label and score for each class of each example.
-
-    Args:
-      labels: Labels of `classify`, or None.
-      scores: Scores of `classify`, or None.
-    """
+    """Return pairs of label and score per class and example; a missing output has "" or 0."""
     available = next(a for a in (labels, scores) if a is not None)
     texts = np.full(available.shape, b"", object) if labels is None else labels
     numbers = shortest(np.zeros(available.shape, np.float32) if scores is None else scores).tolist()

@@ -189,11 +189,7 @@ def tensors(outputs: Mapping[str, np.ndarray], requested: Iterable[str]) -> dict
 
 
 def describe(signatures: Mapping[str, Signature]) -> Message:
-    """Return a `SignatureDefMap` of signatures.
-
-    Args:
-      signatures: Signatures by name.
-    """
+    """Return a `SignatureDefMap` of signatures."""
     signature_map = SignatureDefMap()
     for name, signature in signatures.items():
         definition = signature_map.signature_def[name]
@@ -210,13 +206,7 @@ def describe(signatures: Mapping[str, Signature]) -> Message:
 
 
 def put_classes(result: Message, labels: np.ndarray | None, scores: np.ndarray | None) -> None:
-    """Fill a `ClassificationResult`.
-
-    Args:
-      result: The message.
-      labels: Labels [examples, classes], or None.
-      scores: Scores [examples, classes], or None.
-    """
+    """Fill a `ClassificationResult` with labels and scores [examples, classes], if not None."""
     available = next(a for a in (labels, scores) if a is not None)
     for row in range(available.shape[0]):
         classes = result.classifications.add().classes
@@ -229,11 +219,6 @@ def put_classes(result: Message, labels: np.ndarray | None, scores: np.ndarray |
 
 
 def put_values(result: Message, values: np.ndarray) -> None:
-    """Fill a `RegressionResult`.
-
-    Args:
-      result: The message.
-      values: One value per example.
-    """
+    """Fill a `RegressionResult` with one value per example."""
     for value in values:
         result.regressions.add(value=value)

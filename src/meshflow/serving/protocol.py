@@ -46,9 +46,6 @@ _DIGITS = (3, 5, 6, 7, 8, 9)
 def parsed(body: bytes) -> tuple[Mapping[str, Json], str]:
     """Parse a request, and return its JSON object and the name of its signature.
 
-    Args:
-      body: Body of the request.
-
     Raises:
       InvalidArgumentError: The body is not a JSON object.
     """
@@ -215,11 +212,6 @@ def _numbers(value: Json, spec: TensorSpec) -> np.ndarray:
 
 def check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
     """Check that an input has the shape that the signature takes.
-
-    Args:
-      name: Name of the input.
-      array: Value of the input.
-      spec: Spec of the input.
 
     Raises:
       InvalidArgumentError: The shape is incompatible.

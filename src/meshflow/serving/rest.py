@@ -72,8 +72,7 @@ class Rest:
             state, message = told(error)
             return _json({"error": message}, HTTP_STATUS[state])
         finally:
-            # Unknown model names are not counted, because clients could create unlimited numbers of
-            # metrics.
+            # Counts of unknown model names would let clients create unlimited metrics.
             if call is not None and self._models.has(call["name"]):
                 self._metrics.add(call["name"], state, time.perf_counter() - start)
 
@@ -151,9 +150,8 @@ async def _body(request: Request, max_bytes: int) -> bytes:
         try:
             part = await asyncio.wait_for(anext(stream), _SILENCE)
         except StopAsyncIteration:
-            return _unpacked(
-                b"".join(parts), request.headers.get("content-encoding", ""), max_bytes
-            )
+            encoding = request.headers.get("content-encoding", "")
+            return _unpacked(b"".join(parts), encoding, max_bytes)
         except TimeoutError:
             raise DeadlineExceededError(
                 f"The request's body was not received within {_SILENCE:g} seconds."

@@ -29,8 +29,7 @@ _log = logging.getLogger("meshflow")
 _ANY = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _FIELD = "signature_def"
 _UNKNOWN = 2
-# A call that is cancelled with at most this many seconds left counts as one that exceeded its
-# deadline.
+# A call that is cancelled with fewer seconds left counts as one that exceeded its deadline.
 _ABOUT_NOW = 0.05
 
 
@@ -107,15 +106,11 @@ class RpcServer:
             await self._server.stop(5)
 
     def _method(
-        self,
-        message_class: Any,
-        answer: Callable[[Message], Awaitable[Message]],
-        counted: bool = True,
+        self, message_class: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
     ) -> Any:
         """Return a handler of serialized requests, which reports invalid messages like other errors.
 
-        gRPC cancels the handler if the client cancels the call or its deadline expires; rows that
-        wait in a batcher are then dropped.
+        gRPC cancels the handler with the call or at its deadline; waiting rows are then dropped.
         """
 
         async def run(content: bytes, call: Any) -> bytes:
@@ -158,8 +153,7 @@ class RpcServer:
         version = self._version(request.model_spec)
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         if name not in version.signatures:
-            # Over gRPC, TensorFlow Serving reports this with another code and message than over
-            # HTTP.
+            # Over HTTP, TensorFlow Serving reports this with another code and message.
             raise FailedPreconditionError(f'Serving signature key "{name}" not found.')
         signature = version.signature(name)
         arrays = messages.arrays_of(request.inputs, signature.inputs)

@@ -23,9 +23,7 @@ def serve(
     grpc_port: int | None = None,
     config_file: StrPath | None = None,
 ) -> None:
-    """Serve saved models over TensorFlow Serving's REST protocol until the process is stopped.
-
-    The server does not authenticate clients.
+    """Serve saved models over TensorFlow Serving's REST protocol, without authentication of clients.
 
     Args:
       folder: A saved model, or a folder with one saved model per version, named by its number.

@@ -8,14 +8,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import StrPath
 from meshflow.saved_model import contains_saved_model, load
 from meshflow.serving.batching import Batcher, sizes_up_to
@@ -26,22 +25,13 @@ __all__ = ["Settings", "Version", "Versions"]
 _log = logging.getLogger("meshflow")
 
 
-class _SignatureFunction(Protocol):
-    structured_input_signature: tuple[tuple[TensorSpec, ...], dict[str, TensorSpec]]
-    structured_outputs: dict[str, TensorSpec]
-
-    def __call__(self, **inputs: Tensor) -> Mapping[str, Tensor]: ...
-
-
 @dataclasses.dataclass
 class Settings:
     """Serving settings.
 
     Attributes:
-      most_rows: Maximum number of rows of a call that answers several requests; 1 disables
-        batching.
-      wait: Seconds that a call waits for more rows. With 0, requests accumulate only while a call
-        runs.
+      most_rows: Maximum number of rows of a call that answers several requests; 1: no batching.
+      wait: Seconds that a call waits for more rows; 0 batches only while a call runs.
       warm_up: Whether to compile a version for all batch sizes before it gets requests.
       keep: Number of newest versions to serve; 0 serves all.
       versions: Numbers of the versions to serve instead of the newest; empty for none.
@@ -70,7 +60,7 @@ class Signature:
       settings: Serving settings.
     """
 
-    def __init__(self, name: str, function: _SignatureFunction, executor: ThreadPoolExecutor, settings: Settings) -> None:  # fmt: skip
+    def __init__(self, name: str, function: Any, executor: ThreadPoolExecutor, settings: Settings) -> None:  # fmt: skip
         self.name, self._function, self._executor = name, function, executor
         self.inputs: Specs = dict(function.structured_input_signature[1])
         self.outputs: Specs = dict(function.structured_outputs)
@@ -148,13 +138,7 @@ def _by_row(single: Mapping[str, np.ndarray], batched: Mapping[str, np.ndarray],
 
 
 class Version:
-    """A loaded version of a model.
-
-    Args:
-      number: Version number.
-      path: Folder of the saved model.
-      settings: Serving settings.
-    """
+    """A loaded version of a model."""
 
     def __init__(self, number: int, path: Path, settings: Settings) -> None:
         self.number = number
@@ -197,8 +181,7 @@ class Versions:
 
     Args:
       name: Name of the model.
-      folder: Folder with one saved model per version, named by its number; or a saved model,
-        version 1.
+      folder: Folder with one saved model per version, named by its number; or one saved model.
       settings: Serving settings.
     """
 
@@ -215,18 +198,16 @@ class Versions:
         Raises:
           NotFoundError: The version is not served.
         """
-        description = (
-            f"Latest({self.name})" if number is None else f"Specific({self.name}, {number})"
-        )
+        model = f"Latest({self.name})" if number is None else f"Specific({self.name}, {number})"
         if label is not None:
             if label not in self.settings.labels:
                 raise NotFoundError(f"Unrecognized servable version label: {label}")
             number = self.settings.labels[label]
-            description = f"Specific({self.name}, {number})"
+            model = f"Specific({self.name}, {number})"
         if number is None and self.available:
             number = max(self.available)
         if number is None or number not in self.available:
-            raise NotFoundError(f"Servable not found for request: {description}")
+            raise NotFoundError(f"Servable not found for request: {model}")
         return self.available[number]
 
     def states_of(self, number: int | None = None, label: str | None = None) -> dict[int, tuple[str, str]]:  # fmt: skip
@@ -256,13 +237,9 @@ class Versions:
         """Return the version numbers that should be served."""
         available = sorted(numbers)
         keep, explicit = self.settings.keep, set(self.settings.versions)
-        newest = (
-            [n for n in available if n in explicit]
-            if explicit
-            else available[-keep:]
-            if keep
-            else available
-        )
+        newest = available[-keep:] if keep else available
+        if explicit:
+            newest = [n for n in available if n in explicit]
         return {*newest, *(n for n in available if n in self.settings.labels.values())}
 
     async def refresh(self) -> None:

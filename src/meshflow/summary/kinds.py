@@ -31,16 +31,13 @@ def _ranked(data: Any, rank: int) -> Tensor:
 
 
 def scalar(name: str, data: Any, step: StepLike = None, description: str | None = None) -> Tensor:
-    """Write a scalar, which TensorBoard plots as a point of a curve.
+    """Write a scalar, shown as a point of a curve, and return whether it was recorded.
 
     Args:
       name: Name of the summary, prefixed by the current name scopes.
       data: A scalar; it is cast to float32.
       step: Training step; default `tf.summary.experimental.get_step()`.
       description: Markdown text to show with the curve.
-
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
 
     Raises:
       ValueError: `data` is not a scalar, or there is a default writer but no step.
@@ -70,7 +67,7 @@ def histogram(
     buckets: int | None = None,
     description: str | None = None,
 ) -> Tensor:
-    """Write a histogram of the elements of a tensor.
+    """Write a histogram of the elements of a tensor, and return whether it was recorded.
 
     Args:
       name: Name of the summary, prefixed by the current name scopes.
@@ -78,9 +75,6 @@ def histogram(
       step: Training step; default `tf.summary.experimental.get_step()`.
       buckets: Number of buckets of equal width; default 30.
       description: Markdown text to show with the histogram.
-
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
 
     Raises:
       ValueError: There is a default writer but no step.
@@ -127,7 +121,7 @@ def image(
     max_outputs: int = 3,
     description: str | None = None,
 ) -> Tensor:
-    """Write images.
+    """Write images, and return whether they were recorded.
 
     Args:
       name: Name of the summary, prefixed by the current name scopes.
@@ -136,9 +130,6 @@ def image(
       step: Training step; default `tf.summary.experimental.get_step()`.
       max_outputs: Maximum number of images to write.
       description: Markdown text to show with the images.
-
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
 
     Raises:
       ValueError: `data` has another rank, or there is a default writer but no step.
@@ -167,16 +158,13 @@ def _as_files(images: np.ndarray) -> np.ndarray:
 
 
 def text(name: str, data: Any, step: StepLike = None, description: str | None = None) -> Tensor:
-    """Write text, which TensorBoard shows as Markdown.
+    """Write text, shown as Markdown, and return whether it was recorded.
 
     Args:
       name: Name of the summary, prefixed by the current name scopes.
       data: String tensor; a matrix is shown as a table.
       step: Training step; default `tf.summary.experimental.get_step()`.
       description: Markdown text to show with the summary.
-
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
 
     Raises:
       TypeError: `data` is not a string tensor.
@@ -205,7 +193,7 @@ def audio(
     encoding: str | None = None,
     description: str | None = None,
 ) -> Tensor:
-    """Write audio clips.
+    """Write audio clips, and return whether they were recorded.
 
     Args:
       name: Name of the summary, prefixed by the current name scopes.
@@ -215,9 +203,6 @@ def audio(
       max_outputs: Maximum number of clips to write.
       encoding: 'wav', the default.
       description: Markdown text to show with the clips.
-
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
 
     Raises:
       ValueError: `data` has another rank, the encoding is unknown, or there is a default writer but
@@ -250,13 +235,10 @@ def audio(
 
 
 def graph(graph_data: Any) -> Tensor:
-    """Write a graph.
+    """Write a graph, and return whether it was recorded.
 
     Args:
       graph_data: A `GraphDef` message of TensorFlow, or its bytes.
-
-    Returns:
-      A Boolean scalar: whether the graph was recorded.
 
     Raises:
       TypeError: `graph_data` has another type. Functions of Meshflow are XLA programs without a

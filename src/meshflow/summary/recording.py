@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,9 +23,6 @@ from meshflow.ops import math as _math
 from meshflow.ops.python_function import numpy_function
 from meshflow.summary.writers import StepLike, SummaryWriter, _NoopWriter, state
 
-if TYPE_CHECKING:
-    from meshflow.io.messages import Message
-
 __all__ = [
     "metadata_of",
     "record",
@@ -42,8 +39,7 @@ def record_if(condition: Any) -> Iterator[None]:
     """Record summaries in the block only if a condition holds.
 
     Args:
-      condition: A bool, a Boolean tensor, or a function that returns one and is called for each
-        summary.
+      condition: A bool, a Boolean tensor, or a function that returns one for each summary.
 
     Example:
       >>> import meshflow as tf
@@ -110,7 +106,7 @@ def summary_scope(
         yield (f"{outer}/{inner}" if outer else inner), scope
 
 
-def metadata_of(plugin: str, description: str | None = None, content: bytes = b"") -> Message:
+def metadata_of(plugin: str, description: str | None = None, content: bytes = b"") -> Any:
     """Return a `SummaryMetadata` message, by which TensorBoard selects the plugin.
 
     Args:
@@ -125,13 +121,9 @@ def metadata_of(plugin: str, description: str | None = None, content: bytes = b"
 
 
 def write(
-    tag: str,
-    tensor: Any,
-    step: StepLike = None,
-    metadata: Message = None,
-    name: str | None = None,
+    tag: str, tensor: Any, step: StepLike = None, metadata: Any = None, name: str | None = None
 ) -> Tensor:
-    """Write a tensor to the default writer.
+    """Write a tensor to the default writer, and return whether it was recorded.
 
     Args:
       tag: Tag of the summary, without name scopes.
@@ -139,9 +131,6 @@ def write(
       step: Training step; default `tf.summary.experimental.get_step()`.
       metadata: A `SummaryMetadata` message.
       name: Ignored.
-
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
 
     Raises:
       ValueError: There is a default writer but no step.
@@ -162,10 +151,10 @@ def record(
     tag: str,
     tensor: Any,
     step: StepLike,
-    metadata: Callable[[], Message],
+    metadata: Callable[[], Any],
     encode: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> Tensor:
-    """Write a tensor in the encoding that a function computes on the host.
+    """Write the encoded value of a tensor, and return whether it was recorded.
 
     Args:
       tag: Tag of the summary.
@@ -174,49 +163,41 @@ def record(
       metadata: Function that returns a `SummaryMetadata` message or None.
       encode: Function from the tensor's value to the array to write.
 
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
-
     Raises:
       ValueError: There is a default writer but no step.
     """
     writer = state.writer
     if writer is None or isinstance(writer, _NoopWriter):
         return convert_to_tensor(False)
-    current_step = state.step if step is None else step
-    if current_step is None:
+    current = state.step if step is None else step
+    if current is None:
         raise ValueError(
             "No step set. Please specify one either through the `step` argument or through "
             "tf.summary.experimental.set_step()"
         )
-    step_tensor = convert_to_tensor(current_step, None if hasattr(current_step, "dtype") else int64)
-    if not step_tensor.dtype.is_integer:
-        raise TypeError(f"The step of a summary must be an integer, got {step_tensor.dtype.name}.")
+    index = convert_to_tensor(current, None if hasattr(current, "dtype") else int64)
+    if not index.dtype.is_integer:
+        raise TypeError(f"The step of a summary must be an integer, got {index.dtype.name}.")
     allowed = should_record_summaries()
     if not isinstance(allowed._value, jax.core.Tracer) and not allowed:
         return allowed
     value = convert_to_tensor(tensor() if callable(tensor) else tensor)
-    write_summary = functools.partial(_put, writer, tag, metadata, encode)
+    put = functools.partial(_put, writer, tag, metadata, encode)
     if context.trace is None:
-        write_summary(
-            *(np.asarray(t._concrete("a summary")) for t in (allowed, step_tensor, value))
-        )
+        put(*(np.asarray(t._concrete("a summary")) for t in (allowed, index, value)))
         return allowed
-    operands = [allowed, step_tensor, value]
+    operands = [allowed, index, value]
     if value.dtype is string:
         text = value._concrete("a summary (XLA has no strings)")
-        write_summary, operands = (
-            functools.partial(_put_known, write_summary, text),
-            [allowed, step_tensor],
-        )
-    numpy_function(write_summary, operands, TensorSpec([], bool_))
+        put, operands = functools.partial(_put_known, put, text), [allowed, index]
+    numpy_function(put, operands, TensorSpec([], bool_))
     return allowed
 
 
 def _put(
     writer: SummaryWriter,
     tag: str,
-    metadata: Callable[[], Message],
+    metadata: Callable[[], Any],
     encode: Callable[[np.ndarray], np.ndarray],
     allowed: np.ndarray,
     step: np.ndarray,
@@ -229,33 +210,30 @@ def _put(
 
 
 def _put_known(
-    write: Callable[..., np.ndarray], value: np.ndarray, allowed: np.ndarray, step: np.ndarray
+    put: Callable[..., Any], value: np.ndarray, allowed: np.ndarray, step: np.ndarray
 ) -> np.ndarray:
-    return write(allowed, step, value)
+    return put(allowed, step, value)
 
 
 def write_raw_pb(tensor: Any, step: StepLike = None, name: str | None = None) -> Tensor:
-    """Write a serialized `Summary` message to the default writer.
+    """Write a serialized `Summary` message, and return whether it was recorded.
 
     Args:
       tensor: The serialized message.
       step: Training step; default `tf.summary.experimental.get_step()`.
       name: Ignored.
 
-    Returns:
-      A Boolean scalar: whether the summary was recorded.
-
     Raises:
       ValueError: There is a default writer but no step.
     """
     writer = state.writer
-    current_step = state.step if step is None else step
+    current = state.step if step is None else step
     if writer is None:
         return convert_to_tensor(False)
-    if current_step is None:
+    if current is None:
         raise ValueError("No step set. Please specify one through the `step` argument.")
     if should_record_summaries():
         writer.add(
-            int(current_step), summary=protos.Summary.FromString(convert_to_tensor(tensor).numpy())
+            int(current), summary=protos.Summary.FromString(convert_to_tensor(tensor).numpy())
         )
     return should_record_summaries()

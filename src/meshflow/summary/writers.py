@@ -181,8 +181,7 @@ class _FileWriter(SummaryWriter):
 
     def close(self) -> None:
         with self._lock:
-            # The file must not be flushed here, because it fails if the interpreter already closed
-            # it at exit.
+            # A flush would fail if the interpreter already closed the file at exit.
             if not self._closed:
                 self._file.close()
             self._closed = True

@@ -8,12 +8,7 @@ __all__ = ["XLAOptions", "experimental"]
 
 
 class XLAOptions:
-    """XLA settings for TPUs. They have no effect, since XLA always partitions and shapes are static.
-
-    Args:
-      use_spmd_for_xla_partitioning: Ignored.
-      enable_xla_dynamic_padder: Ignored.
-    """
+    """XLA settings for TPUs. They have no effect, since XLA always partitions and shapes are static."""
 
     def __init__(
         self,

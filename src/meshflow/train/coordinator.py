@@ -91,22 +91,15 @@ class Coordinator:
             self.request_stop(error)
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait until threads should stop.
+        """Wait until threads should stop, and return whether they should.
 
         Args:
           timeout: Maximum seconds to wait; None waits forever.
-
-        Returns:
-          Whether threads should stop.
         """
         return self._stop.wait(timeout)
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Add a thread for `join` to wait for.
-
-        Args:
-          thread: The thread.
-        """
+        """Add a thread for `join` to wait for."""
         with self._lock:
             self._threads.add(thread)
 
