@@ -16,7 +16,7 @@ _CPU = (1, 0)
 
 
 class _Capsule:
-    """Adapter that gives a CPU capsule the DLPack methods of an array."""
+    """Adapter with the DLPack methods of an array for a capsule in CPU memory."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule
@@ -39,7 +39,7 @@ def to_dlpack(tf_tensor: Any) -> Any:
     """
     tensor = convert_to_tensor(tf_tensor)
     tensor._concrete("a tensor that is shared")
-    return jax.device_put(tensor._value).__dlpack__()
+    return jax.device_put(tensor.array).__dlpack__()
 
 
 def from_dlpack(dlcapsule: Any) -> Tensor:

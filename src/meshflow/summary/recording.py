@@ -179,7 +179,7 @@ def record(
     if not index.dtype.is_integer:
         raise TypeError(f"The step of a summary must be an integer, got {index.dtype.name}.")
     allowed = should_record_summaries()
-    if not isinstance(allowed._value, jax.core.Tracer) and not allowed:
+    if not isinstance(allowed.array, jax.core.Tracer) and not allowed:
         return allowed
     value = convert_to_tensor(tensor() if callable(tensor) else tensor)
     put = functools.partial(_put, writer, tag, metadata, encode)
