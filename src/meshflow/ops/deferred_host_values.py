@@ -63,7 +63,7 @@ class Draw(NamedTuple):
 
     Attributes:
       seed: Seed of the op, or None.
-      used: Number of counter values that the op uses.
+      num_counters: Number of counter values that the op uses.
       position: Number of keys that are drawn before.
     """
 
@@ -204,9 +204,7 @@ class Recording:
         return False
 
     def takes_number(self, value: TensorLike) -> bool:
-        """Check whether a call that formats numbers as strings has a `DeferredValue` as its
-        argument.
-        """
+        """Check whether a call that formats numbers as strings has a `DeferredValue`."""
         return _holds(value)
 
     def call(
