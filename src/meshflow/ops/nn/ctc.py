@@ -1,5 +1,4 @@
-"""Connectionist temporal classification (CTC): loss of label sequences under longer sequences of
-logits.
+"""Connectionist temporal classification (CTC): the loss and its label operations.
 
 References:
   Graves et al., Connectionist temporal classification, ICML 2006.

@@ -1,5 +1,6 @@
-"""Decoders for connectionist temporal classification, on the host because result sizes depend on
-values.
+"""Decoders for connectionist temporal classification.
+
+They run on the host, because the sizes of their results depend on values.
 """
 
 from __future__ import annotations
