@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +37,7 @@ _cast.op.by_rows = passes_rows(  # type: ignore[attr-defined]
 )
 
 
-def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
+def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     """Convert a tensor to another dtype; floats are truncated toward zero to integers.
 
     Args:

@@ -84,7 +84,7 @@ def cond(
     for label, function in (("true_fn", true_fn), ("false_fn", false_fn)):
         if not callable(function):
             raise TypeError(f"tf.cond: {label} must be callable, got {function!r}.")
-    first, second = convert_if_enabled(true_fn), convert_if_enabled(false_fn)
+    first, second = convert_if_enabled(true_fn), convert_if_enabled(false_fn)  # type: ignore[arg-type]
     if not logic.is_symbolic(pred):
         return first() if _truth(pred) else second()
     merge = FunctionMerge("tf.cond", ("true_fn", "false_fn"))
@@ -146,7 +146,7 @@ def case(
             raise errors.InvalidArgumentError(
                 "tf.case: no predicate is True and there is no default."
             )
-        return convert_if_enabled(true[0] if true else default)()
+        return convert_if_enabled(true[0] if true else default)()  # type: ignore[arg-type]
     if default is None:
         *pairs, (_, default) = pairs
     result = default

@@ -106,22 +106,20 @@ def Assert(
 register_assertion(Assert)
 
 
+def _to_array(value: TensorLike) -> TensorLike:
+    if not is_tensor(value):
+        return value
+    array = convert_to_tensor(value)._value
+    return value if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
 def _check(
     holds: Tensor, message: _Message, data: Sequence[TensorLike], summarize: int = 3
 ) -> None:
     tensors = [d for d in data if is_tensor(d)]
     if context.trace is None or isinstance(holds._value, np.ndarray):
         if not bool(np.all(np.asarray(holds._value))):
-            _fail(
-                message,
-                [
-                    np.asarray(convert_to_tensor(d)._value)
-                    if is_tensor(d) and not isinstance(convert_to_tensor(d)._value, jax.core.Tracer)
-                    else d
-                    for d in data
-                ],
-                summarize,
-            )
+            _fail(message, [_to_array(d) for d in data], summarize)
         return
 
     def verify(holds: np.ndarray, *arrays: np.ndarray) -> None:
@@ -184,13 +182,6 @@ def assert_none_equal(
     name: str | None = None,
 ) -> None:
     """Raise an InvalidArgumentError unless `x != y` for all elements.
-
-    Args:
-      x: A tensor.
-      y: A tensor of the same dtype.
-      summarize: Maximum number of elements in the error message; 3 by default.
-      message: Prefix of the error message.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -333,9 +324,7 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
     Results of eager ops are checked directly, those of compiled functions by JAX
     (`jax_debug_nans`, `jax_debug_infs`).
 
-    Args:
-      stack_height_limit: Ignored; errors have Python's traceback.
-      path_length_limit: Ignored.
+    Both arguments are ignored.
 
     Example:
       >>> import meshflow as tf
@@ -378,12 +367,6 @@ def assert_rank(
 ) -> None:
     """Raise a ValueError unless a tensor has a rank.
 
-    Args:
-      x: A tensor.
-      rank: Number of dimensions.
-      message: Prefix of the error message.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> tf.debugging.assert_rank(tf.zeros([2, 3]), 2)
@@ -416,10 +399,7 @@ def assert_rank_at_least(
 
 
 def assert_rank_in(
-    x: TensorLike,
-    ranks: Iterable[TensorLike],
-    message: str | None = None,
-    name: str | None = None,
+    x: TensorLike, ranks: Iterable[TensorLike], message: str | None = None, name: str | None = None
 ) -> None:
     """Raise a ValueError unless a tensor has one of several ranks.
 

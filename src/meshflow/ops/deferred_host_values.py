@@ -40,6 +40,11 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_Function: TypeAlias = Callable[..., Any]
+_Args: TypeAlias = Sequence[Any]
+_Kwargs: TypeAlias = Mapping[str, Any]
+# A function that maps a vector of strings, one per element, to stacked results.
+_BatchFunction: TypeAlias = Callable[[Tensor], PyTree]
 # These sizes replace unknown ones while the specs of a call's results are inferred.
 STAND_INS = (7, 1021)
 
@@ -79,16 +84,11 @@ class Call:
       function: Function of tensors.
       args: Its arguments, including `DeferredValue`s and tensors that stand for inputs.
       kwargs: Its keyword arguments.
-      batch: Function that maps a vector of strings, one per element, to stacked results; None if
-        there is none.
+      batch: The function for strings of all elements at once; None if there is none.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        batch: Callable[[Tensor], PyTree] | None = None,
+        self, function: _Function, args: _Args, kwargs: _Kwargs, batch: _BatchFunction | None = None
     ) -> None:
         self.function, self.args, self.kwargs, self.batch = function, args, kwargs, batch
 
@@ -119,9 +119,7 @@ class Pending:
       source: `Argument` or `CallResult` that the value comes from; subclasses may use an index.
     """
 
-    def __init__(
-        self, recording: Recording, spec: TensorSpec, source: Argument | Part | int
-    ) -> None:
+    def __init__(self, recording: Recording, spec: TensorSpec, source: Any) -> None:
         self._recording, self.spec, self.source = recording, spec, source
 
     @property
@@ -177,7 +175,7 @@ class Recording:
       num_calls: Number of recorded calls.
       on_host: Whether functions of images were recorded, which no program should run for all sizes.
       sources: Sources of the tensors that stand for inputs in the trace, by id.
-      inlines_functions: Whether functions that the traced function calls become part of it.
+      inlines: Whether functions that the traced function calls become part of it.
     """
 
     inlines = False
@@ -195,7 +193,7 @@ class Recording:
         """Create the placeholder for a leaf of the element that no program can take."""
         return Pending(self, spec, Argument(index))
 
-    def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def takes(self, args: _Args, kwargs: _Kwargs) -> bool:
         """Check whether a call has a `DeferredValue` among its arguments."""
         return any(map(_holds, args)) or (bool(kwargs) and any(map(_holds, kwargs.values())))
 
@@ -208,35 +206,18 @@ class Recording:
         return _holds(value)
 
     def call(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        spec: PyTree = None,
+        self, function: _Function, args: _Args, kwargs: _Kwargs, spec: PyTree = None
     ) -> PyTree:
-        """Record a call.
+        """Record a call, and return its result with the given or inferred spec.
 
-        Args:
-          function: The function.
-          args: Its arguments.
-          kwargs: Its keyword arguments.
-          spec: Spec of its result; None to infer it.
-
-        Returns:
-          Its result: tensors where shapes are static, `DeferredValue`s otherwise.
+        The result contains tensors where shapes are static, and `DeferredValue`s otherwise.
         """
         if spec is None:
             spec = self._inferred(function, args, kwargs)
         return self._results(Call(function, args, kwargs), spec)
 
-    def parsed(self, text: Pending, batch: Callable[[Tensor], PyTree], spec: PyTree) -> PyTree:
-        """Record a call that parses a string.
-
-        Args:
-          text: A string scalar.
-          batch: Function that maps a vector of strings to stacked tensors.
-          spec: Spec of the tensors for one string.
-        """
+    def parsed(self, text: Pending, batch: _BatchFunction, spec: PyTree) -> PyTree:
+        """Record a call that parses a string scalar to tensors with a spec."""
         if text.spec.shape.rank != 0:
             raise Unrecordable("to parse several strings")
         return self._results(Call(batch, (text,), {}, batch), spec)
@@ -245,49 +226,29 @@ class Recording:
         self,
         texts: Pending,
         features: Mapping[str, Any],
-        batch: Callable[[Tensor], PyTree],
+        batch: _BatchFunction,
         specs: Callable[[], PyTree],
     ) -> PyTree:
-        """Record a call that parses a serialized example.
-
-        Args:
-          texts: A string scalar.
-          features: Feature specifications by name.
-          batch: Function that maps a vector of strings to stacked tensors.
-          specs: Function that returns the specs of the tensors for one string.
-        """
+        """Record a call that parses a serialized example; `specs` returns the specs for one."""
         return self.parsed(texts, batch, specs())
 
     def text(
-        self,
-        function: Callable[..., Any],
-        text: Pending,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        dtype: DTypeLike,
+        self, function: _Function, text: Pending, args: _Args, kwargs: _Kwargs, dtype: DTypeLike
     ) -> PyTree:
-        """Record a call of an elementwise function of strings.
-
-        Args:
-          function: The function.
-          text: Its first argument.
-          args: Its other arguments.
-          kwargs: Its keyword arguments.
-          dtype: The dtype of its result.
-        """
+        """Record a call of an elementwise function of strings, with results of a dtype."""
         batch = lambda texts: function(texts, *args, **kwargs)
         return self.parsed(text, batch, TensorSpec([], dtype))
 
-    def looked_up(self, table: object, text: Pending) -> PyTree:
+    def looked_up(self, table: Any, text: Pending) -> PyTree:
         """Raise an error: strings in map functions are looked up for each element by itself."""
         raise Unrecordable("a string")
 
-    def of_table(self, name: str, keys: TensorLike, table: object, **more: Any) -> PyTree:
+    def of_table(self, name: str, keys: TensorLike, table: Any, **more: Any) -> PyTree:
         """Raise an error: map functions cannot use mutable tables with deferred values."""
         raise Unrecordable("a string")
 
     def key(self, seed: int | None, used: int) -> Tensor | None:
-        """Create an input for the key of a random op, or return None to use the usual key.
+        """Create an input for the key of a random op; None stands for the usual key.
 
         Args:
           seed: Seed of the op.
@@ -327,9 +288,7 @@ class Recording:
         self._kept.append(placeholder)
         return placeholder
 
-    def _inferred(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> PyTree:
+    def _inferred(self, function: _Function, args: _Args, kwargs: _Kwargs) -> PyTree:
         """Infer the spec of a call's result from two traces with different sizes."""
         op = getattr(function, "op", None)
         has_strings = any(

@@ -91,10 +91,6 @@ def host_bytes(value: TensorLike, use: str) -> np.ndarray:
 def read_file(filename: StrPath | TensorLike, name: str | None = None) -> Tensor:
     """Read a file as a string scalar.
 
-    Args:
-      filename: The path.
-      name: Ignored.
-
     Raises:
       NotFoundError: If the file does not exist.
 
@@ -115,11 +111,6 @@ def write_file(
 ) -> None:
     """Write a string to a file atomically; missing parent folders are created.
 
-    Args:
-      filename: The path.
-      contents: A string scalar.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> import tempfile
@@ -135,10 +126,6 @@ def write_file(
 
 def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     """Return the sorted paths of the files that match a pattern, a vector of strings.
-
-    Args:
-      pattern: A pattern or a list of patterns.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -229,10 +216,6 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     """Decode strings from the web-safe base64 alphabet, padded or not.
 
-    Args:
-      input: Strings.
-      name: Ignored.
-
     Raises:
       InvalidArgumentError: If a string contains other characters or has an impossible length.
 
@@ -322,10 +305,5 @@ def inflated(data: bytes, compression: str) -> bytes:
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Tensor:
-    """Return the paths of the files that match patterns, like `matching_files`.
-
-    Args:
-      pattern: A pattern with wildcards, or several.
-      name: Ignored.
-    """
+    """Return the paths of the files that match patterns, like `matching_files`."""
     return matching_files(pattern)

@@ -236,15 +236,7 @@ def foldr(
 ) -> T:
     """Compute `a = fn(a, element)` from the last slice to the first, and return the last `a`.
 
-    Args:
-      fn: Maps (accumulated value, slice) to the next accumulated value, of the same structure,
-        dtypes and shapes.
-      elems: A tensor or nested structure of tensors with the same first size.
-      initializer: The first accumulated value; by default the last slice.
-      parallel_iterations: Ignored.
-      back_prop: Ignored.
-      swap_memory: Ignored.
-      name: Ignored.
+    The arguments are those of `foldl`; by default the first accumulated value is the last slice.
 
     Example:
       >>> import meshflow as tf
@@ -261,12 +253,7 @@ _append = Op("concat", lambda o, _: jnp.concatenate([o[1], jnp.expand_dims(o[0],
 
 
 def _accumulate(
-    op: str,
-    fn: Callable[..., Any],
-    elems: PyTree,
-    initializer: PyTree,
-    backwards: bool,
-    keep: bool,
+    op: str, fn: Callable[..., Any], elems: PyTree, initializer: PyTree, backwards: bool, keep: bool
 ) -> tuple[PyTree, PyTree]:
     """Return the final accumulated value and, with `keep`, all of them stacked."""
     if not callable(fn):

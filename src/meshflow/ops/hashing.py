@@ -134,11 +134,7 @@ CROSSING = 0xDECAFCAFFE
 
 
 def crossed(prints: Sequence[int]) -> int:
-    """Combine fingerprints into one hash, as TensorFlow crosses features.
-
-    Args:
-      prints: Unsigned 64-bit integers.
-    """
+    """Combine fingerprints into one hash, as TensorFlow crosses features."""
     return crossed_from(CROSSING, prints)
 
 
@@ -218,11 +214,6 @@ def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None)
 @also_symbolic
 def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Hash strings to integers below `num_buckets` by FarmHash.
-
-    Args:
-      input: Strings.
-      num_buckets: Number of buckets.
-      name: Ignored.
 
     Returns:
       int64 tensor with the shape of `input`.

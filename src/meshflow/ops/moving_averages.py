@@ -124,22 +124,11 @@ class ExponentialMovingAverage:
         return f"{variable._shared_name}/{self._name}"
 
     def average(self, var: Variable) -> Variable | None:
-        """Return the variable that contains the average of a variable.
-
-        Args:
-          var: The averaged variable.
-
-        Returns:
-          A variable, or None if `apply` has not been called with `var`.
-        """
+        """Return the variable with the average of `var`, or None before `apply` with `var`."""
         return self._averages.get(id(var))
 
     def average_name(self, var: Variable) -> str:
-        """Return the name of the average of a variable.
-
-        Args:
-          var: The averaged variable.
-        """
+        """Return the name of the average of a variable."""
         average = self.average(var)
         return self._name_of(var) if average is None else average._shared_name
 

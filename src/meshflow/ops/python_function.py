@@ -242,14 +242,8 @@ def numpy_function(
 ) -> Any:
     """Call a Python function of NumPy arrays, without gradients, but otherwise like `py_function`.
 
-    Args:
-      func: Function of NumPy arrays that returns an array or list of arrays; None to use this as a
-        decorator.
-      inp: The arguments.
-      Tout: Dtype or `TensorSpec` of the result, or a list of them.
-      stateful: Whether the function has side effects; False lets the compiler remove or repeat
-        calls.
-      name: Ignored.
+    With `stateful=False` the compiler may remove or repeat calls. The other arguments are those of
+    `py_function`.
 
     Returns:
       A tensor, or a list if `Tout` is a list.

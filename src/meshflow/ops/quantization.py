@@ -26,7 +26,7 @@ __all__ = [
 @op(same=(), differentiable=False, name="fake_quant")
 def _rounded(
     inputs: TensorLike, low: TensorLike, high: TensorLike, num_bits: int, narrow_range: bool
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return rounded values, and masks of the elements inside, below and above the range."""
     first, last = (1 if narrow_range else 0), 2**num_bits - 1
     # Without barriers XLA would rewrite the divisions, and their last digits determine the zero
@@ -126,14 +126,6 @@ def fake_quant_with_min_max_vars(
 ) -> Tensor:
     """Round values like `fake_quant_with_min_max_args`, with a trainable range.
 
-    Args:
-      inputs: float32.
-      min: Lower end of the range, a scalar.
-      max: Upper end of the range, a scalar.
-      num_bits: The number of steps is `2 ** num_bits`.
-      narrow_range: Whether to exclude the lowest step.
-      name: Ignored.
-
     Returns:
       float32 of the same shape. Gradients of elements below the range flow to `min`, and of those
       above to `max`.
@@ -160,14 +152,6 @@ def fake_quant_with_min_max_vars_per_channel(
     name: str | None = None,
 ) -> Tensor:
     """Round values like `fake_quant_with_min_max_vars`, with a range for each channel.
-
-    Args:
-      inputs: float32 [..., channels].
-      min: Lower ends of the ranges, [channels].
-      max: Upper ends of the ranges, [channels].
-      num_bits: The number of steps is `2 ** num_bits`.
-      narrow_range: Whether to exclude the lowest step.
-      name: Ignored.
 
     Returns:
       float32 of the same shape.
@@ -196,7 +180,7 @@ def _to_integers_and_back(
     range_given: bool,
     half_up: bool,
     narrow_range: bool,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Tensor, Tensor]:
     """Return rounded values, and a mask of the elements inside of [low, high]."""
     others = tuple(a for a in range(input.ndim) if axis is None or a != axis % input.ndim)
     ranges = [low, high] if axis is None else [jnp.expand_dims(v, others) for v in (low, high)]

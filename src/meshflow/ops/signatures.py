@@ -104,11 +104,7 @@ class TensorScatter(Protocol):
     """Op that returns a tensor with some slices replaced or updated."""
 
     def __call__(
-        self,
-        tensor: TensorLike,
-        indices: TensorLike,
-        updates: TensorLike,
-        name: str | None = None,
+        self, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
     ) -> Tensor: ...
 
 

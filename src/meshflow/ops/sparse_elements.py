@@ -111,11 +111,6 @@ def add(
 def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
     """Compute elementwise maxima of two sparse tensors; a missing element is 0.
 
-    Args:
-      sp_a: A sparse tensor.
-      sp_b: A sparse tensor of the same shape.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> a, b = tf.SparseTensor([[0]], [4], [3]), tf.SparseTensor([[0], [1]], [6, -1], [3])
@@ -127,11 +122,6 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
 
 def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
     """Compute elementwise minima of two sparse tensors; a missing element is 0.
-
-    Args:
-      sp_a: A sparse tensor.
-      sp_b: A sparse tensor of the same shape.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -373,10 +363,6 @@ def fill_empty_rows(
 
 def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Compute the softmax over the elements of each row; missing elements are minus infinity.
-
-    Args:
-      sp_input: A sparse tensor of rank 2 or more.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -53,10 +53,7 @@ def _text(input: TensorLike, op: str) -> np.ndarray:
 
 
 def _map(
-    op: str,
-    function: Callable[[bytes], object],
-    input: TensorLike,
-    dtype: np.dtype | type = object,
+    op: str, function: Callable[[bytes], object], input: TensorLike, dtype: np.dtype | type = object
 ) -> Tensor:
     array = _text(input, op)
     result = np.empty(array.shape, object)
@@ -104,12 +101,7 @@ def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
 @waits_for_text(string)
 @also_symbolic
 def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """Convert strings to upper case.
-
-    Args:
-      input: Strings.
-      encoding: '' to convert only ASCII letters, or 'utf-8' to convert all letters.
-      name: Ignored.
+    """Convert strings to upper case; see `lower` for the arguments.
 
     Example:
       >>> import meshflow as tf
@@ -123,10 +115,6 @@ def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
 @also_symbolic
 def strip(input: TensorLike, name: str | None = None) -> Tensor:
     """Remove white space at both ends of strings.
-
-    Args:
-      input: Strings.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -251,11 +239,6 @@ def _python_text(value: Tensor | str | bytes) -> str:
 @also_symbolic
 def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
     """Check whether entire strings match a regular expression.
-
-    Args:
-      input: Strings.
-      pattern: A regular expression in RE2's syntax.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -463,10 +446,6 @@ def split(
 @also_symbolic
 def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
     """Split a string into its bytes, a vector of strings.
-
-    Args:
-      input: A string scalar.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf

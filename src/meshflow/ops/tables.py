@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,7 +163,9 @@ def decode_csv(
     results = []
     for index, column in enumerate(columns):
         is_string = column.kind.name == "string"
-        array = np.empty(words.size, object if is_string else column.kind.as_numpy_dtype)
+        array: np.ndarray = np.empty(
+            words.size, object if is_string else column.kind.as_numpy_dtype
+        )
         array[:] = [row[index] for row in rows]
         results.append(Tensor(array.reshape(words.shape)))
     return results
@@ -189,7 +191,7 @@ def selected(select_cols: Sequence[int] | None, count: int) -> list[int] | None:
     return indices
 
 
-def reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) -> Iterator[list[str]]:
+def reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) -> Any:
     """Create a reader of rows, each a list of fields.
 
     Raises:

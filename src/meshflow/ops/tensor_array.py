@@ -177,11 +177,6 @@ class TensorArray:
     def write(self, index: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
         """Write an element.
 
-        Args:
-          index: An int32 scalar.
-          value: A tensor with the dtype of the array.
-          name: Ignored.
-
         Returns:
           The array with that element, which must be used instead of this one.
 
@@ -210,10 +205,6 @@ class TensorArray:
 
     def read(self, index: TensorLike, name: str | None = None) -> Tensor:
         """Read an element.
-
-        Args:
-          index: An int32 scalar.
-          name: Ignored.
 
         Raises:
           OutOfRangeError: If the index is outside of the array.

@@ -176,13 +176,7 @@ def unicode_decode_with_offsets(
 ) -> tuple[Tensor, Tensor]:
     """Decode a string to its code points, and return the byte offset of each character.
 
-    Args:
-      input: A string scalar; ragged results of several strings are not supported.
-      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
-      replacement_char: Code point that replaces invalid bytes.
-      replace_control_characters: Whether to replace control characters, too.
-      name: Ignored.
+    The arguments are those of `unicode_decode`.
 
     Returns:
       A pair: code points int32 [n] and byte offsets int64 [n].
@@ -209,12 +203,7 @@ def unicode_split_with_offsets(
 ) -> tuple[Tensor, Tensor]:
     """Split a string into its characters, and return the byte offset of each character.
 
-    Args:
-      input: A string scalar; ragged results of several strings are not supported.
-      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
-      replacement_char: Code point that replaces invalid bytes.
-      name: Ignored.
+    The arguments are those of `unicode_split`.
 
     Returns:
       A pair: characters [n] and byte offsets int64 [n].

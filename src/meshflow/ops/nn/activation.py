@@ -60,10 +60,6 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `min(max(x, 0), 6)` elementwise.
 
-    Args:
-      features: A tensor of real numbers.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> print(tf.nn.relu6([-2.0, 3.0, 8.0]).numpy())
@@ -97,10 +93,6 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `x if x > 0 else exp(x) - 1` elementwise.
 
-    Args:
-      features: A floating-point tensor.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> print(tf.nn.elu([-1.0, 3.0]).numpy().round(3))
@@ -112,10 +104,6 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute the scaled ELU elementwise.
-
-    Args:
-      features: A floating-point tensor.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -173,10 +161,6 @@ swish = silu
 def softplus(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `log(1 + exp(x))` elementwise.
 
-    Args:
-      features: A floating-point tensor.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> print(tf.nn.softplus([-1.0, 0.0, 50.0]).numpy().round(3))
@@ -188,10 +172,6 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `x / (1 + |x|)` elementwise.
-
-    Args:
-      features: A floating-point tensor.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf

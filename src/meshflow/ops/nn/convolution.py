@@ -85,7 +85,7 @@ def conv(
     input: TensorLike,
     filters: TensorLike,
     strides: Sequence[int],
-    padding: Padding,
+    padding: str | Sequence[tuple[int, int]],
     dilations: Sequence[int],
     channels_first: bool,
     groups: int,
@@ -127,10 +127,7 @@ def conv(
 
 
 def check_window_fits(
-    spatial: Sequence[int],
-    window: Sequence[int],
-    dilations: Sequence[int] | None,
-    padding: Padding,
+    spatial: Sequence[int], window: Sequence[int], dilations: Sequence[int] | None, padding: Padding
 ) -> None:
     """Check that a window is not larger than its input, so that the result is not empty.
 
@@ -229,14 +226,8 @@ def conv1d(
 ) -> Tensor:
     """Convolve a tensor along one spatial dimension; see `convolution`.
 
-    Args:
-      input: Tensor of shape [batch, width, in], or [batch, in, width] for 'NCW'.
-      filters: Tensor of shape [width, in / groups, out].
-      stride: The stride.
-      padding: 'SAME', 'VALID' or an explicit pair.
-      data_format: 'NWC' or 'NCW'.
-      dilations: Distance between filter elements; 1 by default.
-      name: Ignored.
+    The input has the shape [batch, width, in] and the filters [width, in / groups, out]. For 'NCW' the
+    channels are the second axis.
 
     Example:
       >>> import meshflow as tf
@@ -282,14 +273,8 @@ def conv3d(
 ) -> Tensor:
     """Convolve a tensor along three spatial dimensions; see `convolution`.
 
-    Args:
-      input: Tensor of shape [batch, depth, height, width, in], or channels first for 'NCDHW'.
-      filters: Tensor of shape [depth, height, width, in / groups, out].
-      strides: One stride, or one for each dimension.
-      padding: 'SAME', 'VALID' or explicit pairs.
-      data_format: 'NDHWC' or 'NCDHW'.
-      dilations: Distances between filter elements; 1 by default.
-      name: Ignored.
+    The input has the shape [batch, depth, height, width, in] and the filters [depth, height, width,
+    in / groups, out]. For 'NCDHW' the channels are the second axis.
 
     Example:
       >>> import meshflow as tf
@@ -305,12 +290,7 @@ def atrous_conv2d(
 ) -> Tensor:
     """Convolve images with filters of which the elements are `rate` pixels apart.
 
-    Args:
-      value: Tensor of shape [batch, height, width, in].
-      filters: Tensor of shape [height, width, in, out].
-      rate: Distance between filter elements.
-      padding: 'SAME' or 'VALID'.
-      name: Ignored.
+    The input has the shape [batch, height, width, in] and the filters [height, width, in, out].
 
     Example:
       >>> import meshflow as tf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.context import context
@@ -89,15 +90,15 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
 
 
 @jax.custom_jvp
-def _negative_log(logits: jax.Array, index: jax.Array) -> jax.Array:
+def _negative_log(logits: Array, index: Array) -> Array:
     """Compute `-log(softmax(logits)[index])` along the last axis."""
     return cross_entropy.losses(logits, index)[0]
 
 
 @_negative_log.defjvp
 def _negative_log_jvp(
-    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     logits, index = primals
     value, high, total = cross_entropy.losses(logits, index)
     return value, cross_entropy.tangents(logits, index, high, total, tangents[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import op
@@ -50,13 +51,13 @@ def _ctc_loss(
         (positions % 2 == 1)[None] & (states != jnp.roll(states, 2, 1)) & (positions >= 2)[None]
     )
 
-    def get_emissions(frame: jax.Array) -> jax.Array:
+    def get_emissions(frame: Array) -> Array:
         return jnp.take_along_axis(frame, states, axis=1)
 
-    def shift(forward: jax.Array, by: int) -> jax.Array:
+    def shift(forward: Array, by: int) -> Array:
         return jnp.pad(forward, [(0, 0), (by, 0)], constant_values=_NEVER)[:, : 2 * width + 1]
 
-    def step(forward: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def step(forward: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
         frame, time = inputs
         skipping = shift(forward, 2) + jnp.where(can_skip, 0.0, _FORBIDDEN)
         paths = jnp.stack([forward, shift(forward, 1), skipping])
@@ -135,7 +136,7 @@ def _dense(labels: SparseTensor) -> Tensor:
 
 
 @op(same=(), differentiable=False, name="collapse_repeated")
-def _collapse(labels: TensorLike, seq_length: TensorLike) -> tuple[jax.Array, jax.Array]:
+def _collapse(labels: TensorLike, seq_length: TensorLike) -> tuple[Tensor, Tensor]:
     width = labels.shape[1]
     inside = jnp.arange(width)[None] < seq_length[:, None]
     first = jnp.concatenate([jnp.ones_like(inside[:, :1]), labels[:, 1:] != labels[:, :-1]], axis=1)
@@ -174,8 +175,8 @@ def collapse_repeated(
 
 
 @op(same=(), differentiable=False, name="ctc_unique_labels")
-def _unique_labels(labels: TensorLike) -> tuple[jax.Array, jax.Array]:
-    def find_in_row(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _unique_labels(labels: TensorLike) -> tuple[Tensor, Tensor]:
+    def find_in_row(row: Array) -> tuple[Array, Array]:
         width = row.shape[0]
         same = row[:, None] == row[None]
         first = jnp.argmax(same, 1)

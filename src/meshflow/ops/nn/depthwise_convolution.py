@@ -85,15 +85,7 @@ def depthwise_conv2d_backprop_input(
 ) -> Tensor:
     """Compute the gradient of `depthwise_conv2d` with respect to its input.
 
-    Args:
-      input_sizes: Shape of the input.
-      filter: As in `depthwise_conv2d`.
-      out_backprop: Gradient of the result.
-      strides: As in `depthwise_conv2d`.
-      padding: As in `depthwise_conv2d`.
-      data_format: As in `depthwise_conv2d`.
-      dilations: As in `depthwise_conv2d`.
-      name: Ignored.
+    `out_backprop` is the gradient of the result; the other arguments are those of `depthwise_conv2d`.
 
     Example:
       >>> import meshflow as tf
@@ -123,15 +115,7 @@ def depthwise_conv2d_backprop_filter(
 ) -> Tensor:
     """Compute the gradient of `depthwise_conv2d` with respect to its filter.
 
-    Args:
-      input: As in `depthwise_conv2d`.
-      filter_sizes: Shape of the filter.
-      out_backprop: Gradient of the result.
-      strides: As in `depthwise_conv2d`.
-      padding: As in `depthwise_conv2d`.
-      data_format: As in `depthwise_conv2d`.
-      dilations: As in `depthwise_conv2d`.
-      name: Ignored.
+    `out_backprop` is the gradient of the result; the other arguments are those of `depthwise_conv2d`.
 
     Example:
       >>> import meshflow as tf

@@ -18,11 +18,7 @@ __all__ = ["dilation2d", "erosion2d"]
 
 @op(kinds="if", name="dilation2d")
 def _dilation(
-    input: TensorLike,
-    filters: TensorLike,
-    strides: Sequence[int],
-    rates: Sequence[int],
-    same: bool,
+    input: TensorLike, filters: TensorLike, strides: Sequence[int], rates: Sequence[int], same: bool
 ) -> Tensor:
     if input.ndim != 4 or filters.ndim != 3 or input.shape[3] != filters.shape[2]:
         raise InvalidValueError(
@@ -121,14 +117,7 @@ def erosion2d(
 ) -> Tensor:
     """Compute the minimum of window minus filter, for each channel.
 
-    Args:
-      value: [batch, height, width, depth].
-      filters: [height, width, depth].
-      strides: [1, rows, columns, 1].
-      padding: 'SAME' or 'VALID'.
-      data_format: 'NHWC'.
-      dilations: [1, rows, columns, 1], distances between the elements of a window.
-      name: Ignored.
+    The arguments are those of `dilation2d`.
 
     Returns:
       Tensor [batch, new_height, new_width, depth].

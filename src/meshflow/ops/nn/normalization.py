@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
@@ -38,9 +37,7 @@ __all__ = [
 
 
 @op(name="moments", kinds="ifc")
-def _moments(
-    x: TensorLike, axes: int | Sequence[int], keepdims: bool
-) -> tuple[jax.Array, jax.Array]:
+def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[Tensor, Tensor]:
     if x.dtype.kind in "iu":  # TensorFlow truncates integer means, too.
         mean = jnp.mean(x, axis=axes, keepdims=True).astype(x.dtype)
         variance = jnp.mean(jnp.square(x - mean), axis=axes, keepdims=keepdims)
@@ -90,12 +87,7 @@ def weighted_moments(
 ) -> tuple[Tensor, Tensor]:
     """Compute the weighted mean and variance over axes.
 
-    Args:
-      x: A tensor.
-      axes: The axes to reduce.
-      frequency_weights: Weights that are broadcast to `x`.
-      keepdims: Whether to keep the reduced axes, with size 1.
-      name: Ignored.
+    `frequency_weights` is broadcast to `x`; the other arguments are those of `moments`.
 
     Returns:
       (mean, variance).
@@ -247,16 +239,6 @@ def batch_norm_with_global_normalization(
     name: str | None = None,
 ) -> Tensor:
     """Apply `batch_normalization` with offset `beta` and, optionally, scale `gamma`.
-
-    Args:
-      input: A tensor.
-      mean: Mean, broadcast to `input`.
-      variance: Variance, broadcast to `input`.
-      beta: Offset, broadcast to `input`.
-      gamma: Scale, broadcast to `input`.
-      variance_epsilon: Small number that avoids a division by zero.
-      scale_after_normalization: Whether to use `gamma`.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -108,7 +108,7 @@ def _max_pool_with_argmax(
     padding: Padding,
     dtype: DType,
     batch: bool,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Tensor, Tensor]:
     windows = _windows(input.shape, window, strides, padding, None, False)
     y, index = argmax_windows(input, windows)
     if batch:

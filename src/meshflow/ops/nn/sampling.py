@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def _sample(
     count: int,
     unique: bool,
     law: str,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sample classes; unique ones by rejection, for which enough counters are reserved."""
     classes = probabilities.shape[0]
 
@@ -73,16 +73,21 @@ def _sample(
     expected = probabilities * count
     if unique:
 
-        def is_incomplete(state: tuple[jax.Array, ...]) -> jax.Array:
+        def is_incomplete(state: tuple[Any, ...]) -> jax.Array:
             return state[1] < count
 
-        def add_candidate(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        def add_candidate(state: tuple[Any, ...]) -> tuple[Any, ...]:
             found, filled, tries, is_taken = state
             drawn = draw(tries)
             found = found.at[filled].set(jnp.where(is_taken[drawn], found[filled], drawn))
             return found, filled + ~is_taken[drawn], tries + 1, is_taken.at[drawn].set(True)
 
-        start = (jnp.zeros(count, jnp.int64), 0, jnp.int64(0), jnp.zeros(classes, bool))
+        start: tuple[Any, ...] = (
+            jnp.zeros(count, jnp.int64),
+            0,
+            jnp.int64(0),
+            jnp.zeros(classes, bool),
+        )
         sampled, _, tries, _ = jax.lax.while_loop(is_incomplete, add_candidate, start)
         by_tries = -jnp.expm1(tries * jnp.log1p(-probabilities))
         expected = jnp.where(tries == count, expected, by_tries)
@@ -166,15 +171,6 @@ def log_uniform_candidate_sampler(
     Class k has the probability (log(k + 2) - log(k + 1)) / log(range_max + 1). The result is that
     of
     `uniform_candidate_sampler`.
-
-    Args:
-      true_classes: int64 [batch, num_true].
-      num_true: Number of true classes per example.
-      num_sampled: Size of the sample.
-      unique: Whether the sampled classes must be distinct.
-      range_max: Number of classes.
-      seed: Seed of the op.
-      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -406,18 +402,7 @@ def sampled_softmax_loss(
 
     The loss is meant for training only.
 
-    Args:
-      weights: [num_classes, size], or a list of tensors with consecutive rows.
-      biases: [num_classes].
-      labels: int64 [batch, num_true].
-      inputs: [batch, size].
-      num_sampled: Size of the sample.
-      num_classes: Number of classes.
-      num_true: Number of true classes per example.
-      sampled_values: Result of a sampler; by default of `log_uniform_candidate_sampler`.
-      remove_accidental_hits: Whether to ignore sampled classes that are true classes.
-      seed: Seed of the sampler.
-      name: Ignored.
+    The arguments are those of `nce_loss`; `seed` is the seed of the sampler.
 
     Returns:
       Losses [batch].

@@ -58,7 +58,7 @@ def _conv_transpose(
     filters: TensorLike,
     output_sizes: Sequence[int],
     strides: Sequence[int],
-    padding: Padding,
+    padding: str | Sequence[tuple[int, int]],
     dilations: Sequence[int],
     channels_first: bool,
     output_channels: int | None,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.environment.jax_internals import batching, jex_core, mlir
@@ -81,7 +81,7 @@ class Windows(NamedTuple):
             yield start, [o + (n - 1) * s + 1 for o, n, s in grid], self.strides
 
 
-def padded(x: jax.Array, windows: Windows, value: _Scalar) -> jax.Array:
+def padded(x: Array, windows: Windows, value: _Scalar) -> Array:
     """Pad an array with a value."""
     if all(pair == (0, 0) for pair in windows.pads):
         return x
@@ -93,15 +93,13 @@ def lowest(dtype: jnp.dtype) -> _Scalar:
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
 
 
-def _elements(x: jax.Array, windows: Windows, padding: _Scalar) -> Iterator[jax.Array]:
+def _elements(x: Array, windows: Windows, padding: _Scalar) -> Iterator[Array]:
     padded_x = padded(x, windows, padding)
     for start, limit, strides in windows.slices(x.shape):
         yield lax.slice(padded_x, start, limit, strides)
 
 
-def _library(
-    x: jax.Array, windows: Windows, start: _Scalar, combine: Callable[..., jax.Array]
-) -> jax.Array:
+def _library(x: Array, windows: Windows, start: _Scalar, combine: Callable[..., Array]) -> Array:
     return lax.reduce_window(
         x,
         # JAX only recognizes the reduction, and knows its gradient, if this is a literal.
@@ -114,14 +112,14 @@ def _library(
     )
 
 
-def sum_windows(x: jax.Array, windows: Windows) -> jax.Array:
+def sum_windows(x: Array, windows: Windows) -> Array:
     """Compute the sum of each window, with padding as 0."""
     if windows.vary(x.shape) or windows.count > UNROLLED or 0 in windows.grid(x.shape):
         return _library(x, windows, 0, lax.add)
     return functools.reduce(lax.add, _elements(x, windows, 0))
 
 
-def max_windows(x: jax.Array, windows: Windows) -> jax.Array:
+def max_windows(x: Array, windows: Windows) -> Array:
     """Compute the maximum of each window, ignoring padding.
 
     The gradient is exact and itself differentiable in reverse mode.
@@ -137,31 +135,29 @@ def max_windows(x: jax.Array, windows: Windows) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _max(x: jax.Array, windows: Windows) -> jax.Array:
+def _max(x: Array, windows: Windows) -> Array:
     if _left_to_xla(x, windows):
         return _max_by_xla(x, windows)
     return _max_p.bind(x, windows=windows)
 
 
-def _left_to_xla(x: jax.Array, windows: Windows) -> bool:
+def _left_to_xla(x: Array, windows: Windows) -> bool:
     """Check whether XLA's code for a maximum and its gradient is the fastest."""
     return windows.tile(x.shape) and (x.dtype != jnp.bfloat16 or windows.count > UNROLLED)
 
 
-def _max_by_xla(x: jax.Array, windows: Windows) -> jax.Array:
+def _max_by_xla(x: Array, windows: Windows) -> Array:
     if windows.count > UNROLLED:
         return _library(x, windows, lowest(x.dtype), lax.max)
     return functools.reduce(lax.max, _elements(x, windows, lowest(x.dtype)))
 
 
-def _max_forward(x: jax.Array, windows: Windows) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _max_forward(x: Array, windows: Windows) -> tuple[Array, tuple[Array, Array]]:
     y = _max(x, windows)
     return y, (x, y)
 
 
-def _max_backward(
-    windows: Windows, saved: tuple[jax.Array, jax.Array], g: jax.Array
-) -> tuple[jax.Array]:
+def _max_backward(windows: Windows, saved: tuple[Array, Array], g: Array) -> tuple[Array]:
     x, y = saved
     if _left_to_xla(x, windows):
         return (_to_tiles(x, g, windows),)
@@ -172,13 +168,11 @@ _max.defvjp(_max_forward, _max_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _to_first(x: jax.Array, y: jax.Array, g: jax.Array, windows: Windows) -> jax.Array:
+def _to_first(x: Array, y: Array, g: Array, windows: Windows) -> Array:
     return _gradient_p.bind(x, y, g, windows=windows)
 
 
-def _of_first(
-    windows: Windows, saved: tuple[jax.Array, ...], dx: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _of_first(windows: Windows, saved: tuple[Array, ...], dx: Array) -> tuple[Array, Array, Array]:
     """Transpose `_scatter_to_first`, which is linear in `g`: gather the values at the maxima."""
     x, y, g = saved
     (dg,) = jax.linear_transpose(lambda g: _to_first_by_xla(x, y, g, windows), g)(dx)
@@ -188,7 +182,7 @@ def _of_first(
 _to_first.defvjp(lambda x, y, g, windows: (_to_first(x, y, g, windows), (x, y, g)), _of_first)
 
 
-def _to_tiles(x: jax.Array, g: jax.Array, windows: Windows) -> jax.Array:
+def _to_tiles(x: Array, g: Array, windows: Windows) -> Array:
     """Write each gradient to the first maximum of its tile, in one pass over the result."""
     blocks, inner, outer = [], [], []
     for n, k in zip(x.shape, windows.size, strict=True):
@@ -206,7 +200,7 @@ def _to_tiles(x: jax.Array, g: jax.Array, windows: Windows) -> jax.Array:
     return jnp.where(first == index, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
 
 
-def _first_places(x: jax.Array, windows: Windows) -> jax.Array:
+def _first_places(x: Array, windows: Windows) -> Array:
     """Find the index of the first maximum within each window; -1 where the maximum is NaN.
 
     Elements are only compared with each other and not with a precomputed maximum: XLA may compute
@@ -230,15 +224,13 @@ def _first_places(x: jax.Array, windows: Windows) -> jax.Array:
     return jnp.where(best != best, dtype(-1), first)
 
 
-def _to_first_by_xla(x: jax.Array, y: jax.Array, g: jax.Array, windows: Windows) -> jax.Array:
+def _to_first_by_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
     if windows.tile(x.shape):
         return _to_tiles(x, g, windows)
     return _to_overlapping(x, g, windows)
 
 
-def _to_positive_first_by_xla(
-    x: jax.Array, y: jax.Array, g: jax.Array, windows: Windows
-) -> jax.Array:
+def _to_positive_first_by_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
     """Scatter the gradients where `x` is positive, for a ReLU before the windows."""
     return jnp.where(x > 0, _to_first_by_xla(x, y, g, windows), jnp.zeros((), g.dtype))
 
@@ -258,7 +250,7 @@ def _inside(
     return mask
 
 
-def _to_overlapping(x: jax.Array, g: jax.Array, windows: Windows) -> jax.Array:
+def _to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
     """Add each gradient to the first maximum of its window."""
     shape = [n + low + high for n, (low, high) in zip(x.shape, windows.pads, strict=True)]
     zero = np.zeros((), g.dtype)
@@ -272,15 +264,15 @@ def _to_overlapping(x: jax.Array, g: jax.Array, windows: Windows) -> jax.Array:
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
 
 
-def _primitive(name: str, call: Callable[..., jax.Array]) -> jex_core.Primitive:
+def _primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
     """Create a primitive that is lowered as `call`, a function of arrays and windows."""
     primitive = jex_core.Primitive(name)
 
     @functools.cache
-    def get_compiled(windows: Windows) -> Callable[..., jax.Array]:
+    def get_compiled(windows: Windows) -> Callable[..., Array]:
         return jax.jit(lambda *arrays: primitive.bind(*arrays, windows=windows))
 
-    def run(*arrays: jax.Array, windows: Windows) -> jax.Array:
+    def run(*arrays: Array, windows: Windows) -> Array:
         return call(*arrays, windows)
 
     def infer_aval(*avals: Any, windows: Windows) -> Any:
@@ -288,8 +280,8 @@ def _primitive(name: str, call: Callable[..., jax.Array]) -> jex_core.Primitive:
         return jax.make_jaxpr(functools.partial(run, windows=windows))(*avals).out_avals[0]
 
     def batch(
-        arrays: Sequence[jax.Array], axes: Sequence[int | None], windows: Windows
-    ) -> tuple[jax.Array, int]:
+        arrays: Sequence[Array], axes: Sequence[int | None], windows: Windows
+    ) -> tuple[Array, int]:
         size, strides, pads, dilations = windows
         more = Windows((1, *size), (1, *strides), ((0, 0), *pads), (1, *dilations))
         return primitive.bind(*in_front(arrays, axes), windows=more), 0
@@ -308,7 +300,7 @@ _gated_gradient_p = _primitive("max_windows_gated_gradient", _to_positive_first_
 pooling.register(_max_p, _gradient_p, _gated_gradient_p)
 
 
-def argmax_windows(x: jax.Array, windows: Windows) -> tuple[jax.Array, jax.Array]:
+def argmax_windows(x: Array, windows: Windows) -> tuple[Array, Array]:
     """Compute the maximum of each window and the position of its first maximum within the image.
 
     A position is an index into the flattened [*spatial, channels] part of `x`.

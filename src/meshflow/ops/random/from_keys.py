@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime import philox
@@ -48,33 +49,21 @@ def _seed_key(seed: TensorLike) -> Tensor:
 
 @op(same=("mean", "stddev"), name="random_normal")
 def _normal(
-    key: TensorLike,
-    mean: TensorLike,
-    stddev: TensorLike,
-    shape: Sequence[int],
-    dtype: DType,
+    key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
     return philox.normal(key, shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("mean", "stddev"), name="truncated_normal")
 def _truncated(
-    key: TensorLike,
-    mean: TensorLike,
-    stddev: TensorLike,
-    shape: Sequence[int],
-    dtype: DType,
+    key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
     return rejection.truncated_normal(key, shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("minval", "maxval"), name="random_uniform")
 def _uniform(
-    key: TensorLike,
-    minval: TensorLike,
-    maxval: TensorLike,
-    shape: Sequence[int],
-    dtype: DType,
+    key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
     if dtype.is_integer:
         return philox.integers(key, shape, minval, maxval, dtype.dtype)
@@ -129,7 +118,7 @@ def uniform_from_key(
     return _uniform(key, low, high, as_sizes(shape), dt)
 
 
-def share_on_host(key: Tensor) -> np.ndarray | None:
+def share_on_host(key: Tensor) -> Any:
     """Draw a float32 scalar in [0, 1) with NumPy, for input pipelines; None if NumPy cannot."""
     host = _uniform.op.host  # type: ignore[attr-defined]
     return None if host is None else host([key._value, _ZERO, _ONE], ((), dtypes.float32))
@@ -150,9 +139,7 @@ def _floating(dtype: DTypeLike) -> DType:
     return dt
 
 
-def _of_each(
-    parameters: Sequence[jax.Array], shape: Sequence[int]
-) -> tuple[list[jax.Array], jax.Array]:
+def _of_each(parameters: Sequence[Array], shape: Sequence[int]) -> tuple[list[Array], Array]:
     """Broadcast parameters to a shape, as float64, and return the flat indices of the results.
 
     Results with the same parameter have consecutive indices.
@@ -168,11 +155,7 @@ def _of_each(
 
 @op(same=("counts", "probs"), differentiable=False, name="random_binomial")
 def _binomial(
-    key: TensorLike,
-    counts: TensorLike,
-    probs: TensorLike,
-    shape: Sequence[int],
-    dtype: DType,
+    key: TensorLike, counts: TensorLike, probs: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
     (counts, probs), indices = _of_each((counts, probs), shape)
     return rejection.binomial(key, counts, probs, indices).astype(dtype.dtype)
@@ -206,14 +189,14 @@ def gamma_from_key(
 
 
 @jax.custom_jvp
-def _gamma(key: jax.Array, alpha: jax.Array, indices: jax.Array) -> jax.Array:
+def _gamma(key: Array, alpha: Array, indices: Array) -> Array:
     return rejection.gamma(key, alpha.astype(jnp.float64), indices).astype(alpha.dtype)
 
 
 @_gamma.defjvp
 def _gamma_derivative(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
+    primals: tuple[Array, ...], tangents: tuple[Array, ...]
+) -> tuple[Array, Array]:
     drawn = _gamma(*primals)
     # The derivative keeps the cumulative probability of each number constant.
     return drawn, jax.lax.random_gamma_grad(primals[1], drawn) * tangents[1]
@@ -254,7 +237,7 @@ def shuffle_from_key(key: TensorLike, value: TensorLike) -> Tensor:
     remaining = count - jax.lax.iota(jnp.uint32, count - 1)
     partners = jax.lax.iota(jnp.int64, count - 1) + (words % remaining).astype(jnp.int64)
 
-    def swap(i: jax.Array, order: jax.Array) -> jax.Array:
+    def swap(i: Array, order: Array) -> Array:
         first, second = order[i], order[partners[i]]
         return order.at[i].set(second).at[partners[i]].set(first)
 

@@ -309,9 +309,6 @@ def get_global_generator() -> Generator:
 def set_global_generator(generator: Generator) -> None:
     """Replace the generator that the process shares.
 
-    Args:
-      generator: The new generator.
-
     Example:
       >>> import meshflow as tf
       >>> before = tf.random.get_global_generator()

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.core.runtime.philox import COUNTS_PER_OUTPUT, normal_pair, uniform_pair
 
 __all__ = ["binomial", "gamma", "poisson", "truncated_normal"]
 
 # A mask of the results that were drawn in advance, and their values.
-_Reserve: TypeAlias = tuple[jax.Array, jax.Array]
+_Reserve: TypeAlias = tuple[Array, Array]
 
 # Counters that belong to each truncated normal number.
 _COUNTS_PER_TRUNCATED = 64
@@ -26,7 +27,7 @@ _COUNTS_PER_TRUNCATED = 64
 _COUNTS_PER_GAPS = 42
 
 
-def _until_all(step: Callable[..., Any], counts: jax.Array, start: Any) -> Any:
+def _until_all(step: Callable[..., Any], counts: Array, start: Any) -> Any:
     """Repeat `step(turn, is_pending, value) -> (is_accepted, value)` until all are accepted."""
 
     def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -38,7 +39,7 @@ def _until_all(step: Callable[..., Any], counts: jax.Array, start: Any) -> Any:
     return jax.lax.while_loop(lambda state: state[1].any(), body, first)[2]
 
 
-def truncated_normal(state: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
+def truncated_normal(state: Array, shape: Sequence[int], dtype: Any) -> Array:
     """Draw normal numbers in (-2, 2).
 
     Groups of four numbers (two in float64) share their counters and take the first accepted ones.
@@ -49,9 +50,7 @@ def truncated_normal(state: jax.Array, shape: Sequence[int], dtype: Any) -> jax.
     count = -(-size // group)
     counts = jax.lax.iota(jnp.uint64, count) * (_COUNTS_PER_TRUNCATED * group)
 
-    def step(
-        turn: jax.Array, is_pending: jax.Array, value: tuple[tuple[jax.Array, ...], jax.Array]
-    ) -> tuple[jax.Array, tuple[tuple[jax.Array, ...], jax.Array]]:
+    def step(turn: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         results, filled = value
         for drawn in normal_pair(state, counts + turn, dtype):
             is_taken = (jnp.abs(drawn) < 2) & (filled < group)
@@ -67,7 +66,7 @@ def truncated_normal(state: jax.Array, shape: Sequence[int], dtype: Any) -> jax.
     return jnp.stack(results, -1).reshape(-1)[:size].reshape(tuple(shape)).astype(dtype)
 
 
-def poisson(state: jax.Array, rate: jax.Array, indices: jax.Array) -> jax.Array:
+def poisson(state: Array, rate: Array, indices: Array) -> Array:
     """Draw Poisson-distributed numbers as float64.
 
     Args:
@@ -83,13 +82,11 @@ def poisson(state: jax.Array, rate: jax.Array, indices: jax.Array) -> jax.Array:
     return jnp.where(is_valid, jnp.where(is_small, small, large), jnp.nan)
 
 
-def _poisson_by_products(
-    state: jax.Array, rate: jax.Array, counts: jax.Array, needed: jax.Array
-) -> jax.Array:
+def _poisson_by_products(state: Array, rate: Array, counts: Array, needed: Array) -> Array:
     """Count the uniform numbers until their product is below exp(-rate) (Knuth 1969)."""
     limit = jnp.exp(-rate)
 
-    def step(turn: jax.Array, is_pending: jax.Array, value: Any) -> tuple[jax.Array, Any]:
+    def step(turn: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         product, number = value
         second, first = uniform_pair(state, counts + turn)
         product = product * first
@@ -103,15 +100,13 @@ def _poisson_by_products(
     return _until_all(step, counts, (jnp.ones_like(rate), jnp.zeros_like(rate)))[1]
 
 
-def _poisson_by_ratio(
-    state: jax.Array, rate: jax.Array, counts: jax.Array, needed: jax.Array
-) -> jax.Array:
+def _poisson_by_ratio(state: Array, rate: Array, counts: Array, needed: Array) -> Array:
     """Draw by transformed rejection with squeeze (PTRS, Hormann 1993)."""
     b = 0.931 + 2.53 * jnp.sqrt(rate)
     a = -0.059 + 0.02483 * b
     inverse = 1.1239 + 1.1328 / (b - 3.4)
 
-    def step(turn: jax.Array, is_pending: jax.Array, value: jax.Array) -> tuple[jax.Array, ...]:
+    def step(turn: Array, is_pending: Array, value: Array) -> tuple[Array, ...]:
         v, u = uniform_pair(state, counts + turn)
         u = u - 0.5
         margin = 0.5 - jnp.abs(u)
@@ -126,9 +121,7 @@ def _poisson_by_ratio(
     return _until_all(step, counts, jnp.zeros_like(rate))
 
 
-def binomial(
-    state: jax.Array, trials: jax.Array, probability: jax.Array, indices: jax.Array
-) -> jax.Array:
+def binomial(state: Array, trials: Array, probability: Array, indices: Array) -> Array:
     """Draw binomially distributed numbers as float64; see `draw_poisson` for the arguments."""
     is_flipped = probability > 0.5
     p = jnp.where(is_flipped, 1 - probability, probability)
@@ -155,13 +148,11 @@ def binomial(
     return jnp.where(is_valid, jnp.where(is_flipped, trials - result, result), jnp.nan)
 
 
-def _binomial_by_gaps(
-    state: jax.Array, trials: jax.Array, p: jax.Array, counts: jax.Array, needed: jax.Array
-) -> jax.Array:
+def _binomial_by_gaps(state: Array, trials: Array, p: Array, counts: Array, needed: Array) -> Array:
     """Count the geometric gaps between successes that fit into the trials (Kachitvichyanukul 1988)."""
     scale = jnp.log1p(-p)
 
-    def step(turn: jax.Array, is_pending: jax.Array, value: Any) -> tuple[jax.Array, Any]:
+    def step(turn: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         total, number = value
         second, first = (jnp.ceil(jnp.log(u) / scale) for u in uniform_pair(state, counts + turn))
         total = total + first
@@ -182,7 +173,7 @@ _TAILS = (
 )
 
 
-def _stirling_tail(k: jax.Array) -> jax.Array:
+def _stirling_tail(k: Array) -> Array:
     """Compute the error of Stirling's formula for log(k!)."""
     square = (k + 1) ** 2
     series = (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / (k + 1)
@@ -191,8 +182,8 @@ def _stirling_tail(k: jax.Array) -> jax.Array:
 
 
 def _binomial_by_ratio(
-    state: jax.Array, trials: jax.Array, p: jax.Array, counts: jax.Array, needed: jax.Array
-) -> jax.Array:
+    state: Array, trials: Array, p: Array, counts: Array, needed: Array
+) -> Array:
     """Draw by transformed rejection with squeeze (BTRS, Hormann 1993)."""
     deviation = jnp.sqrt(trials * p * (1 - p))
     b = 1.15 + 2.53 * deviation
@@ -203,7 +194,7 @@ def _binomial_by_ratio(
     mode = jnp.floor((trials + 1) * p)
     tails = _stirling_tail(mode) + _stirling_tail(trials - mode)
 
-    def step(turn: jax.Array, is_pending: jax.Array, value: jax.Array) -> tuple[jax.Array, ...]:
+    def step(turn: Array, is_pending: Array, value: Array) -> tuple[Array, ...]:
         v, u = uniform_pair(state, counts + turn)
         u = u - 0.5
         margin = 0.5 - jnp.abs(u)
@@ -225,7 +216,7 @@ def _binomial_by_ratio(
     return _until_all(step, counts, jnp.zeros_like(trials))
 
 
-def gamma(state: jax.Array, alpha: jax.Array, indices: jax.Array) -> jax.Array:
+def gamma(state: Array, alpha: Array, indices: Array) -> Array:
     """Draw gamma-distributed numbers of rate 1 as float64 (Marsaglia and Tsang 2000).
 
     The arguments are explained in `draw_poisson`.
@@ -239,13 +230,13 @@ def gamma(state: jax.Array, alpha: jax.Array, indices: jax.Array) -> jax.Array:
     used = jnp.zeros(alpha.shape, jnp.uint64)
     empty = jnp.zeros(alpha.shape, bool)
 
-    def draw_normals(offsets: jax.Array) -> tuple[jax.Array, ...]:
+    def draw_normals(offsets: Array) -> tuple[Array, ...]:
         return normal_pair(state, offsets, jnp.float64)
 
-    def draw_uniforms(offsets: jax.Array) -> tuple[jax.Array, ...]:
+    def draw_uniforms(offsets: Array) -> tuple[Array, ...]:
         return uniform_pair(state, offsets)
 
-    def step(_: jax.Array, is_pending: jax.Array, value: Any) -> tuple[jax.Array, Any]:
+    def step(_: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         used, normals, uniforms, result = value
         used, normals, x = _next_of(draw_normals, counts, used, normals, is_pending)
         v = 1 + c * x
@@ -267,12 +258,12 @@ def gamma(state: jax.Array, alpha: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def _next_of(
-    draw: Callable[[jax.Array], tuple[jax.Array, ...]],
-    counts: jax.Array,
-    used: jax.Array,
+    draw: Callable[[Array], tuple[Array, ...]],
+    counts: Array,
+    used: Array,
     reserve: _Reserve,
-    needed: jax.Array,
-) -> tuple[jax.Array, _Reserve, jax.Array]:
+    needed: Array,
+) -> tuple[Array, _Reserve, Array]:
     """Draw the next number of pairs of which the second is used first.
 
     Returns:

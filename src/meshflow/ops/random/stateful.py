@@ -213,11 +213,6 @@ def categorical(
 def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """Shuffle the rows of a tensor.
 
-    Args:
-      value: A tensor.
-      seed: Seed of the op.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> sorted(tf.random.shuffle([1, 2, 3, 4]).numpy().tolist())

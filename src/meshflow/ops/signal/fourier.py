@@ -120,12 +120,7 @@ def _sized(fft_length: int | Sequence[int] | None, rank: int, name: str) -> Sequ
 
 
 def _real(
-    name: str,
-    function: Callable[..., jax.Array],
-    rank: int,
-    summary: str,
-    kinds: str,
-    length: str,
+    name: str, function: Callable[..., jax.Array], rank: int, summary: str, kinds: str, length: str
 ) -> RealTransform:
     """Create a public transform between real numbers and half of their (symmetric) spectrum."""
 

@@ -174,9 +174,7 @@ def stft(
 
 
 def inverse_stft_window_fn(
-    frame_step: _Integer,
-    forward_window_fn: _WindowFunction = hann_window,
-    name: str | None = None,
+    frame_step: _Integer, forward_window_fn: _WindowFunction = hann_window, name: str | None = None
 ) -> Callable[[_Integer, DType], Tensor]:
     """Create a window function for `inverse_stft` that undoes the window of `stft`.
 
@@ -220,17 +218,8 @@ def inverse_stft(
 ) -> Tensor:
     """Compute signals from their short-time Fourier transforms.
 
-    The original signals are only restored with `inverse_stft_window_fn` as the window.
-
-    Args:
-      stfts: Complex tensor [..., frames, fft_length // 2 + 1].
-      frame_length: Samples per frame.
-      frame_step: Samples from the start of a frame to that of the next.
-      fft_length: Size of the transform; by default the smallest power of 2 that is at least
-        `frame_length`.
-      window_fn: Function of (frame_length, dtype=...) that returns the weights of a frame; None for
-        no window.
-      name: Ignored.
+    The arguments are those of `stft`; `stfts` has the shape [..., frames, fft_length // 2 + 1]. The
+    original signals are only restored with `inverse_stft_window_fn` as the window.
 
     Returns:
       Real tensor [..., samples].

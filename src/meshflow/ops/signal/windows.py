@@ -147,11 +147,6 @@ def vorbis_window(
 ) -> Tensor:
     """Compute the window of the Vorbis codec, a vector of shape [window_length], for `mdct`.
 
-    Args:
-      window_length: Number of values.
-      dtype: A floating-point dtype.
-      name: Ignored.
-
     Example:
       >>> import meshflow as tf
       >>> print(tf.signal.vorbis_window(4).numpy().round(3))
