@@ -101,7 +101,7 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
     """Convert a tensor to another dtype after clipping it to the range of that dtype.
 
     Args:
-      value: A tensor.
+      value: A tensor of any shape.
       dtype: The dtype of the result.
       name: Ignored.
 
@@ -119,7 +119,7 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
 
     Args:
       real: A floating-point tensor.
-      imag: A tensor of the same dtype, which is broadcast with `real`.
+      imag: A tensor of the same dtype, with a shape that is broadcast with that of `real`.
       name: Ignored.
 
     Example:

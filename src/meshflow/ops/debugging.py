@@ -109,7 +109,7 @@ register_assertion(Assert)
 def _to_array(value: TensorLike) -> TensorLike:
     if not is_tensor(value):
         return value
-    array = convert_to_tensor(value)._value
+    array = convert_to_tensor(value).array
     return value if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
@@ -117,8 +117,8 @@ def _check(
     holds: Tensor, message: _Message, data: Sequence[TensorLike], summarize: int = 3
 ) -> None:
     tensors = [d for d in data if is_tensor(d)]
-    if context.trace is None or isinstance(holds._value, np.ndarray):
-        if not bool(np.all(np.asarray(holds._value))):
+    if context.trace is None or isinstance(holds.array, np.ndarray):
+        if not bool(np.all(np.asarray(holds.array))):
             _fail(message, [_to_array(d) for d in data], summarize)
         return
 
@@ -365,7 +365,7 @@ def _shape(tensor: TensorLike) -> TensorShape:
 def assert_rank(
     x: TensorLike, rank: TensorLike, message: str | None = None, name: str | None = None
 ) -> None:
-    """Raise a ValueError unless a tensor has a rank.
+    """Raise a ValueError unless a tensor has a number of dimensions.
 
     Example:
       >>> import meshflow as tf

@@ -1,7 +1,7 @@
 """Placeholders for values of a traced function that XLA programs cannot hold.
 
 These are strings, and images with sizes that differ from element to element. While a map function
-is traced, a `DeferredValue` stands for each such value, and the functions that are applied to it
+is traced, each such value is represented by a `DeferredValue`, and the functions that are applied to it
 are recorded as a graph of `HostCall`s, which run on the host for each element. A result of static
 shape, for example a resized image, becomes an input of the traced program, which then runs on many
 elements at once.
@@ -82,7 +82,7 @@ class Call:
 
     Args:
       function: Function of tensors.
-      args: Its arguments, including `DeferredValue`s and tensors that stand for inputs.
+      args: Its arguments, including `DeferredValue`s and placeholders of inputs.
       kwargs: Its keyword arguments.
       batch: The function for strings of all elements at once; None if there is none.
     """
@@ -116,7 +116,7 @@ class Pending:
     Args:
       recording: Recorder of the calls on it.
       spec: Spec of the value.
-      source: `Argument` or `CallResult` that the value comes from; subclasses may use an index.
+      source: `Argument` or `CallResult` that produces the value; subclasses may use an index.
     """
 
     def __init__(self, recording: Recording, spec: TensorSpec, source: Any) -> None:
@@ -174,7 +174,7 @@ class Recording:
       inputs: Tensors that the program captures for values from the host, with their sources.
       num_calls: Number of recorded calls.
       on_host: Whether functions of images were recorded, which no program should run for all sizes.
-      sources: Sources of the tensors that stand for inputs in the trace, by id.
+      sources: Sources of the placeholders of inputs in the trace, by id.
       inlines: Whether functions that the traced function calls become part of it.
     """
 
@@ -248,7 +248,7 @@ class Recording:
         raise Unrecordable("a string")
 
     def key(self, seed: int | None, used: int) -> Tensor | None:
-        """Create an input for the key of a random op; None stands for the usual key.
+        """Create an input for the key of a random op; None selects the usual key.
 
         Args:
           seed: Seed of the op.
@@ -318,7 +318,7 @@ def is_known(spec: TensorSpec) -> bool:
 
 def is_unknown(value: object) -> bool:
     """Check whether a value is only known for each element."""
-    symbolic = isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer)
+    symbolic = isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer)
     return symbolic or _holds(value)
 
 
@@ -418,8 +418,8 @@ def values_of(call: Call, get_tensor: Callable[[Pending | Tensor], Any]) -> list
 
     Args:
       call: The call.
-      get_tensor: Returns the tensor for a `DeferredValue` or a tensor that stands for an input;
-        None for other values.
+      get_tensor: Returns the tensor for a `DeferredValue` or the placeholder of an input; None for
+        other values.
     """
 
     def replace_leaf(value: Any) -> Any:
@@ -428,4 +428,4 @@ def values_of(call: Call, get_tensor: Callable[[Pending | Tensor], Any]) -> list
 
     args, kwargs = nest.map_structure(replace_leaf, (call.args, call.kwargs))
     result = call.function(*args, **kwargs)
-    return [np.asarray(convert_to_tensor(t)._value) for t in nest.flatten(result)]
+    return [np.asarray(convert_to_tensor(t).array) for t in nest.flatten(result)]

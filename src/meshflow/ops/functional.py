@@ -55,7 +55,7 @@ def _elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
 
 def _length(tensor: Tensor) -> int:
     """Return the size of the first dimension, which is symbolic in shape-polymorphic programs."""
-    return tensor._value.shape[0]
+    return tensor.array.shape[0]
 
 
 def _take(elems: PyTree, i: int) -> PyTree:

@@ -1,7 +1,7 @@
 """NumPy implementations of cheap ops, for functions of elements that run eagerly in input pipelines.
 
 Calling a compiled program costs more than flipping an image. The results are bitwise equal to those
-of the compiled programs; ops whose results could differ (sums, half precision, conversions from
+of the compiled programs; ops with results that could differ (sums, half precision, conversions from
 floats to integers) are left to the programs. Quotients are the exception: they are rounded once, as
 in TensorFlow, where XLA multiplies by the reciprocal of a scalar.
 """

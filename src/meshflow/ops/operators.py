@@ -1,6 +1,6 @@
 """Python's operators on tensors and variables.
 
-`install` adds the operators to a class; Keras also adds them to its symbolic tensors.
+`install_operators` adds the operators to a class; Keras also adds them to its symbolic tensors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "invert": math.logical_or_bitwise_not,
 }
 
-# All methods that `install` defines, except `__pos__`, which computes nothing.
+# All methods that `install_operators` defines, except `__pos__`, which computes nothing.
 OPERATOR_METHODS = (
     *(f"__{name}__" for name in (*BINARY, *COMPARISONS, *UNARY, "eq", "ne")),
     *(f"__r{name}__" for name in BINARY),

@@ -24,7 +24,7 @@ def value_text(value: ArrayLike, summarize: int = 3) -> str:
 
     Args:
       value: An array or number.
-      summarize: Number of elements to show at each end of an axis; -1 for all.
+      summarize: Number of elements to show at each end of a dimension; -1 for all.
     """
     return _block(np.asarray(value), summarize, 0)
 
@@ -86,7 +86,7 @@ def print(
       *inputs: Tensors, nested structures of them, and other objects.
       output_stream: `sys.stderr` (default), `sys.stdout`, another object with `write`, or a path
         'file://...'.
-      summarize: Number of elements to show at each end of an axis; -1 for all.
+      summarize: Number of elements to show at each end of a dimension; -1 for all.
       sep: Separator of the inputs.
       end: Text at the end.
       name: Ignored.
@@ -110,7 +110,7 @@ def print(
     leaves = [v for item in inputs for v in nest.flatten(item) if is_tensor(v)]
     tensors = [convert_to_tensor(v) for v in leaves]
     tracing = context.trace is not None
-    constants = [_known(t) if tracing else np.asarray(t._value) for t in tensors]
+    constants = [_known(t) if tracing else np.asarray(t.array) for t in tensors]
 
     def write(*arrays: np.ndarray) -> None:
         runtime_arrays = iter(arrays)
@@ -142,4 +142,4 @@ def print(
 
 def _known(tensor: Tensor) -> np.ndarray | None:
     """Return the value of a constant while tracing; None if it is only known at run time."""
-    return tensor._value if type(tensor._value) is np.ndarray else None
+    return tensor.array if type(tensor.array) is np.ndarray else None

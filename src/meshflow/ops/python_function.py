@@ -70,7 +70,7 @@ def _declared(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> list[n
         )
     arrays = []
     for result, spec in zip(flat, specs, strict=True):
-        array = np.asarray(convert_to_tensor(result, dtype_hint=spec.dtype)._value)
+        array = np.asarray(convert_to_tensor(result, dtype_hint=spec.dtype).array)
         if array.shape != tuple(spec.shape.as_list()) or array.dtype != spec.dtype.dtype:
             raise ValueError(
                 f"{name}: the Python function returned {array.dtype}{list(array.shape)} where "
@@ -190,20 +190,20 @@ def py_function(
 
     def backward(arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[np.ndarray]:
         tensors = [Tensor(np.asarray(a)) for a in arrays]
-        inexact = [t for t in tensors if is_inexact(t._value)]
+        inexact = [t for t in tensors if is_inexact(t.array)]
         with GradientTape() as tape:
             tape.watch(inexact)
             results = func(*tensors)
         outputs = [convert_to_tensor(r) for r in nest.flatten(results)]
         upstream = [Tensor(np.asarray(c)) for c in cotangents]
-        pairs = [(o, g) for o, g in zip(outputs, upstream, strict=True) if is_inexact(o._value)]
+        pairs = [(o, g) for o, g in zip(outputs, upstream, strict=True) if is_inexact(o.array)]
         gradients = tape.gradient(
             [o for o, _ in pairs],
             inexact,
             output_gradients=[g for _, g in pairs],
             unconnected_gradients="zero",
         )
-        return [np.asarray(convert_to_tensor(g)._value) for g in gradients]
+        return [np.asarray(convert_to_tensor(g).array) for g in gradients]
 
     @jax.custom_vjp
     def call(*arrays: jax.Array) -> list[jax.Array]:

@@ -128,7 +128,7 @@ def replacement(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
     r"""Create a function that returns the replacement of a match.
 
     Args:
-      rewrite: Text in which \0 stands for the match, \1 to \9 for groups and \\ for a backslash.
+      rewrite: Text with \0 for the match, \1 to \9 for groups and \\ for a backslash.
       groups: Number of groups of the pattern.
 
     Raises:

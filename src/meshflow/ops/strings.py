@@ -83,7 +83,7 @@ def _in_characters(
 @waits_for_text(string)
 @also_symbolic
 def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """Convert strings to lower case.
+    """Convert strings to lower case, keeping the shape.
 
     Args:
       input: Strings.
@@ -101,7 +101,7 @@ def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
 @waits_for_text(string)
 @also_symbolic
 def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """Convert strings to upper case; see `lower` for the arguments.
+    """Convert strings to upper case, keeping the shape; see `lower` for the arguments.
 
     Example:
       >>> import meshflow as tf
@@ -114,7 +114,7 @@ def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
 @waits_for_text(string)
 @also_symbolic
 def strip(input: TensorLike, name: str | None = None) -> Tensor:
-    """Remove white space at both ends of strings.
+    """Remove white space at both ends of strings, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -127,7 +127,7 @@ def strip(input: TensorLike, name: str | None = None) -> Tensor:
 @waits_for_text(int32)
 @also_symbolic
 def length(input: TensorLike, unit: str = "BYTE", name: str | None = None) -> Tensor:
-    """Count the bytes or characters of strings, as int32.
+    """Count the bytes or characters of strings, as int32 of the same shape.
 
     Args:
       input: Strings.
@@ -196,12 +196,12 @@ def regex_replace(
     replace_global: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    r"""Replace matches of a regular expression.
+    r"""Replace matches of a regular expression, keeping the shape.
 
     Args:
       input: Strings.
       pattern: A regular expression in RE2's syntax.
-      rewrite: The replacement, in which \1 to \9 stand for groups and \0 for the match.
+      rewrite: The replacement, with \1 to \9 for groups and \0 for the match.
       replace_global: Whether to replace all matches instead of only the first.
       name: Ignored.
 
@@ -238,7 +238,7 @@ def _python_text(value: Tensor | str | bytes) -> str:
 @waits_for_text(bool_)
 @also_symbolic
 def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
-    """Check whether entire strings match a regular expression.
+    """Check whether entire strings match a regular expression, as booleans of the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -256,7 +256,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
 @waits()
 @also_symbolic
 def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None = None) -> Tensor:
-    """Parse strings as numbers.
+    """Parse strings as numbers, keeping the shape.
 
     Args:
       input: Strings.
@@ -296,7 +296,7 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Format numbers as strings.
+    """Format numbers as strings, keeping the shape.
 
     Args:
       input: Numbers, booleans or strings.
@@ -445,7 +445,7 @@ def split(
 
 @also_symbolic
 def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
-    """Split a string into its bytes, a vector of strings.
+    """Split a string scalar into its bytes, a vector of strings.
 
     Example:
       >>> import meshflow as tf

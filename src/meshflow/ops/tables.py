@@ -74,7 +74,7 @@ def columns_of(record_defaults: Iterable[Any]) -> list[Column]:
             columns.append(Column(as_dtype(value), None))
         else:
             tensor = convert_to_tensor(value)
-            values = np.asarray(tensor._value).reshape(-1)
+            values = np.asarray(tensor.array).reshape(-1)
             columns.append(Column(tensor.dtype, values[0] if values.size else None))
         dtype = columns[-1].kind.name
         if dtype not in _KINDS:

@@ -72,7 +72,7 @@ class _Spec:
 
 
 class TensorArray:
-    """List of tensors of the same dtype whose elements loops can write and read.
+    """List of tensors of the same dtype; loops can write and read its elements.
 
     Args:
       dtype: The dtype of the elements.
@@ -280,7 +280,7 @@ class TensorArray:
         if spec.size == 0:
             raise errors.OutOfRangeError(
                 "TensorArray: tried to write at an index that is only known when the function runs, but the "
-                "array has size 0. XLA needs a static size: pass `size=`, or write element `i` in every "
+                "array has size 0. XLA needs the size beforehand: pass `size=`, or write element `i` in every "
                 "iteration of a loop `for i in tf.range(n)`."
             )
         return self._version(None, apply(_write, (self._as_buffer(), value, position)))
@@ -413,7 +413,7 @@ class TensorArray:
             )
         result = self
         for position, row in zip(
-            np.asarray(convert_to_tensor(indices)._value).tolist(), rows, strict=True
+            np.asarray(convert_to_tensor(indices).array).tolist(), rows, strict=True
         ):
             result = result.write(position, row)
         return result

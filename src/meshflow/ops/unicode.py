@@ -132,7 +132,7 @@ def unicode_transcode(
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Convert strings to another encoding.
+    """Convert strings to another encoding, keeping the shape.
 
     Args:
       input: Strings.

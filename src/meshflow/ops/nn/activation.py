@@ -72,7 +72,7 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """Compute `x if x > 0 else alpha * x` elementwise.
+    """Compute `x if x > 0 else alpha * x` elementwise, keeping the shape.
 
     Args:
       features: A tensor of real numbers; integers are converted to float32.
@@ -91,7 +91,7 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 
 @op(kinds="f")
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
-    """Compute `x if x > 0 else exp(x) - 1` elementwise.
+    """Compute `x if x > 0 else exp(x) - 1` elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -103,7 +103,7 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
-    """Compute the scaled ELU elementwise.
+    """Compute the scaled ELU elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -123,7 +123,7 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
     """Compute `x * P(X <= x)` elementwise for a standard normal X.
 
     Args:
-      features: A floating-point tensor.
+      features: A floating-point tensor of any shape.
       approximate: Whether to use the tanh approximation.
       name: Ignored.
 
@@ -143,7 +143,7 @@ def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
     """Compute `x * sigmoid(beta * x)` elementwise.
 
     Args:
-      features: A floating-point tensor.
+      features: A floating-point tensor of any shape.
       beta: Factor in the sigmoid.
 
     Example:
@@ -159,7 +159,7 @@ swish = silu
 
 @op(kinds="f")
 def softplus(features: TensorLike, name: str | None = None) -> Tensor:
-    """Compute `log(1 + exp(x))` elementwise.
+    """Compute `log(1 + exp(x))` elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -171,7 +171,7 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
-    """Compute `x / (1 + |x|)` elementwise.
+    """Compute `x / (1 + |x|)` elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -203,7 +203,7 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
     """Compute `exp(x) / sum(exp(x))` along an axis.
 
     Args:
-      logits: A floating-point tensor.
+      logits: A floating-point tensor of any shape.
       axis: The axis; by default the last.
       name: Ignored.
 
@@ -220,7 +220,7 @@ def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = 
     """Compute `x - log(sum(exp(x)))` along an axis.
 
     Args:
-      logits: A floating-point tensor.
+      logits: A floating-point tensor of any shape.
       axis: The axis; by default the last.
       name: Ignored.
 

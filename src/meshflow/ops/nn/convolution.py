@@ -37,7 +37,7 @@ def numbers(channels_first: bool, rank: int) -> tuple[str, str, str]:
 def spatial_sizes(
     value: Sizes | None, rank: int, channels_first: bool, name: str
 ) -> tuple[int, ...]:
-    """Return strides or dilations as one integer per spatial dimension; None stands for 1.
+    """Return strides or dilations as one integer per spatial dimension; None means 1.
 
     Raises:
       ValueError: If the number of values does not match the rank.
@@ -288,7 +288,7 @@ def conv3d(
 def atrous_conv2d(
     value: TensorLike, filters: TensorLike, rate: int, padding: str, name: str | None = None
 ) -> Tensor:
-    """Convolve images with filters of which the elements are `rate` pixels apart.
+    """Convolve images with a distance of `rate` between filter elements.
 
     The input has the shape [batch, height, width, in] and the filters [height, width, in, out].
 

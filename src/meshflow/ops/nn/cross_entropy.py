@@ -139,9 +139,9 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def _check_labels(labels: Tensor, classes: int) -> None:
-    if isinstance(labels._value, jax.core.Tracer):
+    if isinstance(labels.array, jax.core.Tracer):
         return
-    values = np.asarray(labels._value)
+    values = np.asarray(labels.array)
     invalid = values[(values < 0) | (values >= classes)]
     if invalid.size:
         raise InvalidArgumentError(

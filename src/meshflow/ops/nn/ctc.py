@@ -169,8 +169,8 @@ def collapse_repeated(
     """
     labels = convert_to_tensor(labels)
     collapsed, lengths = _collapse(labels, seq_length)
-    if not isinstance(lengths._value, jax.core.Tracer):
-        collapsed = collapsed[:, : int(np.max(lengths._value, initial=0))]
+    if not isinstance(lengths.array, jax.core.Tracer):
+        collapsed = collapsed[:, : int(np.max(lengths.array, initial=0))]
     return collapsed, lengths
 
 

@@ -83,7 +83,7 @@ def depthwise_conv2d_backprop_input(
     dilations: Sizes | None = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """Compute the gradient of `depthwise_conv2d` with respect to its input.
+    """Compute the gradient of `depthwise_conv2d` with respect to its input of shape `input_sizes`.
 
     `out_backprop` is the gradient of the result; the other arguments are those of `depthwise_conv2d`.
 
@@ -113,7 +113,7 @@ def depthwise_conv2d_backprop_filter(
     dilations: Sizes | None = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """Compute the gradient of `depthwise_conv2d` with respect to its filter.
+    """Compute the gradient of `depthwise_conv2d` with respect to its filter of shape `filter_sizes`.
 
     `out_backprop` is the gradient of the result; the other arguments are those of `depthwise_conv2d`.
 

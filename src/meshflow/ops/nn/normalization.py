@@ -209,7 +209,7 @@ def batch_normalization(
     """Compute `(x - mean) / sqrt(variance + variance_epsilon) * scale + offset`.
 
     Args:
-      x: A tensor.
+      x: A tensor of any shape.
       mean: Mean, broadcast to `x`.
       variance: Variance, broadcast to `x`.
       offset: Offset, broadcast to `x`, or None.
@@ -238,7 +238,7 @@ def batch_norm_with_global_normalization(
     scale_after_normalization: bool,
     name: str | None = None,
 ) -> Tensor:
-    """Apply `batch_normalization` with offset `beta` and, optionally, scale `gamma`.
+    """Apply `batch_normalization` with offset `beta` and optional scale `gamma`, keeping the shape.
 
     Example:
       >>> import meshflow as tf

@@ -112,7 +112,7 @@ def uniform_from_key(
             raise ValueError(f"Must specify maxval for integer dtype {dt.name}")
         maxval = 1
     low, high = convert_to_tensor(minval, dtype=dt), convert_to_tensor(maxval, dtype=dt)
-    constants = [v._value for v in (low, high) if isinstance(v._value, np.ndarray)]
+    constants = [v.array for v in (low, high) if isinstance(v.array, np.ndarray)]
     if dt.is_integer and len(constants) == 2 and np.any(constants[0] >= constants[1]):
         raise InvalidArgumentError(f"Need minval < maxval, got {constants[0]} >= {constants[1]}")
     return _uniform(key, low, high, as_sizes(shape), dt)
@@ -121,7 +121,7 @@ def uniform_from_key(
 def share_on_host(key: Tensor) -> Any:
     """Draw a float32 scalar in [0, 1) with NumPy, for input pipelines; None if NumPy cannot."""
     host = _uniform.op.host  # type: ignore[attr-defined]
-    return None if host is None else host([key._value, _ZERO, _ONE], ((), dtypes.float32))
+    return None if host is None else host([key.array, _ZERO, _ONE], ((), dtypes.float32))
 
 
 _ZERO, _ONE = np.zeros((), np.float32), np.ones((), np.float32)

@@ -106,7 +106,7 @@ def idct(
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Compute the inverse of `dct`, up to a factor unless norm='ortho'; the arguments are the same.
+    """Compute the inverse of `dct` of shape [..., n], up to a factor unless norm='ortho'; see `dct`.
 
     Example:
       >>> import meshflow as tf

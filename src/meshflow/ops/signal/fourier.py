@@ -190,7 +190,7 @@ def fftshift(
     """Shift the zero frequency to the middle.
 
     Args:
-      x: A tensor.
+      x: A tensor of any shape.
       axes: The axes to shift along; by default all.
       name: Ignored.
 
@@ -207,7 +207,7 @@ def fftshift(
 def ifftshift(
     x: TensorLike, axes: int | Sequence[int] | None = None, name: str | None = None
 ) -> Tensor:
-    """Undo `fftshift`; the arguments are the same.
+    """Undo `fftshift`, keeping the shape; the arguments are the same.
 
     Example:
       >>> import meshflow as tf

@@ -94,7 +94,7 @@ def hamming_window(
     dtype: DTypeLike = float32,
     name: str | None = None,
 ) -> Tensor:
-    """Compute the Hamming window, a raised cosine that ends at 0.08; see `hann_window`.
+    """Compute the Hamming window, of shape [window_length] and ending at 0.08; see `hann_window`.
 
     Example:
       >>> import meshflow as tf
@@ -127,7 +127,7 @@ def kaiser_window(
 def kaiser_bessel_derived_window(
     window_length: _Length, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
-    """Compute the Kaiser-Bessel-derived window of even length, for `mdct`; see `kaiser_window`.
+    """Compute the Kaiser-Bessel-derived window of even size, for `mdct`; see `kaiser_window`.
 
     Example:
       >>> import meshflow as tf
