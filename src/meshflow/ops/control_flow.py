@@ -272,10 +272,8 @@ def while_loop(
 
     The loop supports reverse-mode derivatives of any order. If `maximum_iterations` is static, the
     states of all iterations are stored for the backward pass. Otherwise the states of some
-    iterations
-    are stored and the others are recomputed, which takes the time of two to three forward runs for
-    up
-    to 4,096 iterations, and more beyond (see `core.staging.dynamic_loop`).
+    iterations are stored and the others are recomputed, which takes the time of two to three
+    forward runs for up to 4,096 iterations, and more beyond (see `core.staging.dynamic_loop`).
 
     Args:
       cond: Maps the loop variables to a scalar bool.

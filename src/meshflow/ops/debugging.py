@@ -321,8 +321,8 @@ def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> T
 def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int = 50) -> None:
     """Raise an error whenever an op returns NaN or infinity.
 
-    Results of eager ops are checked directly, those of compiled functions by JAX
-    (`jax_debug_nans`, `jax_debug_infs`).
+    Results of eager ops are checked directly, those of compiled functions by JAX (`jax_debug_nans`,
+    `jax_debug_infs`).
 
     Both arguments are ignored.
 

@@ -1,10 +1,10 @@
 """Placeholders for values of a traced function that XLA programs cannot hold.
 
 These are strings, and images with sizes that differ from element to element. While a map function
-is traced, each such value is represented by a `DeferredValue`, and the functions that are applied to it
-are recorded as a graph of `HostCall`s, which run on the host for each element. A result of static
-shape, for example a resized image, becomes an input of the traced program, which then runs on many
-elements at once.
+is traced, each such value is represented by a `DeferredValue`, and the functions that are applied
+to it are recorded as a graph of `HostCall`s, which run on the host for each element. A result of
+static shape, for example a resized image, becomes an input of the traced program, which then runs
+on many elements at once.
 """
 
 from __future__ import annotations

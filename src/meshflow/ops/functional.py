@@ -342,8 +342,7 @@ def vectorized_map(
     """Apply `fn` to all slices of `elems` along the first dimension at once.
 
     `fn` is traced once and vectorized by `jax.vmap`. A function that assigns variables or calls
-    Python
-    cannot be vectorized and runs as in `tf.map_fn`.
+    Python cannot be vectorized and runs as in `tf.map_fn`.
 
     Args:
       fn: Maps a slice, with the structure of `elems`, to a nested structure of tensors.

@@ -150,10 +150,8 @@ def py_function(
     """Call a Python function of tensors, also from a compiled function.
 
     Eagerly this is a plain call. A `tf.function` is compiled if the shapes of the results are
-    declared.
-    Otherwise (a dtype implies any shape) it runs op by op, with a warning. The gradient of a call
-    in
-    a compiled function is of first order; it calls the function again under a tape.
+    declared. Otherwise (a dtype implies any shape) it runs op by op, with a warning. The gradient
+    of a call in a compiled function is of first order; it calls the function again under a tape.
 
     Args:
       func: Function of tensors that returns a tensor or list of tensors; None to use this as a

@@ -109,7 +109,7 @@ def add(
 
 
 def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """Compute elementwise maxima of two sparse tensors; a missing element is 0.
+    """Compute elementwise maxima of two sparse tensors of the same shape; a missing element is 0.
 
     Example:
       >>> import meshflow as tf
@@ -121,7 +121,7 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
 
 
 def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """Compute elementwise minima of two sparse tensors; a missing element is 0.
+    """Compute elementwise minima of two sparse tensors of the same shape; a missing element is 0.
 
     Example:
       >>> import meshflow as tf
@@ -362,7 +362,7 @@ def fill_empty_rows(
 
 
 def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """Compute the softmax over the elements of each row; missing elements are minus infinity.
+    """Compute the softmax of each row, keeping the shape; missing elements are minus infinity.
 
     Example:
       >>> import meshflow as tf

@@ -226,8 +226,8 @@ def conv1d(
 ) -> Tensor:
     """Convolve a tensor along one spatial dimension; see `convolution`.
 
-    The input has the shape [batch, width, in] and the filters [width, in / groups, out]. For 'NCW' the
-    channels are the second axis.
+    The input has the shape [batch, width, in] and the filters [width, in / groups, out]. For 'NCW'
+    the channels are the second axis.
 
     Example:
       >>> import meshflow as tf
@@ -251,8 +251,8 @@ def conv2d(
     """Convolve a tensor along two spatial dimensions; see `convolution`.
 
     The input has the shape [..., height, width, in] and the filters [height, width, in / groups,
-    out];
-    the result is [..., new_height, new_width, out]. For 'NCHW' the channels are the second axis.
+    out]; the result is [..., new_height, new_width, out]. For 'NCHW' the channels are the second
+    axis.
 
     Example:
       >>> import meshflow as tf

@@ -37,8 +37,7 @@ def _ctc_loss(
     """Compute the loss of labels [batch, length] for logits [time, batch, classes].
 
     The states of a sequence are its labels with blanks around them. `forward` is the logarithm of
-    the
-    probability of all paths to each state.
+    the probability of all paths to each state.
     """
     labels, label_length = labels.astype(jnp.int32), label_length.astype(jnp.int32)
     batch, width = labels.shape

@@ -86,8 +86,7 @@ def _beams(log_probs: np.ndarray, width: int, blank: int) -> list[tuple[tuple[in
     """Find the most probable label sequences, each with its log-probability.
 
     A beam stores two log-probabilities per sequence: that of the paths ending with a blank, and
-    that of
-    the paths ending with its last label.
+    that of the paths ending with its last label.
     """
     log_zero = -np.inf
     beams: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, log_zero)}

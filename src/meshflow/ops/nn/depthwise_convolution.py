@@ -85,7 +85,8 @@ def depthwise_conv2d_backprop_input(
 ) -> Tensor:
     """Compute the gradient of `depthwise_conv2d` with respect to its input of shape `input_sizes`.
 
-    `out_backprop` is the gradient of the result; the other arguments are those of `depthwise_conv2d`.
+    `out_backprop` is the gradient of the result; the other arguments are those of
+    `depthwise_conv2d`.
 
     Example:
       >>> import meshflow as tf
@@ -115,7 +116,8 @@ def depthwise_conv2d_backprop_filter(
 ) -> Tensor:
     """Compute the gradient of `depthwise_conv2d` with respect to its filter of shape `filter_sizes`.
 
-    `out_backprop` is the gradient of the result; the other arguments are those of `depthwise_conv2d`.
+    `out_backprop` is the gradient of the result; the other arguments are those of
+    `depthwise_conv2d`.
 
     Example:
       >>> import meshflow as tf

@@ -168,9 +168,8 @@ def log_uniform_candidate_sampler(
 ) -> Candidates:
     """Sample classes that are sorted by decreasing frequency, like the words of a vocabulary.
 
-    Class k has the probability (log(k + 2) - log(k + 1)) / log(range_max + 1). The result is that
-    of
-    `uniform_candidate_sampler`.
+    Class k has the probability (log(k + 2) - log(k + 1)) / log(range_max + 1). The arguments and
+    the shapes of the results are those of `uniform_candidate_sampler`.
 
     Example:
       >>> import meshflow as tf

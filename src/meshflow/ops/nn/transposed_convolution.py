@@ -179,8 +179,7 @@ def conv2d_transpose(
     """Compute a transposed convolution over two dimensions; see `conv_transpose`.
 
     The input has the shape [batch, height, width, in] (or channels first) and the filters [height,
-    width,
-    out, in].
+    width, out, in].
 
     Example:
       >>> import meshflow as tf
@@ -205,8 +204,7 @@ def conv3d_transpose(
     """Compute a transposed convolution over three dimensions; see `conv_transpose`.
 
     The input has the shape [batch, depth, height, width, in] (or channels first) and the filters
-    [depth,
-    height, width, out, in].
+    [depth, height, width, out, in].
 
     Example:
       >>> import meshflow as tf

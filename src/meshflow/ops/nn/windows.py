@@ -5,8 +5,7 @@ Comparing the elements of each window with its maximum, as in this module, is 9 
 gradient flows to the first maximum of a window in row-major order, as in TensorFlow.
 
 Windows of up to `MAX_UNROLLED` elements are unrolled to as many strided slices, which XLA fuses
-into
-one loop. Larger ones, for example global pooling, use XLA's reductions. Maxima of overlapping
+into one loop. Larger ones, for example global pooling, use XLA's reductions. Maxima of overlapping
 windows, and all maxima in bfloat16, are primitives, for which the CPU kernels have faster loops.
 """
 
@@ -204,9 +203,8 @@ def _first_places(x: Array, windows: Windows) -> Array:
     """Find the index of the first maximum within each window; -1 where the maximum is NaN.
 
     Elements are only compared with each other and not with a precomputed maximum: XLA may compute
-    `x`
-    again for each of its uses, with different rounding errors, so that no element may be equal to
-    it.
+    `x` again for each of its uses, with different rounding errors, so that no element may be equal
+    to it.
     """
     padded_x = padded(x, windows, lowest(x.dtype))
     dtype = np.int8 if windows.count <= UNROLLED else np.int32

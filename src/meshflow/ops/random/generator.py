@@ -69,8 +69,7 @@ class Generator:
     """Random number generator with its own state.
 
     Create one by `from_seed`, `from_state` or `from_non_deterministic_state`. The numbers and
-    states are
-    those of TensorFlow's Philox generators.
+    states are those of TensorFlow's Philox generators.
 
     Args:
       copy_from: A generator to copy.

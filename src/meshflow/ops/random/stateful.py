@@ -72,7 +72,7 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Draw normal numbers within two standard deviations of the mean; see `normal` for the arguments.
+    """Draw normal numbers of shape `shape` within two standard deviations; see `normal`.
 
     Example:
       >>> import meshflow as tf
@@ -211,7 +211,7 @@ def categorical(
 
 
 def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """Shuffle the rows of a tensor.
+    """Shuffle the rows of a tensor, keeping its shape.
 
     Example:
       >>> import meshflow as tf

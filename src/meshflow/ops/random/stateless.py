@@ -77,7 +77,7 @@ def stateless_truncated_normal(
     name: str | None = None,
     alg: str | None = None,
 ) -> Tensor:
-    """Draw normal numbers within two standard deviations that only depend on the seed.
+    """Draw truncated normal numbers of the given shape, which only depend on the seed.
 
     Example:
       >>> import meshflow as tf
@@ -97,7 +97,7 @@ def stateless_uniform(
     name: str | None = None,
     alg: str | None = None,
 ) -> Tensor:
-    """Draw uniform numbers that only depend on the seed; see `uniform` for the arguments.
+    """Draw uniform numbers of the given shape, which only depend on the seed; see `uniform`.
 
     Integers are drawn from the full range of the dtype if both `minval` and `maxval` are None.
 
@@ -197,7 +197,7 @@ def stateless_categorical(
     dtype: DTypeLike = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
-    """Draw class indices that only depend on the seed; see `categorical` for the arguments.
+    """Draw class indices [batch, num_samples] that only depend on the seed; see `categorical`.
 
     Example:
       >>> import meshflow as tf
@@ -211,7 +211,7 @@ def stateless_categorical(
 def stateless_shuffle(
     value: TensorLike, seed: TensorLike, alg: str | None = None, name: str | None = None
 ) -> Tensor:
-    """Shuffle the rows of a tensor in an order that only depends on the seed.
+    """Shuffle rows in an order that only depends on the seed, keeping the shape.
 
     Example:
       >>> import meshflow as tf
