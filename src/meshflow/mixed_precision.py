@@ -10,9 +10,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.autograph import convert
 from meshflow.core.tracing.trace import trace
-from meshflow.core.values.dtypes import DTypeLike
 from meshflow.keras.optimizers import loss_scale as _scales
 from meshflow.passes import Explanation, PrecisionLists, default_lists, explain_jaxpr, lists
 
@@ -28,7 +29,7 @@ experimental = SimpleNamespace(
 def explain(
     fn: Callable[..., Any],
     *args: Any,
-    dtype: DTypeLike = "bfloat16",
+    dtype: str | np.dtype[Any] | type[Any] = "bfloat16",
     lists: PrecisionLists | None = None,
     **kwargs: Any,
 ) -> Explanation:

@@ -13,10 +13,10 @@ from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
 from meshflow.ops.array import where, zeros_like
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
 from meshflow.ops.random import counts_of, seed_key
 
@@ -288,14 +288,14 @@ def _dropout(
 
 
 def dropout_from_key(
-    x: TensorLike, key: Tensor, rate: TensorLike, noise_shape: ShapeLike = None
+    x: TensorLike, key: Tensor, rate: TensorLike, noise_shape: StaticInts = None
 ) -> Tensor:
     """Apply dropout with an explicit key."""
     shape = None if noise_shape is None else static_value(noise_shape, "noise_shape")
     return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
 
 
-def dropout_counts(x: Tensor, noise_shape: ShapeLike = None) -> int | jax.Array:
+def dropout_counts(x: Tensor, noise_shape: StaticInts = None) -> int | jax.Array:
     """Count the random counters that a dropout mask uses."""
     sizes = tuple(x.shape)
     if noise_shape is not None:
@@ -308,7 +308,7 @@ def dropout_counts(x: Tensor, noise_shape: ShapeLike = None) -> int | jax.Array:
 def dropout(
     x: TensorLike,
     rate: TensorLike,
-    noise_shape: ShapeLike = None,
+    noise_shape: StaticInts = None,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -362,7 +362,7 @@ def general_dropout(
     x: TensorLike,
     rate: TensorLike,
     uniform_sampler: Callable[[Sequence[int], DType], Tensor],
-    noise_shape: ShapeLike = None,
+    noise_shape: StaticInts = None,
     name: str | None = None,
 ) -> Tensor:
     """Apply dropout with a mask from a sampler function.
@@ -396,7 +396,7 @@ def stateless_dropout(
     rate: TensorLike,
     seed: TensorLike,
     rng_alg: str | None = None,
-    noise_shape: ShapeLike = None,
+    noise_shape: StaticInts = None,
     name: str | None = None,
 ) -> Tensor:
     """Apply dropout with a mask that only depends on the seed.

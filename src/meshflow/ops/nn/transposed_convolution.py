@@ -10,9 +10,9 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.nn.convolution import (
     Padding,
     Sizes,
@@ -34,7 +34,7 @@ __all__ = [
 def atrous_conv2d_transpose(
     value: TensorLike,
     filters: TensorLike,
-    output_shape: ShapeLike,
+    output_shape: StaticInts,
     rate: int,
     padding: str,
     name: str | None = None,
@@ -96,7 +96,7 @@ def _conv_transpose(
 def conv_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: ShapeLike,
+    output_shape: StaticInts,
     strides: Sizes | None,
     padding: Padding = "SAME",
     data_format: str | None = None,
@@ -144,7 +144,7 @@ def conv_transpose(
 def conv1d_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: ShapeLike,
+    output_shape: StaticInts,
     strides: Sizes | None,
     padding: Padding = "SAME",
     data_format: str = "NWC",
@@ -169,7 +169,7 @@ def conv1d_transpose(
 def conv2d_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: ShapeLike,
+    output_shape: StaticInts,
     strides: Sizes | None,
     padding: Padding = "SAME",
     data_format: str = "NHWC",
@@ -194,7 +194,7 @@ def conv2d_transpose(
 def conv3d_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: ShapeLike,
+    output_shape: StaticInts,
     strides: Sizes | None,
     padding: Padding = "SAME",
     data_format: str = "NDHWC",

@@ -20,9 +20,9 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.math import cast
 from meshflow.ops.random import rejection
 
@@ -76,7 +76,7 @@ def _bits(key: TensorLike, shape: Sequence[int], dtype: DType) -> Tensor:
 
 
 def normal_from_key(
-    key: Tensor, shape: ShapeLike, mean: TensorLike, stddev: TensorLike, dtype: DTypeLike
+    key: Tensor, shape: StaticInts, mean: TensorLike, stddev: TensorLike, dtype: DTypeLike
 ) -> Tensor:
     """Draw normal numbers."""
     dt = _floating(dtype)
@@ -85,7 +85,7 @@ def normal_from_key(
 
 
 def truncated_normal_from_key(
-    key: Tensor, shape: ShapeLike, mean: TensorLike, stddev: TensorLike, dtype: DTypeLike
+    key: Tensor, shape: StaticInts, mean: TensorLike, stddev: TensorLike, dtype: DTypeLike
 ) -> Tensor:
     """Draw normal numbers within two standard deviations of the mean."""
     dt = _floating(dtype)
@@ -94,7 +94,7 @@ def truncated_normal_from_key(
 
 
 def uniform_from_key(
-    key: Tensor, shape: ShapeLike, minval: TensorLike, maxval: TensorLike | None, dtype: DTypeLike
+    key: Tensor, shape: StaticInts, minval: TensorLike, maxval: TensorLike | None, dtype: DTypeLike
 ) -> Tensor:
     """Draw uniform numbers in [minval, maxval).
 
@@ -127,7 +127,7 @@ def share_on_host(key: Tensor) -> Any:
 _ZERO, _ONE = np.zeros((), np.float32), np.ones((), np.float32)
 
 
-def bits_from_key(key: Tensor, shape: ShapeLike, dtype: DTypeLike) -> Tensor:
+def bits_from_key(key: Tensor, shape: StaticInts, dtype: DTypeLike) -> Tensor:
     """Draw integers from the full range of the dtype."""
     return _bits(key, as_sizes(shape), as_dtype(dtype))
 
@@ -162,7 +162,7 @@ def _binomial(
 
 
 def binomial_from_key(
-    key: Tensor, shape: ShapeLike, counts: TensorLike, probs: TensorLike, dtype: DTypeLike
+    key: Tensor, shape: StaticInts, counts: TensorLike, probs: TensorLike, dtype: DTypeLike
 ) -> Tensor:
     """Draw numbers of successes in `counts` trials with probability `probs`."""
     n, p = (_wide(v) for v in (counts, probs))

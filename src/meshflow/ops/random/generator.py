@@ -14,12 +14,12 @@ from meshflow.core.runtime import determinism
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import SeedStream, global_seed, place, place_of_earlier
 from meshflow.core.variables.variable import Variable
 from meshflow.ops.array import stack, zeros_like
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random import from_keys
 
 __all__ = [
@@ -176,7 +176,7 @@ class Generator:
 
     def normal(
         self,
-        shape: ShapeLike,
+        shape: StaticInts,
         mean: TensorLike = 0.0,
         stddev: TensorLike = 1.0,
         dtype: DTypeLike = "float32",
@@ -188,7 +188,7 @@ class Generator:
 
     def truncated_normal(
         self,
-        shape: ShapeLike,
+        shape: StaticInts,
         mean: TensorLike = 0.0,
         stddev: TensorLike = 1.0,
         dtype: DTypeLike = "float32",
@@ -200,7 +200,7 @@ class Generator:
 
     def uniform(
         self,
-        shape: ShapeLike,
+        shape: StaticInts,
         minval: TensorLike | None = 0,
         maxval: TensorLike | None = None,
         dtype: DTypeLike = "float32",
@@ -216,7 +216,7 @@ class Generator:
         return from_keys.uniform_from_key(self._key(sizes), sizes, minval, maxval, dtype)
 
     def uniform_full_int(
-        self, shape: ShapeLike, dtype: DTypeLike = "uint64", name: str | None = None
+        self, shape: StaticInts, dtype: DTypeLike = "uint64", name: str | None = None
     ) -> Tensor:
         """Draw integers from the full range of the dtype."""
         sizes = as_sizes(shape)
@@ -224,7 +224,7 @@ class Generator:
 
     def binomial(
         self,
-        shape: ShapeLike,
+        shape: StaticInts,
         counts: TensorLike,
         probs: TensorLike,
         dtype: DTypeLike = "int32",

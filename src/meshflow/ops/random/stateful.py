@@ -8,10 +8,10 @@ from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random.from_keys import (
     categorical_from_key,
     counts_of,
@@ -36,7 +36,7 @@ __all__ = [
 
 @also_symbolic
 def normal(
-    shape: ShapeLike,
+    shape: StaticInts,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
     dtype: DTypeLike = dtypes.float32,
@@ -65,7 +65,7 @@ def normal(
 
 @also_symbolic
 def truncated_normal(
-    shape: ShapeLike,
+    shape: StaticInts,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
     dtype: DTypeLike = dtypes.float32,
@@ -87,7 +87,7 @@ def truncated_normal(
 
 @also_symbolic
 def uniform(
-    shape: ShapeLike,
+    shape: StaticInts,
     minval: TensorLike = 0,
     maxval: TensorLike | None = None,
     dtype: DTypeLike = dtypes.float32,
@@ -119,7 +119,7 @@ def uniform(
 
 
 def gamma(
-    shape: ShapeLike,
+    shape: StaticInts,
     alpha: TensorLike,
     beta: TensorLike | None = None,
     dtype: DTypeLike = dtypes.float32,
@@ -149,7 +149,7 @@ def gamma(
 
 
 def poisson(
-    shape: ShapeLike,
+    shape: StaticInts,
     lam: TensorLike,
     dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,

@@ -8,10 +8,10 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.array.joining import stack
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random.from_keys import (
     binomial_from_key,
     bits_from_key,
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def stateless_normal(
-    shape: ShapeLike,
+    shape: StaticInts,
     seed: TensorLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
@@ -69,7 +69,7 @@ def stateless_normal(
 
 
 def stateless_truncated_normal(
-    shape: ShapeLike,
+    shape: StaticInts,
     seed: TensorLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
@@ -89,7 +89,7 @@ def stateless_truncated_normal(
 
 
 def stateless_uniform(
-    shape: ShapeLike,
+    shape: StaticInts,
     seed: TensorLike,
     minval: TensorLike | None = 0,
     maxval: TensorLike | None = None,
@@ -113,7 +113,7 @@ def stateless_uniform(
 
 
 def stateless_gamma(
-    shape: ShapeLike,
+    shape: StaticInts,
     seed: TensorLike,
     alpha: TensorLike,
     beta: TensorLike | None = None,
@@ -145,7 +145,7 @@ def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, 
 
 
 def stateless_poisson(
-    shape: ShapeLike,
+    shape: StaticInts,
     seed: TensorLike,
     lam: TensorLike,
     dtype: DTypeLike = dtypes.int32,
@@ -164,7 +164,7 @@ def stateless_poisson(
 
 
 def stateless_binomial(
-    shape: ShapeLike,
+    shape: StaticInts,
     seed: TensorLike,
     counts: TensorLike,
     probs: TensorLike,
