@@ -25,7 +25,7 @@ class Waits:
 
     def __init__(self):
         self.seconds = 0.0
-        self._ahead = epoch.ahead
+        self._ahead = epoch.prefetch
 
     def __call__(self, elements, size):
         made = self._ahead(elements, size)
@@ -49,7 +49,7 @@ def main():
     data = data.map(lambda x, y: (tf.cast(x, tf.float32) / 255, y)).shuffle(256).batch(BATCH)
     model = models.cnn(tf.keras)
     model.compile("sgd", "sparse_categorical_crossentropy")
-    waits = epoch.ahead = Waits()
+    waits = epoch.prefetch = Waits()
     model.fit(data, epochs=1, verbose=0)
     waits.seconds, start = 0.0, time.perf_counter()
     model.fit(data, epochs=2, verbose=0)

@@ -475,7 +475,7 @@ def alternating(make, settings):
         compile_s=compiling.take(),
         peak_after_first_step_mb=memory(),
         parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
-        attention="xla" if not flash_attention.is_wanted() else "auto",
+        attention="xla" if not flash_attention.is_enabled() else "auto",
         loss=loss,
     )
     for line in sys.stdin:

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshflow as tf
-from meshflow.placement.collectives import collectives_of
+from meshflow.placement.collectives import parse_collectives
 
 COUNTS = (8, 256, 1024)
 # Examples for each device along the mesh dimension "batch".
@@ -65,7 +65,7 @@ def traced_step(name, examples):
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         batch = (np.broadcast_to(np.int32(0), (examples, models.LENGTH)),) * 2
     model.compile("adam", loss)
-    step = model._step("train")
+    step = model._get_step("train")
     # Makes the optimizer's slots; large batches only need to be traced.
     return step._trace(batch).traced, batch, model.count_params()
 
@@ -106,7 +106,7 @@ def measure(case, count):
     traced, batch, parameters = traced_step(name, BATCH * mesh.shape["batch"])
     compiled, lowering, compiling = compiled_for(traced, batch, mesh, layouts)
     memory = compiled.memory_analysis()
-    found = collectives_of(compiled.as_text(), dict(mesh.shape))
+    found = parse_collectives(compiled.as_text(), dict(mesh.shape))
     return {
         "case": case,
         "devices": count,

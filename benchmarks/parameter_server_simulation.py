@@ -230,7 +230,7 @@ class Cluster:
 
     def server_seconds(self) -> float:
         """Processor seconds of the server for each push and its answer, with all that it does for the message."""
-        server = self.strategy.cluster.pid("ps", 0)
+        server = self.strategy.cluster.get_pid("ps", 0)
         return self._seconds(lambda: _processor_seconds(server), 300, True)
 
     def coordinator_seconds(self) -> float:

@@ -114,9 +114,9 @@ def opening(count: int) -> list[str]:
         profiler.start(folder)
         model.fit(data, steps_per_epoch=count, verbose=0)
         profiler.stop()
-        (place,) = folders.profiles(folder)
+        (place,) = folders.find_profiles(folder)
         began, used = time.perf_counter(), time.process_time()
-        report = folders.load(place)
+        report = folders.load_report(place)
         page = folders.write_page(place, report)
         wall, processors = time.perf_counter() - began, time.process_time() - used
         trace = next(Path(place).glob("*.xplane.pb")).stat().st_size

@@ -119,11 +119,11 @@ def worker(way):
     from meshflow.kernels import sizes
 
     if way in ("team", "former"):
-        sizes.MOST_INLINE = -1
+        sizes.MAX_INLINE_WORK = -1
     if way == "inline":
-        sizes.MOST_INLINE = float("inf")
+        sizes.MAX_INLINE_WORK = float("inf")
     if way in ("team", "inline"):
-        sizes.LEAST_WORK, sizes.LEAST_CONVOLUTION, sizes.VECTOR_WORK = 0, 0, float("inf")
+        sizes.MIN_PRODUCT_WORK, sizes.MIN_CONVOLUTION_WORK, sizes.VECTOR_WORK = 0, 0, float("inf")
     ready = {}
     for line in sys.stdin:
         name = line.strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from meshflow.distribute.parallel.tables import schedule_of
+from meshflow.distribute.parallel.named_schedules import resolve_schedule
 
 DOCS = Path(__file__).resolve().parent
 BLUE, ORANGE, GREEN, GRAY, LINE = "#2f6fde", "#f28e2b", "#59a14f", "#eef0f3", "#8b949e"
@@ -126,7 +126,7 @@ def draw_parallelism() -> str:
 def draw_schedules() -> str:
     """Return the figure of three pipeline schedules, in units of a forward pass."""
     names = [("gpipe", "gpipe"), ("1f1b", "1f1b (default)"), ("zero_bubble", "zero_bubble")]
-    schedules = [schedule_of(name, DEVICES, MICRO_BATCHES) for name, _ in names]
+    schedules = [resolve_schedule(name, DEVICES, MICRO_BATCHES) for name, _ in names]
     title = f"Passes of {DEVICES} devices for {MICRO_BATCHES} micro-batches"
     parts = [text(20, 24, title, "title")]
     legend = [("F", "forward"), ("B", "backward"), ("W", "weights only")]
@@ -140,16 +140,16 @@ def draw_schedules() -> str:
     y, unit = 48, 19.0
     for (_, label), schedule in zip(names, schedules, strict=True):
         times = dict(PASS_TIMES)
-        times["B"] -= schedule.splits_backward
+        times["B"] -= schedule.has_weight_passes
         actions = sorted(
-            schedule.when().items(), key=lambda entry: (entry[1], entry[0].kind != "F")
+            schedule.map_ticks().items(), key=lambda entry: (entry[1], entry[0].kind != "F")
         )
         busy = [[0] * DEVICES for _ in range(schedule.ticks)]
         for action, tick in actions:
             busy[tick][action.stage] += times[action.kind]
         starts = [sum(max(row) for row in busy[:tick]) for tick in range(schedule.ticks + 1)]
-        idle = 100 * schedule.bubble()
-        held = schedule.held()
+        idle = 100 * schedule.compute_bubble()
+        held = schedule.count_held_inputs()
         parts.append(text(20, y + 12, label, "title"))
         remark = f"{idle:.0f} % idle, a device keeps the inputs of at most {held} micro-batches"
         parts.append(text(150, y + 12, remark, "small"))

@@ -12,7 +12,7 @@ from meshflow.kernels import library
 
 def _has(level):
     loaded = library.load()
-    return loaded is not None and loaded.has(level)
+    return loaded is not None and loaded.supports(level)
 
 
 def _tiles():

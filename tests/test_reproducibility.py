@@ -77,8 +77,8 @@ def test_the_environment_turns_determinism_on(monkeypatch, value, on):
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     monkeypatch.setattr(determinism, "_state", {"enabled": False})
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", value)
-    determinism.from_environment()
-    assert determinism.enabled() is on
+    determinism.enable_from_environment()
+    assert determinism.is_enabled() is on
 
 
 def test_numbers_without_a_seed_are_refused():

@@ -21,25 +21,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.runtime.collection import leave_imports_alone as _leave_imports_alone
-from meshflow.core.runtime.collection import resting as _resting
+from meshflow.core.runtime.garbage_collection import freeze_imports as _leave_imports_alone
+from meshflow.core.runtime.garbage_collection import suspend_collector as _resting
 
 with _resting:
     from meshflow.core.runtime import import_paths as _import_paths
     from meshflow.core.runtime.setup import configure as _configure
 
 if TYPE_CHECKING:
-    from meshflow._face import *
+    from meshflow._api import *
 
 _configure()
-_import_paths.install()
+_import_paths.install_finder()
 _leave_imports_alone()
 
 
-def _show() -> Any:
+def _load_api() -> Any:
     """Load the public names and make them attributes of this module."""
     with _resting:
-        api = importlib.import_module("meshflow._face")
+        api = importlib.import_module("meshflow._api")
     _leave_imports_alone()
     attributes = globals()
     for name in api.__dict__.keys() & {*api.__all__, "__all__"}:
@@ -48,11 +48,11 @@ def _show() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _import_paths.FOR_JAX:
+    if name in _import_paths.JAX_PACKAGES:
         return importlib.import_module(f"meshflow.{name}")
     if name.startswith("__") and name not in _PUBLIC_DUNDERS:
         raise AttributeError(name)
-    api = _show()
+    api = _load_api()
     if name in api.__dict__:
         return getattr(api, name)
     with _resting:

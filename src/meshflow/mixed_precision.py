@@ -56,9 +56,11 @@ def explain(
         function: Any = fn
         has_args = args or kwargs
         concrete = (
-            function.concrete_for(args, kwargs) if has_args else function.get_concrete_function()
+            function.get_concrete_for(args, kwargs)
+            if has_args
+            else function.get_concrete_function()
         )
         closed = concrete.graph
     else:
-        closed = trace(convert(fn), args, kwargs, isolated=True).closed
+        closed = trace(convert(fn), args, kwargs, isolated=True).closed_jaxpr
     return explain_jaxpr(closed, dtype, lists)

@@ -4,7 +4,7 @@ Values of replicas, such as `tf.distribute.DistributedValues`, are leaves here u
 `expand_composites` is True, while the functions of `core.values.nest` find the tensors in them.
 """
 
-# ruff: noqa: D103 - `functools.wraps` copies the docstrings.
+# ruff: noqa: D103 -- `functools.wraps` copies the docstrings.
 from __future__ import annotations
 
 import functools
@@ -17,50 +17,50 @@ from meshflow.environment.types import PyTree
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]
 
 
-class _Closed:
+class _Leaf:
     """A value that contains others, but is a leaf."""
 
     def __init__(self, value: object) -> None:
         self.value = value
 
 
-def _close(structure: PyTree) -> PyTree:
+def _wrap_leaves(structure: PyTree) -> PyTree:
     """Wrap each leaf that contains other values in a `_Leaf`."""
     if getattr(structure, "leaf_of_nests", False):
-        return _Closed(structure)
+        return _Leaf(structure)
     if not _nest.is_nested(structure):
         return structure
     mapping = isinstance(structure, Mapping)
     items = list(structure.values()) if mapping else list(structure)
-    wrapped = [_close(item) for item in items]
+    wrapped = [_wrap_leaves(item) for item in items]
     if all(new is old for new, old in zip(wrapped, items, strict=True)):
         return structure
     if mapping:
-        return _nest.like_mapping(structure, dict(zip(structure, wrapped, strict=True)))
-    return _nest.like(structure, wrapped)
+        return _nest.rebuild_mapping(structure, dict(zip(structure, wrapped, strict=True)))
+    return _nest.rebuild_sequence(structure, wrapped)
 
 
-def _open(leaf: PyTree) -> PyTree:
-    return leaf.value if isinstance(leaf, _Closed) else leaf
+def _unwrap(leaf: PyTree) -> PyTree:
+    return leaf.value if isinstance(leaf, _Leaf) else leaf
 
 
-def _seen(structure: PyTree, expand_composites: bool) -> PyTree:
-    return structure if expand_composites else _close(structure)
+def _prepare(structure: PyTree, expand_composites: bool) -> PyTree:
+    return structure if expand_composites else _wrap_leaves(structure)
 
 
 @functools.wraps(_nest.is_nested)
 def is_nested(structure: PyTree) -> bool:
-    return _nest.is_nested(_close(structure))
+    return _nest.is_nested(_wrap_leaves(structure))
 
 
 @functools.wraps(_nest.flatten)
 def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
-    return [_open(leaf) for leaf in _nest.flatten(_seen(structure, expand_composites))]
+    return [_unwrap(leaf) for leaf in _nest.flatten(_prepare(structure, expand_composites))]
 
 
 @functools.wraps(_nest.pack_sequence_as)
 def pack_sequence_as(structure: PyTree, flat_sequence: Any, expand_composites: bool = False) -> PyTree:  # fmt: skip
-    return _nest.pack_sequence_as(_seen(structure, expand_composites), flat_sequence)
+    return _nest.pack_sequence_as(_prepare(structure, expand_composites), flat_sequence)
 
 
 @functools.wraps(_nest.map_structure)
@@ -68,15 +68,15 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
     expand = bool(kwargs.pop("expand_composites", False))
 
     def call_unwrapped(*leaves: PyTree) -> PyTree:
-        return func(*[_open(leaf) for leaf in leaves])
+        return func(*[_unwrap(leaf) for leaf in leaves])
 
     call = call_unwrapped if callable(func) else func
-    return _nest.map_structure(call, *[_seen(s, expand) for s in structure], **kwargs)
+    return _nest.map_structure(call, *[_prepare(s, expand) for s in structure], **kwargs)
 
 
 @functools.wraps(_nest.assert_same_structure)
 def assert_same_structure(
     nest1: PyTree, nest2: PyTree, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    first, second = _seen(nest1, expand_composites), _seen(nest2, expand_composites)
+    first, second = _prepare(nest1, expand_composites), _prepare(nest2, expand_composites)
     _nest.assert_same_structure(first, second, check_types)

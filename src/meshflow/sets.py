@@ -17,11 +17,11 @@ __all__ = ["difference", "intersection", "size", "union"]
 _Rows = dict[tuple[int, ...], np.ndarray]
 
 
-def _rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
+def _collect_rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
     """Return sets by their index in the leading axes, the shape of those axes, and the dtype."""
     if isinstance(value, SparseTensor):
         shape = [int(n) for n in value.dense_shape.numpy()]
-        indices, values = value.indices.numpy(), value.values._concrete("a set")
+        indices, values = value.indices.numpy(), value.values.require_value("a set")
         keys = [tuple(int(i) for i in index[:-1]) for index in indices]
         elements: dict[tuple[int, ...], list[Any]] = {}
         for key, element in zip(keys, values, strict=True):
@@ -31,7 +31,7 @@ def _rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
         rows = {k: rows.get(k, empty) for k in np.ndindex(*shape[:-1])}
         dtype = values.dtype
     else:
-        array = convert_to_tensor(value)._concrete("a set")
+        array = convert_to_tensor(value).require_value("a set")
         shape, dtype = list(array.shape), array.dtype
         rows = {k: array[k] for k in np.ndindex(*shape[:-1])}
     if len(shape) < 2:
@@ -41,9 +41,9 @@ def _rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
     return rows, shape[:-1], dtype
 
 
-def _combined(a: Any, b: Any, combine: Callable[..., np.ndarray]) -> SparseTensor:
-    left, leading, dtype = _rows(a, "a")
-    right, other_leading, other_dtype = _rows(b, "b")
+def _combine(a: Any, b: Any, combine: Callable[..., np.ndarray]) -> SparseTensor:
+    left, leading, dtype = _collect_rows(a, "a")
+    right, other_leading, other_dtype = _collect_rows(b, "b")
     if leading != other_leading:
         raise InvalidArgumentError(
             f"tf.sets: the leading dimensions of a and b must be equal, got {leading} and {other_leading}"
@@ -80,7 +80,7 @@ def difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = Tr
       >>> tf.sparse.to_dense(tf.sets.difference([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[5]], dtype=int32)
     """
-    return _combined(a, b, np.setdiff1d if aminusb else lambda x, y: np.setdiff1d(y, x))
+    return _combine(a, b, np.setdiff1d if aminusb else lambda x, y: np.setdiff1d(y, x))
 
 
 def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
@@ -91,7 +91,7 @@ def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
       >>> tf.sparse.to_dense(tf.sets.intersection([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[2, 9]], dtype=int32)
     """
-    return _combined(a, b, np.intersect1d)
+    return _combine(a, b, np.intersect1d)
 
 
 def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
@@ -102,7 +102,7 @@ def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
       >>> tf.sparse.to_dense(tf.sets.union([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[0, 2, 5, 9]], dtype=int32)
     """
-    return _combined(a, b, np.union1d)
+    return _combine(a, b, np.union1d)
 
 
 def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
@@ -126,6 +126,6 @@ def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
     """
     if not isinstance(a, SparseTensor):
         raise TypeError(f"Expected `SparseTensor`, got {a!r}.")
-    rows, leading, _ = _rows(a, "a")
+    rows, leading, _ = _collect_rows(a, "a")
     counts = [len(np.unique(row)) for row in rows.values()]
     return convert_to_tensor(np.array(counts, np.int32).reshape(leading))

@@ -59,7 +59,7 @@ def to_dense(
     """
     shape = sp_input.shape.as_list()
     if validate_indices and not isinstance(sp_input.indices.array, jax.core.Tracer):
-        _check_places(np.asarray(sp_input.indices.array), shape)
+        _check_indices(np.asarray(sp_input.indices.array), shape)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
@@ -67,7 +67,7 @@ def to_dense(
     return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
 
 
-def _check_places(indices: np.ndarray, shape: list[int]) -> None:
+def _check_indices(indices: np.ndarray, shape: list[int]) -> None:
     if not len(indices):
         return
     flat = np.ravel_multi_index(tuple(indices.T), shape, mode="clip") if shape else np.zeros(1, int)
@@ -100,7 +100,7 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
       ([[0, 1], [1, 0]], [5, 6])
     """
     tensor = convert_to_tensor(tensor)
-    values = tensor._concrete("a tensor to be made sparse (its result's shape depends on it)")
+    values = tensor.require_value("a tensor to be made sparse (its result's shape depends on it)")
     indices = np.argwhere(values != (b"" if values.dtype == object else 0)).astype(np.int64)
     return SparseTensor(indices, array.gather_nd(tensor, indices), tensor.shape.as_list())
 
@@ -196,10 +196,10 @@ def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       [5 6]
     """
     order = np.lexsort(sp_input.indices.numpy().T[::-1])
-    return _taken(sp_input, sp_input.indices.numpy(), order, sp_input.shape.as_list())
+    return _reorder_elements(sp_input, sp_input.indices.numpy(), order, sp_input.shape.as_list())
 
 
-def _taken(
+def _reorder_elements(
     sp_input: SparseTensor, indices: np.ndarray, order: np.ndarray, shape: Sequence[int]
 ) -> SparseTensor:
     return SparseTensor(indices[order], array.gather(sp_input.values, order), shape)
@@ -219,7 +219,7 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
     perm = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
     moved = indices[:, perm]
     shape = [sp_input.shape.as_list()[p] for p in perm]
-    return _taken(sp_input, moved, np.lexsort(moved.T[::-1]), shape)
+    return _reorder_elements(sp_input, moved, np.lexsort(moved.T[::-1]), shape)
 
 
 def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:

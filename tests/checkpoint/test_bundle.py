@@ -8,11 +8,18 @@ import pytest
 
 import meshflow as tf
 from meshflow import train
-from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint.bundle import BundleReader
+from meshflow.checkpoint.bundle_messages import (
+    BundleEntry,
+    ObjectAttribute,
+    ObjectNode,
+    SlotReference,
+    decode_graph,
+    encode_graph,
+)
 from meshflow.checkpoint.bundle_writer import write_bundle
-from meshflow.checkpoint.slices import Parts, SlicedArray
-from meshflow.checkpoint.table import read_table, write_table
-from meshflow.checkpoint.wire import Attribute, Entry, Node, Slot, read_graph, write_graph
+from meshflow.checkpoint.slices import ArrayParts, SlicedArray
+from meshflow.checkpoint.sstable import read_table, write_table
 from meshflow.core.variables.sharded_variable import ShardedVariable
 
 ARRAYS = {
@@ -32,7 +39,7 @@ ARRAYS = {
 def test_what_is_written_is_read(tmp_path):
     arrays = ARRAYS
     write_bundle(tmp_path / "b", arrays)
-    bundle = Bundle(tmp_path / "b")
+    bundle = BundleReader(tmp_path / "b")
     assert set(bundle.entries) == set(arrays) and "empty" in bundle
     for name, value in arrays.items():
         for found in (bundle.read(name), bundle.open(name)):
@@ -45,16 +52,18 @@ def test_what_is_written_is_read(tmp_path):
     with pytest.raises(TypeError, match=r"things: Arrays of Python objects"):
         write_bundle(tmp_path / "b", {"things": np.array([object()])})
     # What failed has left the bundle before, and nothing else.
-    assert len(os.listdir(tmp_path)) == 2 and set(Bundle(tmp_path / "b").entries) == set(arrays)
+    assert len(os.listdir(tmp_path)) == 2 and set(BundleReader(tmp_path / "b").entries) == set(
+        arrays
+    )
 
 
 def test_one_takes_the_place_of_another_and_open_ones_are_read_on(tmp_path):
     for number in range(3):
         write_bundle(tmp_path / "b", {"a": np.full(5, number)})
-        opened = Bundle(tmp_path / "b")
+        opened = BundleReader(tmp_path / "b")
         write_bundle(tmp_path / "b", {"a": np.full(5, 9)})
         assert opened.read("a").tolist() == opened.open("a").tolist() == [number] * 5
-        assert Bundle(tmp_path / "b").read("a").tolist() == [9] * 5
+        assert BundleReader(tmp_path / "b").read("a").tolist() == [9] * 5
     assert len(os.listdir(tmp_path)) == 2 + len(list(tmp_path.glob("*of-00002"))) // 2
 
 
@@ -74,32 +83,36 @@ def test_tables_of_many_blocks():
 
 
 def test_messages():
-    entry = Entry(1, (70, 0), 2, 1 << 40, 7, 0xDEADBEEF, [((0, -1), (3, 4)), ((5, 6), (0, 0))])
-    assert Entry.decoded(entry.encoded()) == entry
+    entry = BundleEntry(
+        1, (70, 0), 2, 1 << 40, 7, 0xDEADBEEF, [((0, -1), (3, 4)), ((5, 6), (0, 0))]
+    )
+    assert BundleEntry.decode(entry.encode()) == entry
     nodes = [
-        Node({"a": 1, "b": 2, "self": 0}),
-        Node(attributes=[Attribute("VARIABLE_VALUE", "w", "a/key")]),
-        Node(slots=[Slot(1, "m", 1)]),
-        Node(),
+        ObjectNode({"a": 1, "b": 2, "self": 0}),
+        ObjectNode(attributes=[ObjectAttribute("VARIABLE_VALUE", "w", "a/key")]),
+        ObjectNode(slots=[SlotReference(1, "m", 1)]),
+        ObjectNode(),
     ]
-    assert read_graph(write_graph(nodes)) == nodes
+    assert decode_graph(encode_graph(nodes)) == nodes
     for wrong in (
         b"",
-        write_graph(nodes)[:-3],
+        encode_graph(nodes)[:-3],
         b"\x0a\x02\x0a\x00"[:3],
-        write_graph(nodes) + b"\x07",
+        encode_graph(nodes) + b"\x07",
     ):
         with pytest.raises(ValueError):
-            read_graph(wrong)
+            decode_graph(wrong)
 
 
 def test_parts_make_a_whole(tmp_path):
     whole = np.arange(24.0).reshape(6, 4)
     places = (((0, 2), (0, -1)), ((2, 4), (0, 1)), ((2, 4), (1, 3)))
-    parts = Parts((6, 4), list(zip(places, (whole[:2], whole[2:, :1], whole[2:, 1:]), strict=True)))
+    parts = ArrayParts(
+        (6, 4), list(zip(places, (whole[:2], whole[2:, :1], whole[2:, 1:]), strict=True))
+    )
     assert np.array_equal(np.asarray(parts), whole)
     write_bundle(tmp_path / "b", {"w": parts})
-    opened = Bundle(tmp_path / "b").open("w")
+    opened = BundleReader(tmp_path / "b").open("w")
     assert np.array_equal(opened[1:4], whole[1:4]) and np.array_equal(opened[:, 2:], whole[:, 2:])
     assert train.list_variables(tmp_path / "b") == [("w", [6, 4])]
     read = lambda _: whole
@@ -118,7 +131,7 @@ def test_tables_in_shards_are_parts_of_one_array(tmp_path):
 
     path = train.Checkpoint(t=table([3, 3, 2])).write(tmp_path / "ckpt")
     key = "t/.ATTRIBUTES/VARIABLE_VALUE"
-    bundle = Bundle(path)
+    bundle = BundleReader(path)
     assert bundle.entries[key]["shape"] == [8, 2] and len(bundle._entries[key].slices) == 3
     other, plain = table([5, 3], 7.0), tf.Variable(tf.zeros([8, 2], "float64"))
     for target in (other, plain):

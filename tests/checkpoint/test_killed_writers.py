@@ -7,7 +7,7 @@ import pytest
 import meshflow as tf
 from killing import check_kills
 from meshflow import train
-from meshflow.checkpoint.bundle import Bundle, shards_of
+from meshflow.checkpoint.bundle import BundleReader, count_shards
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -64,9 +64,9 @@ def test_checkpoints(program, tmp_path):
     assert found[False]
     folder = tmp_path / "target"
     names = {n.partition(".")[0] for n in os.listdir(folder)} - {"checkpoint"}
-    assert all(Bundle(folder / name).entries for name in names)
+    assert all(BundleReader(folder / name).entries for name in names)
     # What is there of each is an index and its data files.
-    assert len(os.listdir(folder)) == 1 + sum(1 + shards_of(folder / name) for name in names)
+    assert len(os.listdir(folder)) == 1 + sum(1 + count_shards(folder / name) for name in names)
     if program is MANAGER:
         state = train.get_checkpoint_state(folder)
         assert names == {os.path.basename(p) for p in state.all_model_checkpoint_paths}
@@ -76,7 +76,7 @@ def test_checkpoints(program, tmp_path):
 def test_a_checkpoint_in_the_place_of_another(tmp_path):
     read = lambda path: same([train.load_variable(f"{path}/ckpt", name) for name in "vw"])
     assert check_kills(SAME, tmp_path, read)[False]
-    assert len(os.listdir(tmp_path / "target")) == 1 + shards_of(tmp_path / "target" / "ckpt")
+    assert len(os.listdir(tmp_path / "target")) == 1 + count_shards(tmp_path / "target" / "ckpt")
 
 
 def test_saved_models(tmp_path):

@@ -10,10 +10,10 @@ import pytest
 
 import meshflow as tf
 from meshflow import train
-from meshflow.checkpoint import storage
-from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint import array_folder
+from meshflow.checkpoint.bundle import BundleReader
 from meshflow.checkpoint.bundle_writer import write_bundle
-from meshflow.checkpoint.containers import remove
+from meshflow.checkpoint.formats import delete_checkpoint
 
 
 def saved(folder, count=2, name="ckpt", **kwargs):
@@ -67,20 +67,20 @@ def test_the_prefix_written_to_last_comes_first(tmp_path):
             os.utime(checkpoint.save(tmp_path / name) + ".index", (when, when))
     (tmp_path / "checkpoint").write_text("")
     assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-3")
-    storage.write_folder(tmp_path / "ckpt-9", {"00000": ("a", 1.0)})  # of something else
+    array_folder.write_folder(tmp_path / "ckpt-9", {"00000": ("a", 1.0)})  # of something else
     (tmp_path / "ckpt-3.index").write_text("tea")
     assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
 
 
 def test_a_named_checkpoint_that_is_gone(tmp_path, caplog):
     saved(tmp_path)
-    remove(tmp_path / "ckpt-2")
+    delete_checkpoint(tmp_path / "ckpt-2")
     with caplog.at_level(logging.WARNING, "meshflow"):
         assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
     assert "does not exist" in caplog.text and "ckpt-2" in caplog.text
     v, manager = saved(tmp_path, 0)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1") and float(v) == 1
-    remove(tmp_path / "ckpt-1")
+    delete_checkpoint(tmp_path / "ckpt-1")
     assert train.latest_checkpoint(tmp_path) is None
 
 
@@ -121,7 +121,7 @@ def test_files_of_others_stay(tmp_path):
     data = "model.data-00000-of-00001"
     others = ["model", "model.data-of-someone", "model.old"]
     assert sorted(os.listdir(tmp_path)) == sorted([data, "model.index", *others])
-    remove(path)
+    delete_checkpoint(path)
     assert sorted(os.listdir(tmp_path)) == others
     assert (path / "logs" / "a.txt").read_text() == "tea"
 
@@ -130,17 +130,17 @@ def test_arrays_in_a_folder_beside_files_of_others(tmp_path):
     path = tmp_path / "model"
     (path / "logs").mkdir(parents=True)
     for value in (2.0, 3.0):
-        storage.write_folder(path, {"00000": ("a", value)})
-        assert storage.Folder(path).read("a") == value
+        array_folder.write_folder(path, {"00000": ("a", value)})
+        assert array_folder.ArrayFolder(path).read("a") == value
     assert os.listdir(tmp_path) == ["model"]
-    storage.remove(path)
+    array_folder.remove_array_folder(path)
     assert os.listdir(path) == ["logs"]
     (path / "manifest.json").write_text('{"name": "a web page"}')
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"manifest\.json is no file of"):
-        storage.write_folder(path, {"00000": ("a", 1.0)})
+        array_folder.write_folder(path, {"00000": ("a", 1.0)})
     (tmp_path / "file").write_text("tea")
     with pytest.raises(tf.errors.FailedPreconditionError, match="is a file, not a folder"):
-        storage.write_folder(tmp_path / "file", {"00000": ("a", 1.0)})
+        array_folder.write_folder(tmp_path / "file", {"00000": ("a", 1.0)})
     assert (tmp_path / "file").read_text() == "tea"
 
 
@@ -148,21 +148,21 @@ def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "large").mkdir()
     os.symlink(tmp_path / "large", tmp_path / "ckpt")
     for value in (1.0, 2.0):
-        storage.write_folder(tmp_path / "ckpt", {"00000": ("a", value)})
+        array_folder.write_folder(tmp_path / "ckpt", {"00000": ("a", value)})
     assert os.path.islink(tmp_path / "ckpt")
-    assert storage.Folder(tmp_path / "large").read("a") == 2
+    assert array_folder.ArrayFolder(tmp_path / "large").read("a") == 2
     assert sorted(os.listdir(tmp_path)) == ["ckpt", "large"]
 
 
 def test_what_a_killed_manager_left_is_cleared(tmp_path, monkeypatch):
     v, manager = saved(tmp_path, 3)
     with monkeypatch.context() as patch:
-        patch.setattr("meshflow.checkpoint.manager.remove", lambda _: 1 / 0)
+        patch.setattr("meshflow.checkpoint.manager.delete_checkpoint", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             manager.save()
     os.unlink(tmp_path / "ckpt-1.index")  # as if deleting had begun
     # No process has this number.
-    dead = f"{tmp_path}/ckpt-5.data-00000-of-00001.{storage.os.uname().nodename.replace('.', '_')}-999999999-0.part"
+    dead = f"{tmp_path}/ckpt-5.data-00000-of-00001.{array_folder.os.uname().nodename.replace('.', '_')}-999999999-0.part"
     for left in (dead, tmp_path / "ckpt-4.data-00000-of-00002"):
         open(left, "wb").close()
     v, manager = saved(tmp_path, 0)
@@ -182,16 +182,16 @@ def test_a_full_disk(split, tmp_path, monkeypatch):
         jax.make_mesh((4,), ("x",)), jax.sharding.PartitionSpec("x" if split else None)
     )
     value = jax.device_put(np.arange(8.0), sharding)
-    storage.write_folder(path, {"00000": ("a", value)})
+    array_folder.write_folder(path, {"00000": ("a", value)})
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate" if split else "fsync", full)
     with pytest.raises(tf.errors.ResourceExhaustedError, match=r"/a\..*No space left"):
-        storage.write_folder(path, {"00000": ("a", value + 1)})
+        array_folder.write_folder(path, {"00000": ("a", value + 1)})
     assert os.listdir(tmp_path) == ["a"]
-    assert storage.Folder(path).open("a").tolist() == list(range(8))
+    assert array_folder.ArrayFolder(path).open("a").tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -210,4 +210,4 @@ def test_a_full_disk_and_a_bundle(split, tmp_path, monkeypatch):
     with pytest.raises(tf.errors.ResourceExhaustedError, match=r"/a\..*No space left"):
         write_bundle(tmp_path / "a", {"a": value + 1})
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
-    assert Bundle(tmp_path / "a").open("a")[2:5].tolist() == [2, 3, 4]
+    assert BundleReader(tmp_path / "a").open("a")[2:5].tolist() == [2, 3, 4]

@@ -6,9 +6,9 @@ import pytest
 import meshflow as tf
 import stores
 from meshflow import train
-from meshflow.checkpoint import bundle_writer, storage
-from meshflow.checkpoint.bundle import Bundle
-from meshflow.checkpoint.containers import is_checkpoint
+from meshflow.checkpoint import array_folder, bundle_writer
+from meshflow.checkpoint.bundle import BundleReader
+from meshflow.checkpoint.formats import is_checkpoint
 from meshflow.files import gfile
 
 
@@ -56,7 +56,7 @@ def test_a_program_that_ends_while_it_writes_leaves_the_checkpoint_before(monkey
     checkpoint = train.Checkpoint(v=v, more=tf.Variable(2.0))
     manager = train.CheckpointManager(checkpoint, place, 1)
     manager.save()
-    real, left = bundle_writer._Data.put, [2]
+    real, left = bundle_writer._DataFileWriter.write, [2]
 
     def dying(*arguments):
         left[0] -= 1
@@ -64,7 +64,7 @@ def test_a_program_that_ends_while_it_writes_leaves_the_checkpoint_before(monkey
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(bundle_writer._Data, "put", dying)
+    monkeypatch.setattr(bundle_writer._DataFileWriter, "write", dying)
     with pytest.raises(KeyboardInterrupt):
         manager.save()
     monkeypatch.undo()
@@ -79,14 +79,14 @@ def test_arrays_split_over_devices(monkeypatch):
     )
     for dtype in ("float32", "bfloat16"):
         value = jax.device_put(jax.numpy.arange(8, dtype=dtype), sharding)
-        storage.write_folder(f"{place}/a", {"00000": ("a", value)})
+        array_folder.write_folder(f"{place}/a", {"00000": ("a", value)})
         bundle_writer.write_bundle(f"{place}/c", {"a": value})
-        for stored in (storage.Folder(f"{place}/a"), Bundle(f"{place}/c")):
+        for stored in (array_folder.ArrayFolder(f"{place}/a"), BundleReader(f"{place}/c")):
             found = stored.open("a")
             assert found.dtype == value.dtype and found[:].tolist() == list(range(8))
     monkeypatch.setattr(type(value), "is_fully_addressable", property(lambda _: False))
     for write in (
-        lambda: storage.write_folder(f"{place}/b", {"00000": ("a", value)}),
+        lambda: array_folder.write_folder(f"{place}/b", {"00000": ("a", value)}),
         lambda: bundle_writer.write_bundle(f"{place}/b", {"a": value}),
     ):
         with pytest.raises(tf.errors.UnimplementedError, match="folder that all processes share"):

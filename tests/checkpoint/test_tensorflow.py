@@ -15,7 +15,7 @@ from capabilities import PEERS_PYTHON, needs_tensorflow
 from helpers import assert_close
 from meshflow import train
 from meshflow.checkpoint.bundle_writer import write_bundle
-from meshflow.checkpoint.slices import Parts
+from meshflow.checkpoint.slices import ArrayParts
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
@@ -130,7 +130,7 @@ def test_what_is_no_model(stored):
 def test_parts_of_arrays(stored):
     reader = train.load_checkpoint(stored / "slices")
     assert reader.get_tensor("w").tolist() == np.arange(24.0).reshape(6, 4).tolist()
-    assert reader._folder.open("w")[2:4, 1:2].tolist() == [[9.0], [13.0]]
+    assert reader._checkpoint.open("w")[2:4, 1:2].tolist() == [[9.0], [13.0]]
     assert reader.get_tensor("b").tolist() == [1.0]
     assert reader.get_variable_to_shape_map() == {"w": [6, 4], "b": [1]}
 
@@ -187,5 +187,5 @@ def test_what_is_no_model_there(tmp_path):
     write_bundle(tmp_path / "split", split)
     write_bundle(tmp_path / "many", {f"{'long' * 5}/{i:05d}": np.int32(i) for i in range(9000)})
     shards = [(((4 * i, n),), np.arange(4 * i, 4 * i + n)) for i, n in enumerate((4, 4, 2))]
-    write_bundle(tmp_path / "table", {"w": Parts((10,), shards)})
+    write_bundle(tmp_path / "table", {"w": ArrayParts((10,), shards)})
     assert run("others", tmp_path, True).strip().endswith("all read")

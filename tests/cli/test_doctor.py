@@ -44,7 +44,7 @@ def test_without_kernels_it_says_what_to_install():
 
 
 def test_findings_are_data():
-    found = doctor.serving()
+    found = doctor.find_implementations()
     assert set(found) >= {"convolution", "matrix product"}
     assert all(set(row) == {"float32", "bfloat16", "float16"} for row in found.values())
 
@@ -60,7 +60,7 @@ def test_supported_versions_are_those_of_the_installation(tag, tmp_path, monkeyp
     text = doctor.describe_supported_versions()
     assert text.startswith(f"Python >=3.11, JAX and jaxlib {SUPPORTED}")
     assert text.endswith(", glibc >=2.28") == ("manylinux" in tag)
-    assert ("supported", text) in doctor.report()["Versions"]
+    assert ("supported", text) in doctor.collect_findings()["Versions"]
 
 
 def test_version_and_help():

@@ -74,14 +74,14 @@ def test_as_json_with_arguments_of_the_script(script):
 def test_a_terminal_shows_what_is_being_done():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
-    with command._shown(console) as progress:
+    with command._show_progress(console) as progress:
         progress("Compiling 1 of 3: data 4 [x] model 2")
     assert (
         "Compiling 1 of 3: data 4 [x] model 2" in screen.getvalue()
         and "0:00:0" in screen.getvalue()
     )
     silent = io.StringIO()
-    with command._shown(Console(file=silent)) as progress:
+    with command._show_progress(Console(file=silent)) as progress:
         progress("Reading model")
     assert silent.getvalue().strip() == ""
 

@@ -72,7 +72,7 @@ def test_record(logs, tmp_path, monkeypatch):
         place = xspaces.write(tmp_path, xspaces.training(1, cause="compute"))
         return str(place / "meshflow.html")
 
-    monkeypatch.setattr(client, "take", take)
+    monkeypatch.setattr(client, "take_profile", take)
     words = ("a:1,b:2", "--logdir", tmp_path, "--ms", 5, "--every", 0.01, "--count", 3)
     result = run("record", *words)
     assert result.exit_code == 0, result.output

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import meshflow as tf
-from meshflow.core.runtime.collection import leave_imports_alone, resting
+from meshflow.core.runtime.garbage_collection import freeze_imports, suspend_collector
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def test_it_goes_on_after_an_error():
 
 
 def test_the_last_that_leaves_turns_it_on():
-    with resting:
-        with resting:
+    with suspend_collector:
+        with suspend_collector:
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -49,7 +49,7 @@ def test_the_last_that_leaves_turns_it_on():
 
 def test_one_that_was_off_stays_off():
     gc.disable()
-    with resting:
+    with suspend_collector:
         pass
     assert not gc.isenabled()
 
@@ -72,5 +72,5 @@ print(0 < first < second == gc.get_freeze_count(), gc.isenabled())
 def test_models_are_not_left_alone():
     tf.constant(1.0)
     before = gc.get_freeze_count()
-    leave_imports_alone()
+    freeze_imports()
     assert gc.get_freeze_count() == before

@@ -5,7 +5,7 @@ import os
 
 import jax
 
-from meshflow.core.runtime import compiled_programs
+from meshflow.core.runtime import compilation_cache
 
 
 def put(folder, name, size, used):
@@ -20,11 +20,11 @@ def test_those_not_used_for_longest_go(tmp_path):
     put(tmp_path, "notes.txt", 1000, 0)
     # Written first, used last.
     os.utime(tmp_path / "c-cache", (5000, 1000))
-    compiled_programs.bound(str(tmp_path), 250)
+    compilation_cache.remove_old_entries(str(tmp_path), 250)
     assert {p.name for p in tmp_path.iterdir()} == {"c-cache", "b-cache", "notes.txt"}
-    compiled_programs.bound(str(tmp_path), 250)
+    compilation_cache.remove_old_entries(str(tmp_path), 250)
     assert len(list(tmp_path.iterdir())) == 3
-    compiled_programs.bound(str(tmp_path / "none"), 1)
+    compilation_cache.remove_old_entries(str(tmp_path / "none"), 1)
 
 
 def test_a_process_that_added_programs_bounds_them_when_it_ends(tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ def test_a_process_that_added_programs_bounds_them_when_it_ends(tmp_path, monkey
     before = jax.config.jax_compilation_cache_dir
     try:
         jax.config.update("jax_compilation_cache_dir", None)
-        compiled_programs.keep()
+        compilation_cache.enable_cache()
         assert jax.config.jax_compilation_cache_dir == str(tmp_path)
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

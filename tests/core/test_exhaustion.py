@@ -47,7 +47,7 @@ def test_other_errors_stay_what_they_are():
 
 
 def test_traces_called_least_recently_go_with_their_programs(monkeypatch):
-    monkeypatch.setattr(retracing, "TRACES", 3)
+    monkeypatch.setattr(retracing, "MAX_TRACES", 3)
     calls = []
 
     @tf.function(reduce_retracing=True)
@@ -72,7 +72,7 @@ def test_traces_called_least_recently_go_with_their_programs(monkeypatch):
 
 
 def test_objects_that_arguments_are_known_by_live_as_long_as_their_traces(monkeypatch):
-    monkeypatch.setattr(retracing, "TRACES", 2)
+    monkeypatch.setattr(retracing, "MAX_TRACES", 2)
 
     class Scale:
         __hash__ = None

@@ -62,7 +62,7 @@ def test_every_variable_keeps_its_own_buffer():
 
     concrete = step.get_concrete_function(tf.ones([4]))
     captured = [v._value for v in concrete.captured_inputs]
-    text = concrete.lowered([np.ones(4, np.float32)], captured).as_text()
+    text = concrete.lower([np.ones(4, np.float32)], captured).as_text()
     arguments = text[text.index("@main(") : text.index("->")].split("%arg")[1:]
     buffers = [re.search(r"aliasing_output = (\d+)", a) for a in arguments[1:]]
     assert [int(found[1]) for found in buffers if found] == [0, 1, 2]

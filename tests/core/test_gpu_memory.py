@@ -29,9 +29,9 @@ def gpu(monkeypatch):
     """A physical GPU that was listed and has not been used."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(gpu_memory, "start_anew", lambda: True)
+    monkeypatch.setattr(gpu_memory, "restart_backend", lambda: True)
     monkeypatch.setattr(gpu_memory.jax, "local_devices", lambda: [_Gpu()])
-    monkeypatch.setattr(config.State, "logical_gpus", {})
+    monkeypatch.setattr(config.ConfigState, "logical_gpus", {})
     monkeypatch.setattr("meshflow.core.config.config_experimental._state", {"growth": {}})
     yield tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
     for name in NAMES:
@@ -48,7 +48,7 @@ def test_growth_is_what_xla_calls_no_preallocation(gpu):
 
 
 def test_growth_is_refused_when_the_gpu_is_in_use(gpu, monkeypatch):
-    monkeypatch.setattr(gpu_memory, "start_anew", lambda: False)
+    monkeypatch.setattr(gpu_memory, "restart_backend", lambda: False)
     with pytest.raises(RuntimeError, match="cannot be modified after being initialized"):
         tf.config.experimental.set_memory_growth(gpu, True)
     assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in os.environ
@@ -90,5 +90,5 @@ def test_a_client_that_is_started_again_reads_the_variables_again(monkeypatch):
 
 def test_nothing_is_started_again_for_a_setting_that_holds_already(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    monkeypatch.setattr(gpu_memory, "start_anew", lambda: pytest.fail("started again"))
+    monkeypatch.setattr(gpu_memory, "restart_backend", lambda: pytest.fail("started again"))
     gpu_memory.grow(True)

@@ -21,12 +21,12 @@ def test_as_many_share_one_as_are_to():
         made.append(object())
         return made[-1]
 
-    context = lowering_contexts.sharing(make, programs=3)
+    context = lowering_contexts.make_shared_factory(make, programs=3)
     assert [made.index(context()) for _ in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_jax_lowers_in_them():
-    contexts = [context_of(size) for size in range(2, lowering_contexts.PROGRAMS + 2)]
+    contexts = [context_of(size) for size in range(2, lowering_contexts.PROGRAMS_PER_CONTEXT + 2)]
     assert 1 <= len({id(context) for context in contexts}) <= 2
 
 
@@ -41,6 +41,6 @@ def test_other_threads_have_new_ones():
 
 def test_a_module_outlives_the_context_being_the_latest():
     lowered = jax.jit(lambda x: x * 3.0).lower(np.ones(4, np.float32))
-    for size in range(lowering_contexts.PROGRAMS):
+    for size in range(lowering_contexts.PROGRAMS_PER_CONTEXT):
         context_of(size)
     assert lowered.compile()(np.ones(4, np.float32)).tolist() == [3.0] * 4

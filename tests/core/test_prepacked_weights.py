@@ -9,7 +9,7 @@ from meshflow.core.functions.prepacked_weights import PrepackedWeights
 
 
 def keeper(function, *args):
-    return function.get_concrete_function(*args)._keeper
+    return function.get_concrete_function(*args)._prepacked_weights
 
 
 def dense(weights):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import meshflow as tf
 from meshflow.core.functions import scope_names
 from meshflow.environment.jax_internals import cache_key
-from meshflow.profiler.programs import instructions
+from meshflow.profiler.programs import parse_instructions
 
 
 def program(name):
@@ -18,7 +18,7 @@ def program(name):
 
 
 def key(closed):
-    scope_names.announce(closed)
+    scope_names.announce_program(closed)
     return cache_key.custom_hook()
 
 
@@ -45,8 +45,8 @@ def test_layers_name_their_operations_forward_and_backward():
 
     concrete = step.get_concrete_function(tf.TensorSpec([8, 3]))
     captured = [c._value for c in concrete.traced.captures]
-    lowered = concrete.lowered([jnp.ones([8, 3])], captured)
-    table = instructions(lowered.compile().as_text(), {"devices": 1})
+    lowered = concrete.lower([jnp.ones([8, 3])], captured)
+    table = parse_instructions(lowered.compile().as_text(), {"devices": 1})
     found = {(one["layer"], one["backward"]) for one in table.values()}
     assert {("net/first", False), ("net/first", True), ("net/dense", True)} <= {
         (name.rstrip("_0123456789"), back) for name, back in found

@@ -12,7 +12,7 @@ from meshflow.core.runtime import transfers
 
 
 def test_arrays_of_ours_are_not_copied():
-    array = transfers.fresh((100, 7), np.float32)
+    array = transfers.allocate((100, 7), np.float32)
     array[:] = np.arange(700).reshape(100, 7)
     on_device = transfers.to_device(array)
     assert on_device.unsafe_buffer_pointer() == array.ctypes.data
@@ -25,10 +25,10 @@ def test_arrays_of_ours_are_not_copied():
 
 
 def test_what_is_ours():
-    array = transfers.fresh((100, 7), np.float32)
+    array = transfers.allocate((100, 7), np.float32)
     array[:] = 0
-    assert transfers.is_ours(array[5:][:3]) and transfers.is_ours(array.reshape(-1))
-    assert transfers.is_ours(np.asarray(tf.range(100)._value))
+    assert transfers.is_immutable(array[5:][:3]) and transfers.is_immutable(array.reshape(-1))
+    assert transfers.is_immutable(np.asarray(tf.range(100)._value))
     for other in (
         np.zeros(50),
         np.zeros(50)[3:],
@@ -36,7 +36,7 @@ def test_what_is_ours():
         array.copy(),
         np.frombuffer(b"abc", "u1"),
     ):
-        assert not transfers.is_ours(other)
+        assert not transfers.is_immutable(other)
 
 
 def test_arrays_of_others_may_change_later():
@@ -48,39 +48,39 @@ def test_arrays_of_others_may_change_later():
 
 def test_memory_is_used_again_when_nobody_has_it():
     shape = (3 << 18,)
-    first = transfers.fresh(shape, np.float32)
+    first = transfers.allocate(shape, np.float32)
     first[:] = 1
     held = transfers.to_device(first)
     address = first.ctypes.data
     del first
-    second = transfers.fresh(shape, np.float32)
+    second = transfers.allocate(shape, np.float32)
     second[:] = 2
     assert second.ctypes.data != address and float(held[0]) == 1
     part = second[5:]
     place = second.ctypes.data
     del second
-    assert transfers.fresh(shape, np.float32).ctypes.data != place
+    assert transfers.allocate(shape, np.float32).ctypes.data != place
     assert part[0] == 2
     del part
-    assert transfers.fresh(shape, np.float32).ctypes.data in (place, address)
+    assert transfers.allocate(shape, np.float32).ctypes.data in (place, address)
 
 
 def test_little_memory_is_kept():
-    arrays = [transfers.fresh((5 << 18,), np.float32) for _ in range(20)]
+    arrays = [transfers.allocate((5 << 18,), np.float32) for _ in range(20)]
     del arrays
-    assert sum(b.size for b in transfers._kept) <= transfers._MOST
+    assert sum(b.size for b in transfers._free_blocks) <= transfers._MAX_FREE_BYTES
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 14, 100_000, 3 << 20])
 def test_what_was_used_last_is_used_first(size):
-    arrays = [transfers.fresh((size,), np.uint8) for _ in range(3)]
-    if size <= transfers._PIECE:
+    arrays = [transfers.allocate((size,), np.uint8) for _ in range(3)]
+    if size <= transfers._MAX_SMALL_BYTES:
         # Small ones lie side by side.
         assert arrays[2].ctypes.data - arrays[1].ctypes.data == size
         return
     last = arrays[1].ctypes.data
     del arrays[2], arrays[1]
-    assert transfers.fresh((size - 7,), np.uint8).ctypes.data == last
+    assert transfers.allocate((size - 7,), np.uint8).ctypes.data == last
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,7 +88,7 @@ def test_what_was_used_last_is_used_first(size):
 def test_arrays_in_use_do_not_share_memory(wanted):
     held = []
     for number, (size, dropped) in enumerate(wanted):
-        array = transfers.fresh((size,), np.uint8)
+        array = transfers.allocate((size,), np.uint8)
         assert array.ctypes.data % transfers.ALIGNMENT == 0
         array[:] = number
         # Any of what holds it: the array, a part of it, an array of the device.
@@ -104,7 +104,7 @@ def test_threads_get_memory_of_their_own():
     def work(number):
         kept = []
         for i in range(200):
-            array = transfers.fresh((1 << (9 + i % 8),), np.uint8)
+            array = transfers.allocate((1 << (9 + i % 8),), np.uint8)
             array[:] = number
             kept = [*kept[-3:], array]
             if not all((a == number).all() for a in kept):

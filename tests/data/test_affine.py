@@ -50,7 +50,7 @@ def values(dataset):
 @pytest.mark.parametrize("loops", [True, False])
 def test_scalings(monkeypatch, number, loops):
     if not loops:
-        monkeypatch.setattr("meshflow.kernels.row_gather._loops", lambda: None)
+        monkeypatch.setattr("meshflow.kernels.row_gather._load_loops", lambda: None)
     fn, wanted = SCALINGS[number]
     assert chains_of(fn) is not None
     data = D.from_tensor_slices(IMAGES)
@@ -171,13 +171,13 @@ def test_rows_of_memory_maps(tmp_path):
 
 
 def test_likeness():
-    step = lambda v: row_gather.Step("div", np.array(v, F))
+    step = lambda v: row_gather.RowStep("div", np.array(v, F))
     affine_map = affine.AffineMap(0, None, (step(2),))
-    assert affine_map.is_like(affine.AffineMap(0, None, (step(2),)))
+    assert affine_map.is_equal(affine.AffineMap(0, None, (step(2),)))
     for other in (
         None,
         affine_map._replace(leaf=1),
         affine_map._replace(steps=None),
         affine_map._replace(steps=(step(3),)),
     ):
-        assert not affine_map.is_like(other)
+        assert not affine_map.is_equal(other)

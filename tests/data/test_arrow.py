@@ -22,7 +22,7 @@ def table(count=10):
             "f": pa.array([n / 2 for n in numbers], pa.float64()),
             "flag": [n % 2 == 0 for n in numbers],
             "text": [f"t{n}" for n in numbers],
-            "raw": pa.array([bytes([n]) for n in numbers], pa.binary()),
+            "raw": pa.array([bytes([n]) for n in numbers], pa.emit_binary()),
             "category": pa.array(["a", "b"] * (count // 2)).dictionary_encode(),
             "pair": pa.array([[n, n + 1] for n in numbers], pa.list_(pa.int64(), 2)),
             "inside": [{"x": n, "y": [float(n)] * 3} for n in numbers],
@@ -100,7 +100,7 @@ def test_whole_blocks_are_read(tmp_path):
 
 
 def test_few_chunks_are_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrow, "_HELD", 2000)
+    monkeypatch.setattr(arrow, "_MAX_CACHED_BYTES", 2000)
     numbers = pa.table({"x": np.arange(4000)})
     parquet.write_table(numbers, tmp_path / "a.parquet", row_group_size=50)
     data = E.from_parquet(str(tmp_path / "a.parquet"))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import meshflow as tf
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
-from meshflow.data.execution.draws import Draws
-from meshflow.data.execution.resumable import Failed
-from meshflow.data.transformations import shuffled
+from meshflow.data.execution.failures import Failure
+from meshflow.data.execution.random_draws import RandomDraws
+from meshflow.data.transformations import shuffle_items
 
 D = tf.data.Dataset
 E = tf.data.experimental
@@ -21,14 +21,14 @@ E = tf.data.experimental
 
 def nodes(dataset):
     yield dataset
-    for parent in dataset._parents:
+    for parent in dataset.parents:
         yield from nodes(parent)
 
 
 @contextlib.contextmanager
 def one_by_one(dataset):
     """Only sources hand out what they gather; what follows does not see it."""
-    kinds = {type(node) for node in nodes(dataset) if node._parents}
+    kinds = {type(node) for node in nodes(dataset) if node.parents}
     with pytest.MonkeyPatch.context() as patch:
         for kind in kinds:
             for method in ("_vector", "_by_chunks"):
@@ -37,7 +37,7 @@ def one_by_one(dataset):
 
 
 def elements(dataset, seeds):
-    found = dataset._elements(Epoch(dataset, seeds))
+    found = dataset.iter_elements(Epoch(dataset, seeds))
     return [[np.asarray(a).tolist() for a in tf.nest.flatten(e)] for e in found]
 
 
@@ -154,9 +154,9 @@ def test_failures_travel_with_chunks():
                 raise ValueError("seven")
             return [array[index]]
 
-        from meshflow.data.sources import Indexed
+        from meshflow.data.sources import IndexedDataset
 
-        return Indexed(20, gather, tf.TensorSpec([], tf.int64))
+        return IndexedDataset(20, gather, tf.TensorSpec([], tf.int64))
 
     data = make(np.arange(20))
     for step in (
@@ -172,8 +172,8 @@ def test_failures_travel_with_chunks():
         fast, slow = step(data), step(data)
         seeds = {}
         with one_by_one(slow):
-            wanted = list(items(slow._elements(Epoch(slow, seeds))))
-        assert items(fast._elements(Epoch(fast, seeds))) == wanted
+            wanted = list(items(slow.iter_elements(Epoch(slow, seeds))))
+        assert items(fast.iter_elements(Epoch(fast, seeds))) == wanted
         assert "seven" in wanted
 
 
@@ -193,18 +193,18 @@ def items(found):
 def test_shuffled_chunks(sizes, buffer_size, failing):
     ends = np.cumsum([0, *sizes])
     parts = [[np.arange(a, b)] for a, b in itertools.pairwise(ends) if b > a]
-    failure = Failed(ValueError("x"))
+    failure = Failure(ValueError("x"))
     singles = list(range(ends[-1]))
     if failing:
         at = len(parts) // 2
         singles.insert(sum(len(p[0]) for p in parts[:at]), failure)
         parts.insert(at, failure)
     found = []
-    for chunk in chunk_reordering.shuffled(
-        iter(parts), [np.zeros(1)], buffer_size, Draws([1, 2], 0)
+    for chunk in chunk_reordering.shuffle_chunks(
+        iter(parts), [np.zeros(1)], buffer_size, RandomDraws([1, 2], 0)
     ):
         found.extend([chunk] if chunk is failure else chunk[0].tolist())
-    assert found == list(shuffled(iter(singles), buffer_size, Draws([1, 2], 0)))
+    assert found == list(shuffle_items(iter(singles), buffer_size, RandomDraws([1, 2], 0)))
 
 
 def test_elements_of_several_sizes_are_refused_by_batch_only():
@@ -221,7 +221,7 @@ def test_elements_of_several_sizes_are_refused_by_batch_only():
 def test_programs_are_not_made_for_every_size():
     sizes = set()
     for count in (100, 3, 70, 90, 33, 256, 5, 255):
-        size = chunks.size_to_run(count, sizes)
+        size = chunks.choose_program_size(count, sizes)
         assert size >= count
         sizes.add(size)
     assert sizes == {100, 3, 256, 8}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import meshflow as tf
 from meshflow.data.dataset import Dataset
-from meshflow.data.execution.draws import Draws
-from meshflow.data.transformations import shuffled, shuffled_blocks
+from meshflow.data.execution.random_draws import RandomDraws
+from meshflow.data.transformations import shuffle_blocks, shuffle_items
 
 D = tf.data.Dataset
 
@@ -323,9 +323,9 @@ def test_printed_names_are_tensorflows():
 @settings(max_examples=60, deadline=None)
 def test_blocks_are_shuffled_as_elements_are(count, buffer, block):
     numbers = np.arange(count)
-    one_by_one = shuffled(iter(numbers.tolist()), buffer, Draws([1, 7], 0))
+    one_by_one = shuffle_items(iter(numbers.tolist()), buffer, RandomDraws([1, 7], 0))
     blocks = (numbers[i : i + block] for i in range(0, count, block))
-    found = list(shuffled_blocks(blocks, buffer, Draws([1, 7], 0)))
+    found = list(shuffle_blocks(blocks, buffer, RandomDraws([1, 7], 0)))
     assert [int(i) for b in found for i in b] == list(one_by_one)
 
 

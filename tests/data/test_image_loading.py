@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core.runtime.seed_sequence import states
+from meshflow.core.runtime.seed_sequence import generate_states
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.kernels import images
 
@@ -205,7 +205,7 @@ def test_without_compiled_loops(fn, paths, monkeypatch):
     tf.random.set_seed(7)
     data = D.from_tensor_slices(paths).map(fn)
     found = list(data.as_numpy_iterator())
-    monkeypatch.setattr(images, "_loop", lambda: None)
+    monkeypatch.setattr(images, "_find_compiled_loop", lambda: None)
     again = list(data.as_numpy_iterator())
     np.testing.assert_array_equal(found, again)
 
@@ -272,6 +272,6 @@ def test_other_functions_run_as_they_are(fn, paths):
 def test_states_of_seed_sequences():
     numbers = np.array([0, 1, 77, 2**31])
     for words in ([], [3], [5, 2**32 - 1, 9]):
-        for number, found in zip(numbers, states(words, numbers, 6), strict=True):
+        for number, found in zip(numbers, generate_states(words, numbers, 6), strict=True):
             wanted = np.random.SeedSequence([*words, int(number)]).generate_state(6)
             np.testing.assert_array_equal(found, wanted)

@@ -109,7 +109,7 @@ def test_zipped_arrays_are_gathered_as_one_source():
     images, labels = D.from_tensor_slices({"a": IMAGES, "b": -LABELS}), D.from_tensor_slices(LABELS)
     both = D.zip((labels, images))
     mapped = both.map(lambda y, e: (scaled(e["a"]), e["b"], y, scaled(e["a"]) - 1))
-    assert mapped._parents[0]._vector(Epoch(both)).gather_affine is not None
+    assert mapped.parents[0].vectorize(Epoch(both)).gather_affine is not None
     count = 0
     for image, negative, label, shifted in mapped.shuffle(500).batch(70):
         wanted = IMAGES[label.numpy()].astype(np.float32) / np.float32(255)
@@ -132,15 +132,15 @@ def test_constants_of_a_batch_are_no_constants_of_its_rows():
 
 
 def test_prefetched_batches_of_arrays_need_no_thread(monkeypatch):
-    monkeypatch.setattr("meshflow.kernels.row_gather._threads", lambda: 2)
+    monkeypatch.setattr("meshflow.kernels.row_gather._count_threads", lambda: 2)
     dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), "map, batch").prefetch(4)
-    elements = dataset._elements(Epoch(dataset))
+    elements = dataset.iter_elements(Epoch(dataset))
     next(elements)
     names = [t.name for t in threading.enumerate()]
     elements.close()
     from meshflow.kernels import row_gather
 
-    assert ("tf.data prefetch" in names) == (row_gather._loops() is None)
+    assert ("tf.data prefetch" in names) == (row_gather._load_loops() is None)
 
 
 def test_batches_that_python_makes_are_prefetched_by_a_thread():

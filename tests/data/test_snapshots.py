@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.data.storage.fingerprints import fingerprint
+from meshflow.data.storage.fingerprints import compute_fingerprint
 
 D = tf.data.Dataset
 
@@ -113,7 +113,7 @@ def pipelines():
 
 
 def test_equal_pipelines_have_equal_fingerprints_and_others_not():
-    first, second = ([fingerprint(d) for d in pipelines()] for _ in range(2))
+    first, second = ([compute_fingerprint(d) for d in pipelines()] for _ in range(2))
     assert first == second
     assert len(set(first)) == len(first)
 
@@ -123,7 +123,7 @@ FACTOR = [1, 2]
 
 def test_globals_of_functions_count(monkeypatch):
     def found():
-        return fingerprint(D.range(3).map(lambda x: x * FACTOR[1]))
+        return compute_fingerprint(D.range(3).map(lambda x: x * FACTOR[1]))
 
     before = found()
     assert found() == before

@@ -100,7 +100,7 @@ def test_mapped_array_does_not_become_resident(tmp_path):
 
 
 def test_changes_of_a_private_map_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("meshflow.data.sources._MAPPED", 1)
+    monkeypatch.setattr("meshflow.data.sources._MAX_MAPPED_BYTES", 1)
     np.save(tmp_path / "a.npy", np.zeros((50, 3)))
     array = np.load(tmp_path / "a.npy", mmap_mode="c")
     array += 1
@@ -120,7 +120,7 @@ def test_quick_functions_in_threads_are_handed_over_in_groups():
 
     from meshflow.data import epoch
 
-    results = epoch.in_threads(fn, iter(range(300)), 2)
+    results = epoch.map_in_threads(fn, iter(range(300)), 2)
     found = []
     while True:
         try:
@@ -131,8 +131,8 @@ def test_quick_functions_in_threads_are_handed_over_in_groups():
             break
     assert found == [f"bad {x}" if x % 50 == 7 else 2 * x for x in range(300)]
     started = len(threads)
-    several = epoch.in_threads(fn, iter(range(100_000)), 2)
+    several = epoch.map_in_threads(fn, iter(range(100_000)), 2)
     next(several)
     several.close()
     # No more is computed ahead than a few groups.
-    assert len(threads) - started <= 6 * epoch._GROUP_MOST
+    assert len(threads) - started <= 6 * epoch._MAX_GROUP_SIZE

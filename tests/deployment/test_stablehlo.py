@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 
 import meshflow as tf
-from meshflow.deployment.equations import flattened
-from meshflow.deployment.stablehlo import jaxpr_of
+from meshflow.deployment.equations import flatten_jaxpr
+from meshflow.deployment.stablehlo import read_jaxpr
 from meshflow.environment.jax_internals import jex_core
 
 X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
@@ -23,9 +23,9 @@ def read_again(function, *arrays):
     specs = [jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype) for a in arrays]
     saved = jax.export.export(jax.jit(function), platforms=("cpu", "cuda"))(*specs)
     program = jax.export.deserialize(saved.serialize())
-    closed = jaxpr_of(program, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays])
+    closed = read_jaxpr(program, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays])
     # And with sizes that vary.
-    flattened(jaxpr_of(program, specs))
+    flatten_jaxpr(read_jaxpr(program, specs))
     return closed, jex_core.jaxpr_as_fun(closed)(*arrays)
 
 

@@ -10,7 +10,7 @@ import meshflow as tf
 from meshflow.dtensor.drawing import draw
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED, Layout
-from meshflow.placement.collectives import collectives_of, groups_of
+from meshflow.placement.collectives import parse_collectives, parse_device_groups
 
 U = UNSHARDED
 LAYERS = tf.keras.layers
@@ -37,7 +37,7 @@ def mesh():
     ],
 )
 def test_groups_are_read_in_every_notation(text, groups):
-    assert groups_of(text, 4).tolist() == groups
+    assert parse_device_groups(text, 4).tolist() == groups
 
 
 # Names and attributes as XLA prints them: none tells what a computation is for.
@@ -75,7 +75,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 
 def test_collectives_of_a_program():
-    found = collectives_of(PROGRAM, {"x": 2, "y": 2})
+    found = parse_collectives(PROGRAM, {"x": 2, "y": 2})
     rows = [(c.kind, c.bytes, c.sent, c.axes, c.group, c.times) for c in found]
     assert rows == [
         ("all-reduce", 32, 32, ("y",), 2, 5),

@@ -8,7 +8,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.checkpoint import bundle_writer
-from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint.bundle import BundleReader
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED, Layout
 
@@ -41,7 +41,7 @@ def test_saved_on_one_mesh_restored_on_another(mesh, line, tmp_path, monkeypatch
         c=tf.Variable(0.0),
     )
     # What is split is never read as a whole.
-    monkeypatch.setattr(Bundle, "lent", lambda self, name: pytest.fail(name))
+    monkeypatch.setattr(BundleReader, "read_shareable", lambda self, name: pytest.fail(name))
     with pytest.raises(pytest.fail.Exception, match="c/"):
         second.restore(path)
     monkeypatch.undo()
@@ -59,13 +59,13 @@ def test_parts_are_written_one_by_one(mesh, tmp_path, monkeypatch):
     whole = np.arange(32, dtype=np.float32).reshape(8, 4)
     v = variable(whole, ["x", U], mesh)
     seen = []
-    real = bundle_writer.read
+    real = bundle_writer.read_uncached
 
     def noting(value):
         seen.append(value.shape)
         return real(value)
 
-    monkeypatch.setattr(bundle_writer, "read", noting)
+    monkeypatch.setattr(bundle_writer, "read_uncached", noting)
     tf.train.Checkpoint(v=v).write(tmp_path / "ckpt")
     monkeypatch.undo()
     # One of the two copies of each half, never the whole.

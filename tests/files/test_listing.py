@@ -5,7 +5,7 @@ import pytest
 
 import meshflow as tf
 import stores
-from meshflow.files.listing import files_below, folders_in
+from meshflow.files.listing import find_files, list_folders
 
 
 @pytest.fixture(params=["disk", "store"])
@@ -17,13 +17,13 @@ def place(request, tmp_path):
 def test_folders_and_files_are_in_order(place):
     for name in ("b/1.TXT", "b/a/2.txt", "a/1.txt", "a/3.png", "c.txt"):
         tf.io.write_file(f"{place}/{name}", name)
-    assert folders_in(place) == ["a", "b"]
-    assert files_below(place, (".txt",)) == [
+    assert list_folders(place) == ["a", "b"]
+    assert find_files(place, (".txt",)) == [
         f"{place}/{name}" for name in ("c.txt", "a/1.txt", "b/1.TXT", "b/a/2.txt")
     ]
-    assert files_below(f"{place}/nowhere", (".txt",)) == []
+    assert find_files(f"{place}/nowhere", (".txt",)) == []
     with pytest.raises(tf.errors.NotFoundError, match="nowhere"):
-        folders_in(f"{place}/nowhere")
+        list_folders(f"{place}/nowhere")
 
 
 def test_images_of_folders(place):
@@ -38,7 +38,7 @@ def test_images_of_folders(place):
     found = flow(place, (4, 6), shuffle=False, save_to_dir=f"{place}/changed")
     assert found.filenames == ["cats/1.png", "dogs/1.png"]
     assert (next(found)[0] == 9).all()
-    assert len(files_below(f"{place}/changed", (".png",))) == 2
+    assert len(find_files(f"{place}/changed", (".png",))) == 2
     again = flow(f"{place}/cats", (4, 6), classes=["."])
     assert again.filenames == ["1.png"] and (next(again)[0] == 9).all()
     with pytest.raises(ValueError, match="says no format"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.files.old_pickles import read_arrays, read_pickle
+from meshflow.files.safe_pickles import read_arrays, read_pickle
 
 
 def _lists(*lists):

@@ -10,8 +10,8 @@ import pytest
 import meshflow as tf
 import stores
 from killing import check_kills
-from meshflow.files import gfile, parts, replacing
-from meshflow.files.replacing import existing_folder, replacing_folder
+from meshflow.files import atomic_writes, gfile, part_files
+from meshflow.files.atomic_writes import find_folder, replace_folder
 
 PLACES = ["disk", "store"]
 
@@ -30,19 +30,19 @@ def read(path):
 
 
 def fill(folder, **texts):
-    with replacing_folder(folder, "last") as part:
+    with replace_folder(folder, "last") as part:
         for name, content in texts.items():
-            with replacing.replacing(gfile.join(part, name), "w") as file:
+            with atomic_writes.replace_file(gfile.join(part, name), "w") as file:
                 file.write(content)
 
 
 def test_a_file_is_replaced_when_it_is_whole(place):
     path = gfile.join(place, "new", "a.txt")
     for content in ("old", "één"):
-        with replacing.replacing(path, "w") as file:
+        with atomic_writes.replace_file(path, "w") as file:
             file.write(content)
     assert read(path) == "één" and gfile.listdir(gfile.join(place, "new")) == ["a.txt"]
-    with pytest.raises(KeyError), replacing.replacing(path) as file:
+    with pytest.raises(KeyError), atomic_writes.replace_file(path) as file:
         file.write(b"half")
         raise KeyError
     assert read(path) == "één" and gfile.listdir(gfile.join(place, "new")) == ["a.txt"]
@@ -52,10 +52,10 @@ def test_a_folder_is_replaced_when_it_is_whole(place):
     path = gfile.join(place, "new", "folder")
     fill(path, a="1", b="2", last="1")
     fill(path, a="3", last="2")
-    assert existing_folder(path, "last") == path
+    assert find_folder(path, "last") == path
     assert sorted(gfile.listdir(path)) == ["a", "last"] and read(gfile.join(path, "a")) == "3"
-    with pytest.raises(KeyError), replacing_folder(path, "last") as part:
-        with replacing.replacing(gfile.join(part, "a"), "w") as file:
+    with pytest.raises(KeyError), replace_folder(path, "last") as part:
+        with atomic_writes.replace_file(gfile.join(part, "a"), "w") as file:
             file.write("half")
         raise KeyError
     assert gfile.listdir(gfile.join(place, "new")) == ["folder"]
@@ -84,9 +84,9 @@ def test_only_what_a_writer_put_there_is_replaced(place):
     mine = lambda folder: {"a", "b", "last"}
 
     def write(**texts):
-        with replacing_folder(path, "last", mine) as part:
+        with replace_folder(path, "last", mine) as part:
             for name, content in texts.items():
-                with replacing.writing(gfile.join(part, name)) as file:
+                with atomic_writes.write_flushed(gfile.join(part, name)) as file:
                     file.write(content.encode())
 
     for name in ("folder/notes/1.txt", "folder/b.txt", "folder.old", "folder.new"):
@@ -95,7 +95,7 @@ def test_only_what_a_writer_put_there_is_replaced(place):
     write(a="2", last="2")
     assert sorted(gfile.listdir(path)) == ["a", "b.txt", "last", "notes"]
     assert read(f"{path}/notes/1.txt") == read(f"{path}/b.txt") == "tea"
-    replacing.remove_folder(path, "last", mine)
+    atomic_writes.delete_folder(path, "last", mine)
     assert sorted(gfile.listdir(path)) == ["b.txt", "notes"]
     assert sorted(gfile.listdir(place)) == ["folder", "folder.new", "folder.old"]
 
@@ -113,7 +113,7 @@ def test_a_store_is_whole_at_any_moment_of_a_replacement(monkeypatch):
 
         def call(self, *args, **kwargs):
             result = real(self, *args, **kwargs)
-            where = existing_folder(path, "last")
+            where = find_folder(path, "last")
             seen.append({n: read(gfile.join(where, n)) for n in ("a", "b", "last")})
             return result
 
@@ -135,10 +135,10 @@ def test_a_killed_replacement_in_a_store_is_finished_by_the_next(monkeypatch):
         patch.setattr(type(store), "cp_file", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             fill(path, a="2", last="2")
-    assert read(gfile.join(existing_folder(path, "last"), "a")) == "2"
-    with pytest.raises(KeyError), replacing_folder(path, "last"):
+    assert read(gfile.join(find_folder(path, "last"), "a")) == "2"
+    with pytest.raises(KeyError), replace_folder(path, "last"):
         raise KeyError
-    assert existing_folder(path, "last") == path and read(path + "/a") == "2"
+    assert find_folder(path, "last") == path and read(path + "/a") == "2"
     fill(path, a="3", last="3")
     assert read(path + "/a") == "3" and gfile.listdir(bucket) == ["folder"]
 
@@ -149,33 +149,33 @@ def test_parts_of_ended_processes_are_cleared(tmp_path):
     left = subprocess.run(
         [sys.executable, "-c", write, path], capture_output=True, text=True, check=True
     ).stdout.strip()
-    other = left.replace(parts._machine(), "elsewhere")
-    mine = parts.part_name(path)
+    other = left.replace(part_files._get_host_name(), "elsewhere")
+    mine = part_files.make_part_name(path)
     for part in (left, other, mine):
         open(part, "w").close()
-    with replacing.replacing(path, "w") as file:
+    with atomic_writes.replace_file(path, "w") as file:
         file.write("new")
     assert not os.path.exists(left)
     assert os.path.exists(other) and os.path.exists(mine)
     os.utime(other, (0, 0))
-    parts.clear_parts(path)
+    part_files.delete_abandoned_parts(path)
     assert sorted(os.listdir(tmp_path)) == sorted(["a.txt", os.path.basename(mine)])
 
 
 def test_errors_name_the_path(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     below = str(tmp_path / "file" / "a")
-    with pytest.raises(tf.errors.OpError, match="file/a"), replacing.replacing(below):
+    with pytest.raises(tf.errors.OpError, match="file/a"), atomic_writes.replace_file(below):
         pass
     with pytest.raises(tf.errors.UnimplementedError, match="nosuch"):
         gfile.exists("nosuch://bucket/a")
     full = str(tmp_path / "full")
     with (
         pytest.raises(tf.errors.ResourceExhaustedError, match="full; No space"),
-        replacing.replacing(full),
+        atomic_writes.replace_file(full),
     ):
         raise OSError(28, "No space left on device")
-    with pytest.raises(FileNotFoundError, match="source"), replacing.replacing(full):
+    with pytest.raises(FileNotFoundError, match="source"), atomic_writes.replace_file(full):
         (tmp_path / "source").read_text()
     assert os.listdir(tmp_path) == ["file"]
 
@@ -191,14 +191,14 @@ def test_patterns_find_paths_with_their_scheme():
 
 WRITERS = {
     "a file": """
-        from meshflow.files.replacing import replacing
+        from meshflow.files.atomic_writes import replacing
         def write(path, number):
             with replacing(path, "w") as file:
                 for _ in range(50):
                     file.write(f"{number}\\n" * 20)
         """,
     "a folder": """
-        from meshflow.files.replacing import replacing_folder
+        from meshflow.files.atomic_writes import replacing_folder
         def write(path, number):
             with replacing_folder(path, "last") as part:
                 for name in ("a", "b", "last"):
@@ -219,7 +219,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new(kind, tmp_path):
         if kind == "a file":
             (number,) = numbers(path)
         else:
-            folder = existing_folder(path, "last")
+            folder = find_folder(path, "last")
             (number,) = set.union(*(numbers(gfile.join(folder, n)) for n in ("a", "b", "last")))
         return int(number)
 

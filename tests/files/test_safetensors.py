@@ -134,7 +134,9 @@ def test_several_files_with_an_index(tmp_path):
 
     refused(tf.errors.DataLossError, "not the bare name", w0="../model-00001-of-00003.safetensors")
     refused(tf.errors.DataLossError, "is damaged", w0=3)
-    refused(tf.errors.DataLossError, "which lacks this array", more="model-00001-of-00003.safetensors")
+    refused(
+        tf.errors.DataLossError, "which lacks this array", more="model-00001-of-00003.safetensors"
+    )
     refused(tf.errors.NotFoundError, "other", w0="other.safetensors")
     for content in ("", "[]", "{}", '{"weight_map": []}', "[" * 100_000):
         index.write_text(content)

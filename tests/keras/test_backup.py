@@ -30,11 +30,11 @@ class Kill(tf.keras.callbacks.Callback):
 
 def fresh_process():
     """Random state and names as in a new process that runs the same program."""
-    from meshflow.core.variables import random
+    from meshflow.core.variables import random_streams
 
-    random._global.__init__()
-    random._streams.clear()
-    random._numbers = iter(range(10**9))
+    random_streams._global.__init__()
+    random_streams._streams.clear()
+    random_streams._stream_ids = iter(range(10**9))
     tf.keras.backend.reset_uids()
     tf.random.set_seed(7)
     np.random.seed(7)

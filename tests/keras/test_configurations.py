@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import meshflow as tf
-from meshflow.keras.engine.saving.configuration import compile_config, model_config
+from meshflow.keras.engine.saving.model_configuration import make_model_config, to_compile_config
 
 REFERENCE = Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(REFERENCE))
@@ -46,7 +46,7 @@ def test_files_say_what_keras_2_and_3_both_read():
             layers.Conv2DTranspose(2, 2),
         ]
     )
-    _, outer, transposed = model_config(model)["config"]["layers"]
+    _, outer, transposed = make_model_config(model)["config"]["layers"]
     inner = outer["config"]["layer"]
     # Keras 3 looks up a class inside another's settings by its module.
     assert (inner["module"], inner["registered_name"]) == ("keras.layers", None)
@@ -57,4 +57,6 @@ def test_files_say_what_keras_2_and_3_both_read():
     training = {
         "optimizer_config": {"class_name": "Adam", "config": {"jit_compile": True, "beta_1": 0.5}}
     }
-    assert compile_config(training, is_new_optimizer=True)["optimizer"]["config"] == {"beta_1": 0.5}
+    assert to_compile_config(training, is_new_optimizer=True)["optimizer"]["config"] == {
+        "beta_1": 0.5
+    }

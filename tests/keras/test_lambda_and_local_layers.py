@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.keras.safe_mode import safe_mode
+from meshflow.keras.safe_mode import safe_mode_scope
 
 layers = tf.keras.layers
 
@@ -38,7 +38,7 @@ def test_lambda_configuration():
     again = layers.Lambda.from_config(config)
     assert again(tf.constant([1.0])).numpy().tolist() == [2.0]
     assert layers.Lambda(tf.nn.relu).get_config()["function"] == "nn.relu"
-    with safe_mode(False), pytest.raises(ValueError, match="another version of Python"):
+    with safe_mode_scope(False), pytest.raises(ValueError, match="another version of Python"):
         layers.Lambda.from_config({**config, "function": ["AAAA", None, None]})
 
 

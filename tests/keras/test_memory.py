@@ -76,7 +76,7 @@ def test_models_end_with_their_last_reference(make):
 
 def test_cleared_sessions_keep_no_compiled_ops_and_models_go_on():
     op = operation.Op("plus", lambda operands, static: operands[0] + static[0])
-    kept = [op.compiled((1,)), op.gradient((1,), (True,)), op.donating((1,), (0,))]
+    kept = [op.get_compiled((1,)), op.get_gradient_op((1,), (True,)), op.get_donating((1,), (0,))]
     ended = [weakref.ref(each) for each in kept]
     del kept
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
@@ -84,7 +84,7 @@ def test_cleared_sessions_keep_no_compiled_ops_and_models_go_on():
     tf.keras.backend.clear_session()
     assert [each() for each in ended] == [None] * 3
     np.testing.assert_array_equal(model(x), before)
-    assert op.compiled((1,))(2) == 3
+    assert op.get_compiled((1,))(2) == 3
 
 
 def test_ops_of_second_gradients_end_with_their_last_reference():
@@ -109,9 +109,11 @@ def test_kernels_of_ever_new_shapes_are_bounded():
     if kept is None:
         pytest.skip("no kernels here")
     kept.restype = ctypes.c_int64
-    for rows in range(1, library.KEPT + 10):
-        left = descriptors.view((rows, 2), (0, 1))
-        result = descriptors.view((rows, 3), (0, 1))
-        descriptor = descriptors.matmul(left, descriptors.view((2, 3), (0, 1)), result)
-        assert loaded.packed_bytes(descriptor, ("float32",) * 3) >= 0
-    assert kept() == library.KEPT
+    for rows in range(1, library.MAX_CACHED_QUERIES + 10):
+        left = descriptors.make_view((rows, 2), (0, 1))
+        result = descriptors.make_view((rows, 3), (0, 1))
+        descriptor = descriptors.describe_matmul(
+            left, descriptors.make_view((2, 3), (0, 1)), result
+        )
+        assert loaded.count_packed_bytes(descriptor, ("float32",) * 3) >= 0
+    assert kept() == library.MAX_CACHED_QUERIES

@@ -3,7 +3,7 @@
 import numpy as np
 
 import meshflow as tf
-from meshflow.keras.engine.training.orders import Orders
+from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 
 
 class Told(tf.keras.Model):
@@ -36,11 +36,11 @@ def test_fit_takes_examples_in_the_order_of_keras():
 
 
 def test_orders_are_those_of_shuffles_and_go_on_from_a_state():
-    orders = Orders([0, 1, 7])
+    orders = ShuffleOrders([0, 1, 7])
     tf.random.set_seed(7)
     wanted = [tf.random.shuffle(np.arange(100), seed=1).numpy() for _ in range(2)]
-    np.testing.assert_array_equal(orders.permutation(100), wanted[0])
-    later = Orders([0, 0, 0])
+    np.testing.assert_array_equal(orders.draw_permutation(100), wanted[0])
+    later = ShuffleOrders([0, 0, 0])
     later.state = orders.state
-    np.testing.assert_array_equal(later.permutation(100), wanted[1])
-    assert later.permutation(1).tolist() == [0] and later.permutation(0).tolist() == []
+    np.testing.assert_array_equal(later.draw_permutation(100), wanted[1])
+    assert later.draw_permutation(1).tolist() == [0] and later.draw_permutation(0).tolist() == []

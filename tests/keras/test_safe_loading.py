@@ -285,7 +285,7 @@ def test_code_is_refused_in_every_format(tmp_path, monkeypatch, name):
     else:
         trusted = keras.models.load_model(path, safe_mode=False)
     assert_close(trusted(tf.ones([1, 2])), [[3.0, 3.0]])
-    monkeypatch.setattr(modes, "_trusting", False)
+    monkeypatch.setattr(modes, "_is_disabled", False)
     keras.config.enable_unsafe_deserialization()
     assert_close(load(path)(tf.ones([1, 2])), [[3.0, 3.0]])
 
@@ -333,8 +333,8 @@ def test_names_of_functions_in_lambda_layers():
 
 
 def test_the_table_holds_ops_alone():
-    for space, names in op_table._MADE_OF_OPS.items():
-        assert set(names.split()) <= set(op_table.ops_of(space))
+    for space, names in op_table._COMPOSITE_FUNCTIONS.items():
+        assert set(names.split()) <= set(op_table.get_ops(space))
     assert op_table.find_function("compat.v1.transpose") is tf.compat.v1.transpose
     forbidden = [
         *(
@@ -354,7 +354,7 @@ def test_the_table_holds_ops_alone():
             open,
         ),
     ]
-    table = [op for space in op_table.SPACES for op in op_table.ops_of(space).values()]
+    table = [op for space in op_table.NAMESPACES for op in op_table.get_ops(space).values()]
     known = {*map(id, table), *map(id, op_names._functions.values())}
     assert not [f for f in forbidden if id(f) in known]
     assert all(not f.__module__.startswith(("os", "builtins", "subprocess")) for f in table)
@@ -364,15 +364,15 @@ def test_no_two_functions_have_one_name_in_files():
     def convert(x):
         return x
 
-    first = op_names.nameable(convert)
-    assert op_names.nameable(first) is first
+    first = op_names.register_name(convert)
+    assert op_names.register_name(first) is first
 
     def convert(x):
         return -x
 
     with pytest.raises(ValueError, match=r"Two functions would have the name '.*\.convert'"):
-        op_names.nameable(convert)
-    assert op_names.find(op_names.name_of(first)) is first
+        op_names.register_name(convert)
+    assert op_names.find_function(op_names.get_name(first)) is first
 
 
 @pytest.mark.parametrize("version", ["update", "add", "sub", "min", "max"])
@@ -437,7 +437,7 @@ def test_files_of_vocabularies(tmp_path):
     for cls in (layers.StringLookup, layers.IntegerLookup, layers.TextVectorization):
         with pytest.raises(ValueError, match="reads a file"):
             layers.deserialize({"class_name": cls.__name__, "config": {"vocabulary": str(words)}})
-    with modes.safe_mode(False):
+    with modes.safe_mode_scope(False):
         layer = layers.StringLookup.from_config({"vocabulary": str(words)})
     assert layer.get_vocabulary() == ["[UNK]", "c"]
     column = tf.feature_column.categorical_column_with_vocabulary_file("k", str(words))
@@ -453,7 +453,9 @@ def test_archives_that_inflate(saved, tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", "{}")
         archive.writestr("model.weights.h5", bytes(3_000_000))
-    assert limits.unpacked_limit(10) == 1 << 30 and limits.unpacked_limit(1 << 30) == 20 << 30
+    assert (
+        limits.get_unpacked_limit(10) == 1 << 30 and limits.get_unpacked_limit(1 << 30) == 20 << 30
+    )
     monkeypatch.setenv(limits.UNPACKED_VARIABLE, "2e6")
     with pytest.raises(ValueError, match=r"3,000,002 bytes.*MESHFLOW_MAX_UNPACKED_BYTES"):
         keras.models.load_model(path)

@@ -8,7 +8,7 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 from meshflow.keras import layers, optimizers
-from meshflow.keras.safe_mode import safe_mode
+from meshflow.keras.safe_mode import safe_mode_scope
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
 Y = X[:, :1]
@@ -269,7 +269,7 @@ def test_code_of_lambda_layers(tmp_path, name):
     loaded = tf.keras.models.load_model(tmp_path / name, safe_mode=False)
     assert_close(loaded(tf.constant([[2.0, 3.0]])), [[12, 27]])
     config = layer.get_config()
-    with safe_mode(False), pytest.raises(ValueError, match="another version of Python"):
+    with safe_mode_scope(False), pytest.raises(ValueError, match="another version of Python"):
         tf.keras.layers.Lambda.from_config({**config, "function": ["eA==", None, None]})
 
 

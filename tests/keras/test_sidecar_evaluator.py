@@ -148,7 +148,7 @@ def test_a_checkpoint_that_is_gone_is_left_out(tmp_path, monkeypatch, caplog):
 
 
 def test_it_waits_for_a_first_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(sidecar_evaluator, "PATIENCE", 0.01)
+    monkeypatch.setattr(sidecar_evaluator, "LOG_INTERVAL_SECONDS", 0.01)
     evaluator = tf.keras.utils.SidecarEvaluator(make(), DATA, tmp_path / "new", max_evaluations=1)
     thread = threading.Thread(target=evaluator.start)
     thread.start()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parameter_server.sharding import create_in_shards
+from meshflow.distribute.parameter_server.variables.sharding import create_in_shards
 
 ROWS, COLUMNS = 10, 4
 IDS = np.array([[0, 9, 3], [3, 5, 7]])

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from meshflow import kernels
-from meshflow.kernels import renewals, table_rows
+from meshflow.kernels import array_updates, table_rows
 from meshflow.kernels.library import Library
 
 
@@ -25,9 +25,9 @@ def marks(handler):
 @pytest.fixture
 def every_size(monkeypatch):
     """Handlers take rows, tables and variables of any size."""
-    monkeypatch.setattr(table_rows, "LEAST_ROW", 0)
-    monkeypatch.setattr(table_rows, "LEAST_SIZE", 0)
-    monkeypatch.setattr(renewals, "LEAST_SIZE", 0)
+    monkeypatch.setattr(table_rows, "MIN_ROW_BYTES", 0)
+    monkeypatch.setattr(table_rows, "MIN_TOTAL_BYTES", 0)
+    monkeypatch.setattr(array_updates, "MIN_BYTES", 0)
 
 
 def both(monkeypatch, run, *operands, handler="meshflow_"):
@@ -35,8 +35,8 @@ def both(monkeypatch, run, *operands, handler="meshflow_"):
     lowered = jax.jit(run).lower(*operands)
     assert handler in lowered.as_text()
     found = lowered.compile()(*operands)
-    monkeypatch.setattr(table_rows, "LEAST_ROW", 1 << 40)
-    monkeypatch.setattr(renewals, "LEAST_SIZE", 1 << 40)
+    monkeypatch.setattr(table_rows, "MIN_ROW_BYTES", 1 << 40)
+    monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 40)
     plain = jax.jit(lambda *o: run(*o)).lower(*operands)
     assert handler not in plain.as_text()
     return found, plain.compile()(*operands)

@@ -25,7 +25,7 @@ def arrays(shape, dtype="float32"):
 
 
 def lowered(operands, scalars=SCALARS):
-    return jax.jit(lambda *xs: adam.updated(*xs, EPSILON)).lower(*operands, *scalars)
+    return jax.jit(lambda *xs: adam.update_variable(*xs, EPSILON)).lower(*operands, *scalars)
 
 
 def without_the_handler(monkeypatch):
@@ -42,7 +42,7 @@ def test_updates_have_the_bits_of_xlas_code(shape):
     program = lowered(operands)
     assert "meshflow_adam" in program.as_text()
     found = program.compile()(*operands, *SCALARS)
-    by_xla = jax.jit(lambda *xs: adam._update(*xs, epsilon=EPSILON))(*operands, *SCALARS)
+    by_xla = jax.jit(lambda *xs: adam._compute_update(*xs, epsilon=EPSILON))(*operands, *SCALARS)
     for own, other, before in zip(found, by_xla, (operands[0], *operands[2:]), strict=True):
         np.testing.assert_array_equal(np.asarray(own), np.asarray(other))
         # What is given stays as it is.
@@ -63,8 +63,8 @@ def test_derivatives_and_vmap_are_those_of_the_equations():
     *operands, square = arrays((3, 4))
     # The root has no derivative at zero.
     operands.append(square + 1)
-    own = lambda *xs: adam.updated(*xs, *SCALARS, EPSILON)
-    plain = lambda *xs: adam._update(*xs, *SCALARS, epsilon=EPSILON)
+    own = lambda *xs: adam.update_variable(*xs, *SCALARS, EPSILON)
+    plain = lambda *xs: adam._compute_update(*xs, *SCALARS, epsilon=EPSILON)
     for wrap in (
         lambda f: jax.vmap(f),
         lambda f: lambda *xs: jax.grad(lambda g: f(xs[0], g, *xs[2:])[0].sum())(xs[1]),
@@ -87,7 +87,7 @@ def weights_after(steps):
         step()
     concrete = step.get_concrete_function()
     captured = [c._value for c in concrete.traced.captures]
-    text = concrete.lowered([], captured).as_text()
+    text = concrete.lower([], captured).as_text()
     return text, [w.numpy() for w in [*variables, *optimizer.variables()]]
 
 

@@ -11,16 +11,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import meshflow as tf
 from kernels.beside_xla import needs
 from meshflow.kernels import cross_entropy, library
-from meshflow.ops.nn.cross_entropy import _negative_log
+from meshflow.ops.nn.cross_entropy import _compute_negative_log
 
 compiled = needs(library.CROSS_ENTROPY)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _every_size():
-    saved, cross_entropy.LEAST_SIZE = cross_entropy.LEAST_SIZE, 0
+    saved, cross_entropy.MIN_ELEMENTS = cross_entropy.MIN_ELEMENTS, 0
     yield
-    cross_entropy.LEAST_SIZE = saved
+    cross_entropy.MIN_ELEMENTS = saved
 
 
 RNG = np.random.default_rng(0)
@@ -59,16 +59,16 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_derivatives_are_those_of_the_definition(transform):
     of = TRANSFORMS[transform]
-    got = jax.jit(of(functools.partial(total, _negative_log)))(X)
+    got = jax.jit(of(functools.partial(total, _compute_negative_log)))(X)
     wanted = of(functools.partial(total, defined))(X.astype(jnp.float64))
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=1e-5 * np.abs(wanted).max())
 
 
 @compiled
 def test_the_handler_runs_for_loss_and_gradient():
-    step = jax.jit(jax.value_and_grad(functools.partial(total, _negative_log)))
+    step = jax.jit(jax.value_and_grad(functools.partial(total, _compute_negative_log)))
     assert step.lower(X).as_text().count("@meshflow_cross_entropy") == 2
-    many = jax.jit(jax.vmap(_negative_log, in_axes=(1, None))).lower(X[:, None] * 2, INDEX)
+    many = jax.jit(jax.vmap(_compute_negative_log, in_axes=(1, None))).lower(X[:, None] * 2, INDEX)
     assert many.as_text().count("@meshflow_cross_entropy") == 1
 
 
@@ -77,7 +77,7 @@ def test_exponentials_are_exact_to_the_last_digits():
     shift = jnp.linspace(-110, 0, 4001, dtype=jnp.float32)
     rows = jnp.stack([jnp.zeros_like(shift), shift], 1)
     one = jnp.ones(len(shift), jnp.float32)
-    _, high, _ = cross_entropy.losses(rows, jnp.zeros(len(shift), jnp.int32))
+    _, high, _ = cross_entropy.compute_losses(rows, jnp.zeros(len(shift), jnp.int32))
     slope = cross_entropy.gradient_p.bind(
         *(rows, jnp.zeros(len(shift), jnp.int32), high, 0 * high, one),
         dtype=np.dtype("float32"),
@@ -92,7 +92,7 @@ def test_exponentials_are_exact_to_the_last_digits():
 def test_what_is_no_number_is_kept_and_infinity_counts_nothing(dtype):
     x = X.at[0, 7].set(jnp.nan).at[1, 1].set(jnp.inf).at[2, :4].set(-jnp.inf).at[3].set(-jnp.nan)
     x = x.astype(dtype)
-    both = jax.jit(jax.value_and_grad(functools.partial(total, _negative_log)))
+    both = jax.jit(jax.value_and_grad(functools.partial(total, _compute_negative_log)))
     slope = np.asarray(both(x)[1], np.float32)
     assert np.isnan(slope[[0, 1, 3]]).all()
     assert not np.isnan(slope[[2, 4, 5]]).any() and (slope[2, :4] == 0).all()
@@ -101,7 +101,7 @@ def test_what_is_no_number_is_kept_and_infinity_counts_nothing(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_other_types_are_left_to_xla(dtype):
-    both = jax.jit(jax.value_and_grad(functools.partial(total, _negative_log)))
+    both = jax.jit(jax.value_and_grad(functools.partial(total, _compute_negative_log)))
     assert "meshflow_cross_entropy" not in both.lower(X.astype(dtype)).as_text()
     got, wanted = both(X.astype(dtype))[1], jax.grad(functools.partial(total, defined))(X)
     assert got.dtype == dtype
@@ -110,7 +110,7 @@ def test_other_types_are_left_to_xla(dtype):
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: None)
-    both = jax.jit(jax.value_and_grad(lambda x: total(_negative_log, x)))
+    both = jax.jit(jax.value_and_grad(lambda x: total(_compute_negative_log, x)))
     assert "meshflow_cross_entropy" not in both.lower(X).as_text()
     np.testing.assert_allclose(
         both(X)[1], jax.grad(functools.partial(total, defined))(X), atol=2e-6
@@ -121,7 +121,7 @@ def test_on_a_mesh():
     mesh = Mesh(np.array(jax.devices()[:2]), ("batch",))
     rows = PartitionSpec("batch")
     split = jax.device_put(X, NamedSharding(mesh, rows))
-    slope = lambda x, i: jax.grad(lambda x: _negative_log(x, i).sum())(x)
+    slope = lambda x, i: jax.grad(lambda x: _compute_negative_log(x, i).sum())(x)
     mapped = jax.shard_map(slope, mesh=mesh, in_specs=(rows, rows), out_specs=rows)
     wanted = jax.grad(lambda x: defined(x, INDEX).sum())(X)
     for function in (slope, mapped):

@@ -74,17 +74,17 @@ def fused(x, w, how, steps, others):
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
     parameters = {**eqn.params, "epilogue": steps, "flipped": False, "packed": False}
     operands, out = (x, w, *others), eqn.outvars[0].aval
-    code = epilogues.code(operands, out, parameters)
+    code = epilogues.plan_convolution(operands, out, parameters)
     # Steps that are left to XLA are not what is tested.
-    if code is None or code.after:
+    if code is None or code.remaining_epilogue:
         return None
-    return jax.jit(epilogues.fast(operands, out, parameters))(*operands)
+    return jax.jit(epilogues.choose_convolution(operands, out, parameters))(*operands)
 
 
 def product(x, w, steps, others):
     (eqn,) = jax.make_jaxpr(jnp.matmul)(x, w).jaxpr.eqns
     parameters = {**eqn.params, "epilogue": steps}
-    call = epilogues.fast_product((x, w, *others), eqn.outvars[0].aval, parameters)
+    call = epilogues.choose_product((x, w, *others), eqn.outvars[0].aval, parameters)
     return None if call is None else jax.jit(call)(x, w, *others)
 
 
@@ -169,9 +169,9 @@ def test_steps_after_a_small_convolution_are_those_of_xla():
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, 1, 1))(x, w).jaxpr.eqns
     parameters = {**eqn.params, "epilogue": ("scale", "relu"), "flipped": False, "packed": False}
     operands, out = (x, w, w[0, 0, 0]), eqn.outvars[0].aval
-    code = epilogues.code(operands, out, parameters)
-    assert code is not None and code.after == ("scale", "relu")
-    got = jax.jit(epilogues.fast(operands, out, parameters))(*operands)
+    code = epilogues.plan_convolution(operands, out, parameters)
+    assert code is not None and code.remaining_epilogue == ("scale", "relu")
+    got = jax.jit(epilogues.choose_convolution(operands, out, parameters))(*operands)
     exact = np.asarray(convolve(x.astype("float64"), w.astype("float64"), 1, 1))
     assert_close(got, np.maximum(exact * np.asarray(w[0, 0, 0], np.float64), 0), "float32")
 

@@ -17,10 +17,10 @@ def hopper(monkeypatch):
 
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91501)
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda wanted: True)
-    monkeypatch.setattr(flash_attention, "_capability", lambda: 9.0)
-    flash_attention._fits.cache_clear()
+    monkeypatch.setattr(flash_attention, "_get_compute_capability", lambda: 9.0)
+    flash_attention._is_supported.cache_clear()
     yield
-    flash_attention._fits.cache_clear()
+    flash_attention._is_supported.cache_clear()
 
 
 def _arrays(dtype=np.float32, shape=SHAPE):
@@ -32,7 +32,7 @@ def _text(function, arguments, platform):
     concrete = tf.function(function).get_concrete_function(*arguments)
     captured = [c._value for c in concrete.captured_inputs]
     arrays = [a._value for a in arguments]
-    return concrete.lowered(arrays, captured, (platform,)).as_text()
+    return concrete.lower(arrays, captured, (platform,)).as_text()
 
 
 def _gradients(function, arrays):
@@ -132,4 +132,4 @@ def test_shapes_that_jax_refuses_are_left_to_xla(hopper, monkeypatch):
 def test_an_unknown_value_of_the_variable(monkeypatch):
     monkeypatch.setenv(flash_attention.VARIABLE, "flash")
     with pytest.raises(ValueError, match="must be 'auto' or 'xla', got 'flash'"):
-        flash_attention.is_wanted()
+        flash_attention.is_enabled()

@@ -12,9 +12,11 @@ from meshflow.kernels import jpeg, resize
 
 Image = pytest.importorskip("PIL.Image")
 decodes = pytest.mark.skipif(
-    jpeg._decoder() is None, reason="no decoder, or no libjpeg of Pillow's"
+    jpeg._find_decoder() is None, reason="no decoder, or no libjpeg of Pillow's"
 )
-loops = pytest.mark.skipif(resize._loop() is None, reason="the loops are not built here")
+loops = pytest.mark.skipif(
+    resize._find_compiled_loop() is None, reason="the loops are not built here"
+)
 WAVES = np.sin(np.arange(37 * 53 * 3).reshape(37, 53, 3) / 41) * 120 + 128
 
 
@@ -38,7 +40,7 @@ KINDS = [
 def test_the_accurate_transform_is_pillows(kind):
     contents = encoded(**kind)
     wanted = np.asarray(Image.open(io.BytesIO(contents)))
-    found = jpeg.decoded(contents, 0, 1, fast=False, fancy=True)
+    found = jpeg.decode(contents, 0, 1, fast=False, fancy=True)
     np.testing.assert_array_equal(found, wanted.reshape(*wanted.shape[:2], -1))
     exact = tf.io.decode_jpeg(contents, dct_method="INTEGER_ACCURATE")
     np.testing.assert_array_equal(exact, found)
@@ -48,7 +50,7 @@ def test_the_accurate_transform_is_pillows(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fast_transform_differs_little(kind):
     contents = encoded(**kind)
-    exact = jpeg.decoded(contents, 3, 1, fast=False, fancy=True).astype(int)
+    exact = jpeg.decode(contents, 3, 1, fast=False, fancy=True).astype(int)
     found = tf.io.decode_jpeg(contents, channels=3).numpy()
     assert 0 < np.abs(found - exact).max() <= 6
     for other in (tf.io.decode_image, tf.io.decode_png):
@@ -75,14 +77,14 @@ def test_sizes_and_channels():
 
 def test_what_is_left_to_pillow():
     for other in (b"", b"abc", encoded()[:20], encoded("CMYK")):
-        assert jpeg.decoded(other, 0, 1, True, True) is None
+        assert jpeg.decode(other, 0, 1, True, True) is None
     assert tf.io.decode_jpeg(encoded("CMYK")).shape == [37, 53, 3]
 
 
 @pytest.mark.parametrize("decoder", [True, False])
 def test_bad_images_and_arguments(monkeypatch, decoder):
     if not decoder:
-        monkeypatch.setattr(jpeg, "_decoder", lambda: None)
+        monkeypatch.setattr(jpeg, "_find_decoder", lambda: None)
     error = tf.errors.InvalidArgumentError
     contents = encoded()
     for decode in (tf.io.decode_jpeg, tf.io.decode_image):
@@ -103,13 +105,13 @@ def test_bad_images_and_arguments(monkeypatch, decoder):
 )
 def test_resizing_is_that_of_an_obvious_loop(shape, size, dtype, compiled):
     image = np.random.default_rng(0).integers(0, 255, shape).astype(dtype)
-    saved = resize._loop
+    saved = resize._find_compiled_loop
     if not compiled:
-        resize._loop = lambda: None
+        resize._find_compiled_loop = lambda: None
     try:
-        found = resize.bilinear(image[::-1], *size)
+        found = resize.resize_bilinear(image[::-1], *size)
     finally:
-        resize._loop = saved
+        resize._find_compiled_loop = saved
     image = image[::-1].astype(np.float32)
 
     def places(new, old):
@@ -140,7 +142,7 @@ RESIZED = """
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=loops), False])
 def test_resized_as_by_tensorflow(monkeypatch, compiled):
     if not compiled:
-        monkeypatch.setattr(resize, "_loop", lambda: None)
+        monkeypatch.setattr(resize, "_find_compiled_loop", lambda: None)
     image = (np.arange(5 * 4 * 2).reshape(5, 4, 2) ** 2 % 251).astype(np.uint8)
-    found = resize.bilinear(image, 3, 7)
+    found = resize.resize_bilinear(image, 3, 7)
     assert [f"{bits:08x}" for bits in found.view(np.uint32).ravel()] == RESIZED.split()

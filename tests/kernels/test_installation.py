@@ -66,7 +66,7 @@ def test_the_command_fits_the_installation(case, tmp_path, monkeypatch):
         files["direct_url_json"] = json.dumps(origin)
     install(tmp_path, "meshflow", **files)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert installation.remedy() == expected
+    assert installation.suggest_remedy() == expected
 
 
 def test_a_source_that_is_not_installed_is_named(monkeypatch):
@@ -75,20 +75,20 @@ def test_a_source_that_is_not_installed_is_named(monkeypatch):
 
     monkeypatch.setattr(installation.importlib.metadata, "distribution", missing)
     root = Path(installation.__file__).parents[3]
-    assert installation.remedy() == f"{COMPILER}pip install --editable '{root}[kernels]'"
+    assert installation.suggest_remedy() == f"{COMPILER}pip install --editable '{root}[kernels]'"
 
 
 def test_onednn_is_where_its_package_says(tmp_path, monkeypatch):
     """Not at sys.prefix: pip's environments for building, user sites and targets lie elsewhere."""
     packages = tmp_path / "lib" / "python3" / "site-packages"
     packages.mkdir(parents=True)
-    library = tmp_path / "lib" / installation.ONEDNN
+    library = tmp_path / "lib" / installation.ONEDNN_FILE
     library.write_bytes(b"")
-    install(packages, installation.PACKAGE, RECORD=f"../../{installation.ONEDNN},,\n")
+    install(packages, installation.ONEDNN_PACKAGE, RECORD=f"../../{installation.ONEDNN_FILE},,\n")
     monkeypatch.syspath_prepend(str(packages))
     monkeypatch.setattr(installation, "__file__", str(tmp_path / "installation.py"))
-    assert installation.onednn() == library
+    assert installation.find_onednn() == library
     # A wheel's own is what its kernels were tested with.
-    own = tmp_path / installation.ONEDNN
+    own = tmp_path / installation.ONEDNN_FILE
     own.write_bytes(b"")
-    assert installation.onednn() == own
+    assert installation.find_onednn() == own

@@ -30,7 +30,7 @@ def _older():
     """The levels below this machine's."""
     loaded = library.load()
     own = loaded.level if loaded is not None else None
-    return library.LEVELS[: library.LEVELS.index(own)] if own else ()
+    return library.ISA_LEVELS[: library.ISA_LEVELS.index(own)] if own else ()
 
 
 def run(arguments, **variables):
@@ -71,20 +71,22 @@ def test_emulated_tiles():
 @pytest.mark.isa
 @needs("CPU kernels")
 def test_the_limit_holds():
-    loaded, limit = library.load(), library.limit()
+    loaded, limit = library.load(), library.read_isa_limit()
     if limit is not None:
         assert loaded.level == limit
     if limit in library.ONEDNN_NAMES:
         # XLA has a oneDNN of its own.
         assert os.environ["ONEDNN_MAX_CPU_ISA"] == library.ONEDNN_NAMES[limit]
-    view = descriptors.view((512, 512), (0, 1))
-    name = loaded.implementation(descriptors.matmul(view, view, view), ("float32",) * 3)
-    assert ("avx512" in name) == loaded.has("AVX512")
+    view = descriptors.make_view((512, 512), (0, 1))
+    name = loaded.find_implementation(
+        descriptors.describe_matmul(view, view, view), ("float32",) * 3
+    )
+    assert ("avx512" in name) == loaded.supports("AVX512")
 
 
 @pytest.mark.parametrize("name, value", [("MESHFLOW_MAX_ISA", "avx2"), ("MESHFLOW_AMX", "on")])
 def test_other_words_in_the_environment_are_an_error(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} must be .* got '{value}'"):
-        library.limit()
+        library.read_isa_limit()
         library.emulates_tiles()

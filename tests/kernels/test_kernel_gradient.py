@@ -84,4 +84,6 @@ def test_infinities_and_nans_arrive():
 
 
 def test_the_doctor_names_it():
-    assert doctor.serving()["its kernel gradient"]["bfloat16"].startswith("meshflow:amx")
+    assert doctor.find_implementations()["its kernel gradient"]["bfloat16"].startswith(
+        "meshflow:amx"
+    )

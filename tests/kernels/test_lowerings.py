@@ -24,10 +24,10 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 @pytest.fixture(autouse=True, params=["inline", "team"])
 def every_size(monkeypatch, request):
     """oneDNN for every size, by the calling thread or by a team of threads."""
-    monkeypatch.setattr(sizes, "LEAST_WORK", 0)
-    monkeypatch.setattr(sizes, "LEAST_CONVOLUTION", 0)
+    monkeypatch.setattr(sizes, "MIN_PRODUCT_WORK", 0)
+    monkeypatch.setattr(sizes, "MIN_CONVOLUTION_WORK", 0)
     monkeypatch.setattr(sizes, "VECTOR_WORK", math.inf)
-    monkeypatch.setattr(sizes, "MOST_INLINE", math.inf if request.param == "inline" else -1)
+    monkeypatch.setattr(sizes, "MAX_INLINE_WORK", math.inf if request.param == "inline" else -1)
 
 
 def calls(function, *arrays):
@@ -206,7 +206,7 @@ def test_sum_of_columns_is_a_product(rng):
     x = jnp.asarray(rng.normal(size=(4, 8, 8, 16)), "bfloat16")
 
     def sums(x):
-        return jax.lax.reduce_sum_p.bind(x, axes=(0, 1, 2), out_sharding=None)
+        return jax.lax.reduce_sum_p.bind_iterators(x, axes=(0, 1, 2), out_sharding=None)
 
     assert calls(sums, x) == 1
     close(jax.jit(sums)(x), np.asarray(x, np.float64).sum((0, 1, 2)), "bfloat16")
@@ -227,9 +227,9 @@ def test_empty_arrays_are_left_to_xla():
 def test_a_descriptor_that_does_not_fit_is_an_error(rng):
     x = jnp.asarray(rng.normal(size=(4, 4)), "float32")
     with pytest.raises(jax.errors.JaxRuntimeError, match="the descriptor is too short"):
-        lowerings.run([3, 2, 4], (x, x), jax.ShapeDtypeStruct((4, 4), "float32"))
+        lowerings.call_handler([3, 2, 4], (x, x), jax.ShapeDtypeStruct((4, 4), "float32"))
     descriptor = [3, 2, *(8, 4, 4, 1), *(4, 4, 4, 1), *(8, 4, 4, 1), 0, 0, 0]
     with pytest.raises(
         jax.errors.JaxRuntimeError, match="operand 0 is smaller than its descriptor says"
     ):
-        lowerings.run(descriptor, (x, x), jax.ShapeDtypeStruct((8, 4), "float32"))
+        lowerings.call_handler(descriptor, (x, x), jax.ShapeDtypeStruct((8, 4), "float32"))

@@ -204,7 +204,7 @@ def test_windows_hold_what_the_plain_sum_needs(size):
         before, after = window.halos
         own = size // parts
         for part in range(parts):
-            first = window.first(part)
-            places = range(first, first + window.need)
+            first = window.find_start(part)
+            places = range(first, first + window.length)
             rows = [p // spread for p in places if p % spread == 0 and 0 <= p < length]
             assert all(part * own - before <= r < (part + 1) * own + after for r in rows)

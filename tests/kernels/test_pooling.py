@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from kernels.beside_xla import needs
 from meshflow.kernels import library, lowerings, pooling
-from meshflow.ops.nn.windows import Windows, _gradient_p, max_windows
+from meshflow.ops.nn.windows import Windows, _gradient_primitive, max_windows
 
 pytestmark = needs(library.POOLING)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _every_size():
-    saved = pooling.LEAST_SIZE, pooling.LEAST_CHANNELS
-    pooling.LEAST_SIZE, pooling.LEAST_CHANNELS = 0, 1
+    saved = pooling.MIN_ELEMENTS, pooling.MIN_CHANNELS
+    pooling.MIN_ELEMENTS, pooling.MIN_CHANNELS = 0, 1
     yield
-    pooling.LEAST_SIZE, pooling.LEAST_CHANNELS = saved
+    pooling.MIN_ELEMENTS, pooling.MIN_CHANNELS = saved
 
 
 def both(x, windows):
@@ -73,7 +73,7 @@ def test_any_windows(data, dtype):
     pads = tuple((data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))) for _ in range(rank))
     windows = spatial(size, strides, pads, each(1, 2))
     shape = (data.draw(st.integers(1, 3)), *each(1, 8), data.draw(st.integers(1, 9)))
-    assume(0 not in windows.grid(shape))
+    assume(0 not in windows.compute_grid(shape))
     same(lambda x: both(x, windows), image(shape, dtype))
 
 
@@ -164,24 +164,24 @@ def test_shardings_in_types_are_kept():
 @pytest.mark.nan_expected
 @pytest.mark.parametrize("windows", [WINDOWS, spatial((2, 2), (2, 2))])
 def test_the_gradient_of_a_relu_in_front_is_taken_in(windows):
-    gated = pooling.GATED[_gradient_p]
+    gated = pooling.GATED_GRADIENTS[_gradient_primitive]
     x = image((2, 6, 8, 19), "bfloat16").at[0, 2, 3, :4].set(jnp.nan).at[0, 4, 4, 2].set(jnp.inf)
     y = max_windows(x, windows)
     g = (jnp.arange(y.size) % 5 - 2).astype(y.dtype).reshape(y.shape)
-    run = lambda primitive: lambda *arrays: (primitive.bind(*arrays, windows=windows),)
+    run = lambda primitive: lambda *arrays: (primitive.bind_iterators(*arrays, windows=windows),)
     program = jax.jit(run(gated)).lower(x, y, g)
     assert "meshflow_gated_pooling" in program.as_text()
-    (got,), (plain,) = program.compile()(x, y, g), run(_gradient_p)(x, y, g)
+    (got,), (plain,) = program.compile()(x, y, g), run(_gradient_primitive)(x, y, g)
     np.testing.assert_array_equal(np.asarray(got, "f4"), np.where(x > 0, plain, 0).astype("f4"))
 
 
 def test_a_descriptor_that_does_not_fit_is_an_error():
     x = image((2, 7, 8, 16), "bfloat16")
-    good = pooling.descriptor(x.shape, WINDOWS)
-    out = jax.ShapeDtypeStruct(WINDOWS.grid(x.shape), "bfloat16")
+    good = pooling.describe_windows(x.shape, WINDOWS)
+    out = jax.ShapeDtypeStruct(WINDOWS.compute_grid(x.shape), "bfloat16")
 
     def run(descriptor, *arrays):
-        return lowerings.run(descriptor, arrays, out, library.POOLING)
+        return lowerings.call_handler(descriptor, arrays, out, library.POOLING)
 
     run(good, x)
     with pytest.raises(jax.errors.JaxRuntimeError, match="the descriptor is too short"):

@@ -14,7 +14,7 @@ from kernels.beside_xla import needs
 from meshflow import kernels
 from meshflow.kernels import cross_entropy, library, sizes
 from meshflow.kernels.library import Library
-from meshflow.ops.nn.cross_entropy import _negative_log
+from meshflow.ops.nn.cross_entropy import _compute_negative_log
 
 pytestmark = pytest.mark.skipif(
     not isinstance(kernels.status(), Library), reason="the CPU kernels are not built here"
@@ -28,10 +28,10 @@ thorough = settings(max_examples=EXAMPLES, deadline=None)
 def _every_size():
     """oneDNN for every size: the smaller ones by the calling thread, the others by a team."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes, "LEAST_WORK", 0)
-        patch.setattr(sizes, "LEAST_CONVOLUTION", 0)
+        patch.setattr(sizes, "MIN_PRODUCT_WORK", 0)
+        patch.setattr(sizes, "MIN_CONVOLUTION_WORK", 0)
         patch.setattr(sizes, "VECTOR_WORK", math.inf)
-        patch.setattr(sizes, "MOST_INLINE", 1 << 14)
+        patch.setattr(sizes, "MAX_INLINE_WORK", 1 << 14)
         yield
 
 
@@ -233,14 +233,14 @@ def test_any_cross_entropy(data, dtype):
     index = jnp.asarray(np.random.default_rng(4).integers(0, classes, rows))
 
     def run(x):
-        y, pullback = jax.vjp(lambda x: _negative_log(x, index), x)
+        y, pullback = jax.vjp(lambda x: _compute_negative_log(x, index), x)
         return y, pullback(jnp.cos(jnp.arange(rows, dtype="float32")).astype(y.dtype))[0]
 
-    saved, cross_entropy.LEAST_SIZE = cross_entropy.LEAST_SIZE, 0
+    saved, cross_entropy.MIN_ELEMENTS = cross_entropy.MIN_ELEMENTS, 0
     try:
         same(run, x)
     finally:
-        cross_entropy.LEAST_SIZE = saved
+        cross_entropy.MIN_ELEMENTS = saved
     wanted = -jax.nn.log_softmax(x.astype("float32"))[np.arange(rows), index]
     found = np.asarray(run(x)[0], "f4")
     np.testing.assert_allclose(found, wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * spread)

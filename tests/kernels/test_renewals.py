@@ -7,7 +7,7 @@ import pytest
 
 import meshflow as tf
 from kernels.beside_xla import both, every_size, marks  # noqa: F401
-from meshflow.kernels import library, renewals
+from meshflow.kernels import array_updates, library
 
 pytestmark = marks(library.RENEW)
 
@@ -35,7 +35,7 @@ def problem(shape, arrays):
 def renewed(rule, kept=None):
     def run(arrays, gradient):
         wanted = kept or [n == 0 for n in range(len(arrays))]
-        return renewals.renewed(rule, arrays, gradient, wanted)
+        return array_updates.update_arrays(rule, arrays, gradient, wanted)
 
     return run
 
@@ -54,7 +54,7 @@ def test_optimizers(monkeypatch, name, shape):
         rule = lambda a, g: optimizer.rule(a[0], g, a[1:], *values)
         return renewed(rule)(arrays, gradient)
 
-    arrays, gradient = problem(shape, 1 + len(optimizer._slot_names_of(made)))
+    arrays, gradient = problem(shape, 1 + len(optimizer._get_slot_names(made)))
     before = np.array(arrays)
     found, plain = both(monkeypatch, run, arrays, gradient, scalars, handler=HANDLER)
     for one, other in zip(found, plain, strict=True):
@@ -125,7 +125,7 @@ def test_what_programs_do_not_know_is_left_to_xla():
 
 
 def test_small_ones_stay_in_the_caches(monkeypatch):
-    monkeypatch.setattr(renewals, "LEAST_SIZE", 1 << 12)
+    monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 12)
     rule = lambda a, g: [a[0] - g]
     for rows, is_large in ((31, False), (32, True)):
         lowered = jax.jit(renewed(rule)).lower(*problem((rows, 32), 1))

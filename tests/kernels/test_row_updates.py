@@ -7,7 +7,7 @@ import pytest
 
 import meshflow as tf
 from kernels.beside_xla import both, every_size, marks  # noqa: F401
-from meshflow.keras.optimizers import rows
+from meshflow.keras.optimizers import row_updates
 from meshflow.kernels import elementwise, library
 
 pytestmark = marks(library.UPDATE_ROWS)
@@ -38,7 +38,9 @@ def problem(shape, count, arrays, index="int64"):
 
 
 def updated(rule):
-    return lambda arrays, gradient, numbers: rows.updated_rows(rule, arrays, gradient, numbers)
+    return lambda arrays, gradient, numbers: row_updates.update_rows(
+        rule, arrays, gradient, numbers
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -48,12 +50,12 @@ def test_optimizers(monkeypatch, name, shape, count):
     made = tf.Variable(tf.zeros([4, 4]))
     state = optimizer._prepare([made])[made.device, made.dtype.base_dtype]
     names, scalars = list(state), [v.numpy() for v in state.values()]
-    slots = len(optimizer._slot_names_of(made))
+    slots = len(optimizer._get_slot_names(made))
 
     def run(arrays, gradient, numbers, scalars):
         values = dict(zip(names, scalars, strict=True)), *optimizer._rule_settings()
         rule = lambda a, g: optimizer.rule(a[0], g, a[1:], *values)
-        return rows.updated_rows(rule, arrays, gradient, numbers)
+        return row_updates.update_rows(rule, arrays, gradient, numbers)
 
     arrays, gradient, numbers = problem(shape, count, 1 + slots)
     if name == "centered":
@@ -130,7 +132,7 @@ def test_other_types_are_left_to_xla(dtype):
 
 def test_programs_are_read_of_elementwise_functions_only():
     shape = jax.ShapeDtypeStruct((8, 4), "float32")
-    read = lambda function: elementwise.read(function, [shape, shape])
+    read = lambda function: elementwise.read_program(function, [shape, shape])
     assert read(lambda a, b: [jnp.power(a, b)]) is None
     assert read(lambda a, b: [a + b.sum()]) is None
     assert read(lambda a, b: [a + jnp.ones((8, 4), "float32")]) is not None
@@ -148,9 +150,9 @@ def test_registers_are_used_again():
             a = jnp.sqrt(a) + 1.0
         return [a]
 
-    program, _ = elementwise.read(deep, [shape])
+    program, _ = elementwise.read_program(deep, [shape])
     assert len(program.steps) == 100
-    assert program.packed()[0] <= 4
+    assert program.encode()[0] <= 4
 
 
 def test_derivatives():

@@ -7,15 +7,17 @@ from hypothesis import strategies as st
 
 from meshflow.kernels import row_gather
 
-compiled = pytest.mark.skipif(row_gather._loops() is None, reason="the loops are not built here")
+compiled = pytest.mark.skipif(
+    row_gather._load_loops() is None, reason="the loops are not built here"
+)
 
 
 def by_numpy(function):
-    saved, row_gather._loops = row_gather._loops, lambda: None
+    saved, row_gather._load_loops = row_gather._load_loops, lambda: None
     try:
         return function()
     finally:
-        row_gather._loops = saved
+        row_gather._load_loops = saved
 
 
 @st.composite
@@ -43,7 +45,9 @@ def steps(draw, size):
     for name in draw(st.lists(st.sampled_from(sorted(row_gather.OPERATIONS)), max_size=4)):
         value = draw(st.floats(-5, 5, width=32).filter(lambda v: abs(v) > 1e-3))
         whole = np.linspace(value, value + 3, size, dtype=np.float32)
-        found.append(row_gather.Step(name, whole if draw(st.booleans()) else np.array(value, "f4")))
+        found.append(
+            row_gather.RowStep(name, whole if draw(st.booleans()) else np.array(value, "f4"))
+        )
     return tuple(found)
 
 
@@ -61,7 +65,7 @@ def test_rows_are_taken_and_computed_as_by_numpy(data):
 
     def result():
         out = np.full((len(index), *array.shape[1:]), 7, dtype)
-        return row_gather.take(array, index, out, todo).tobytes()
+        return row_gather.take_rows(array, index, out, todo).tobytes()
 
     found = result()
     assert found == by_numpy(result)
@@ -75,26 +79,28 @@ def test_rows_are_taken_and_computed_as_by_numpy(data):
 def test_quotients_are_exact(dtype, divisor):
     every = np.arange(1 << 16).astype(dtype).reshape(-1, 1024)
     array = np.concatenate([every] * 5)
-    first = row_gather.Step("sub", np.array(17.3, "f4"))
-    divided = row_gather.Step("div", np.array(divisor, "f4"))
+    first = row_gather.RowStep("sub", np.array(17.3, "f4"))
+    divided = row_gather.RowStep("div", np.array(divisor, "f4"))
     for steps in ((divided,), (first, divided), (divided, first, divided)):
-        taken = lambda s=steps: row_gather.take(array, np.arange(64), np.empty((64, 1024), "f4"), s)
+        taken = lambda s=steps: row_gather.take_rows(
+            array, np.arange(64), np.empty((64, 1024), "f4"), s
+        )
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(taken(), by_numpy(taken))
 
 
 @compiled
 def test_rows_taken_by_another_thread(monkeypatch):
-    monkeypatch.setattr(row_gather, "_threads", lambda: 2)
+    monkeypatch.setattr(row_gather, "_count_threads", lambda: 2)
     array = np.random.default_rng(0).integers(0, 255, (300, 1000), np.uint8)
-    source = row_gather.Rows(array, (row_gather.Step("mul", np.array(3, "f4")),))
+    source = row_gather.RowSource(array, (row_gather.RowStep("mul", np.array(3, "f4")),))
     rng = np.random.default_rng(1)
     begun = []
     # More than may be begun at a time, and some that nobody asks for.
     for number in range(90):
         index = rng.integers(0, 300, 60)
         out = np.zeros((60, 1000), "f4")
-        job = source.begin(index, out, out.ctypes.data)
+        job = source.start(index, out, out.ctypes.data)
         if number % 4 and job is not None:
             begun.append((index, job))
         if len(begun) > 40 or job is None:
@@ -104,24 +110,24 @@ def test_rows_taken_by_another_thread(monkeypatch):
         np.testing.assert_array_equal(job.result(), array[index] * np.float32(3))
     out = np.zeros((1, 1000), "f4")
     with pytest.raises(IndexError, match="300"):
-        source.begin(np.array([300]), out, out.ctypes.data).result()
+        source.start(np.array([300]), out, out.ctypes.data).result()
 
 
 @compiled
 def test_many_rows_are_divided_among_threads():
     array = np.random.default_rng(0).integers(0, 255, (2000, 700), np.uint8)
     index = np.random.default_rng(1).permutation(2000)
-    step = row_gather.Step("div", np.array(255, "f4"))
-    out = row_gather.take(array, index, np.empty(array.shape, "f4"), (step,))
+    step = row_gather.RowStep("div", np.array(255, "f4"))
+    out = row_gather.take_rows(array, index, np.empty(array.shape, "f4"), (step,))
     np.testing.assert_array_equal(out, array[index].astype("f4") / np.float32(255))
 
 
 @pytest.mark.parametrize("loops", [True, False])
 def test_a_row_that_is_not_there(monkeypatch, loops):
     if not loops:
-        monkeypatch.setattr(row_gather, "_loops", lambda: None)
+        monkeypatch.setattr(row_gather, "_load_loops", lambda: None)
     with pytest.raises(IndexError):
-        row_gather.take(np.zeros((3, 2)), np.array([0, 3]), np.empty((2, 2)))
+        row_gather.take_rows(np.zeros((3, 2)), np.array([0, 3]), np.empty((2, 2)))
 
 
 @compiled
@@ -136,7 +142,7 @@ def test_draws_of_a_shuffle(size, count, seed):
 
     def exchanged():
         buffer = np.arange(size)
-        found, first = row_gather.exchange(words[:count], items, buffer, size // 2)
+        found, first = row_gather.exchange_ring(words[:count], items, buffer, size // 2)
         drained = row_gather.shuffle(words[:size], buffer.copy())
         return found.tolist(), buffer.tolist(), first, drained.tolist()
 

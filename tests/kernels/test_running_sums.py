@@ -14,7 +14,7 @@ pytestmark = needs(library.RUNNING_SUMS)
 
 @pytest.fixture(autouse=True)
 def _every_size(monkeypatch):
-    monkeypatch.setattr(running_sums, "LEAST_SIZE", 0)
+    monkeypatch.setattr(running_sums, "MIN_ELEMENTS", 0)
 
 
 def program(axis, reverse, x):

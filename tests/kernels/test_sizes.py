@@ -53,7 +53,7 @@ def test_a_products_size_decides(rng, shape, wanted, dtype):
 
 def test_who_has_one_core_computes_alone(rng):
     a = array(rng, 256, 256)
-    with sizes.one_core():
+    with sizes.single_core_scope():
         assert computations(lambda x, y: x @ y, a, a) == [INLINE]
     assert computations(lambda x, y: x @ y, a, a) == [TEAM]
 
@@ -113,9 +113,9 @@ def test_parts_run_where_the_whole_would(rng):
 @pytest.mark.parametrize("most", [-1, math.inf])
 def test_many_threads_call_at_once(rng, monkeypatch, dtype, most):
     """Every thread has its own memory: results of different sizes do not mix, and nothing waits for ever."""
-    monkeypatch.setattr(sizes, "LEAST_WORK", 0)
-    monkeypatch.setattr(sizes, "LEAST_CONVOLUTION", 0)
-    monkeypatch.setattr(sizes, "MOST_INLINE", most)
+    monkeypatch.setattr(sizes, "MIN_PRODUCT_WORK", 0)
+    monkeypatch.setattr(sizes, "MIN_CONVOLUTION_WORK", 0)
+    monkeypatch.setattr(sizes, "MAX_INLINE_WORK", most)
     programs = []
     for n in (8, 24, 48, 96):
         a, b = array(rng, n, 64, dtype=dtype), array(rng, 64, n, dtype=dtype)

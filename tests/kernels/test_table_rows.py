@@ -72,7 +72,7 @@ def test_what_is_read_before_it_is_written_stays():
 def test_sums(index):
     count, chosen = 7, np.array([3, 9, 3, 0, 7, 3, 8, 0], index)
     rows = np.random.default_rng(0).normal(size=(8, 5)).astype("f4")
-    lowered = jax.jit(lambda r, i: table_rows.summed(r, i, count)).lower(rows, chosen)
+    lowered = jax.jit(lambda r, i: table_rows.sum_duplicate_rows(r, i, count)).lower(rows, chosen)
     assert "meshflow_sum_rows" in lowered.as_text()
     different, total = (np.asarray(x) for x in lowered.compile()(rows, chosen))
     assert different.dtype == index

@@ -99,20 +99,24 @@ def test_the_processor_and_its_emulation_have_the_same_bits(exponents, of_sums):
 @pytest.mark.parametrize("channels, features", [(64, 96), (100, 41)])
 def test_kernels_are_packed_as_the_model_does(channels, features, dtype, layout):
     kernel = np.random.default_rng(0).standard_normal((3, 2, channels, features)).astype(dtype)
-    x = descriptors.view((2, 9, 9, channels), (0, 3, 1, 2))
-    y = descriptors.view((2, 9, 9, features), (0, 3, 1, 2))
+    x = descriptors.make_view((2, 9, 9, channels), (0, 3, 1, 2))
+    y = descriptors.make_view((2, 9, 9, features), (0, 3, 1, 2))
     order = (3, 2, 0, 1) if layout == "HWIO" else (2, 3, 0, 1)
     lying = kernel if layout == "HWIO" else np.swapaxes(kernel, 2, 3).copy()
-    w = descriptors.view(lying.shape, order)
-    descriptor = descriptors.convolution(descriptors.FORWARD, 1, x, w, y, (1, 1), (1, 1), (1, 1))
+    w = descriptors.make_view(lying.shape, order)
+    descriptor = descriptors.describe_convolution(
+        descriptors.FORWARD, 1, x, w, y, (1, 1), (1, 1), (1, 1)
+    )
     descriptor = descriptors.with_epilogue(descriptor, ("relu",))
     types = ("bfloat16", dtype, "bfloat16")
     loaded = library.load()
-    assert loaded.implementation(descriptor, types).startswith("meshflow:amx")
-    size = loaded.packed_bytes(descriptor, types)
-    codes = "".join(library.TYPES[t] for t in types)
-    call = lambda w: lowerings.run(
-        descriptors.packing(descriptor, codes), [w], jax.ShapeDtypeStruct((size,), np.uint8)
+    assert loaded.find_implementation(descriptor, types).startswith("meshflow:amx")
+    size = loaded.count_packed_bytes(descriptor, types)
+    codes = "".join(library.TYPE_CODES[t] for t in types)
+    call = lambda w: lowerings.call_handler(
+        descriptors.describe_packing(descriptor, codes),
+        [w],
+        jax.ShapeDtypeStruct((size,), np.uint8),
     )
     got = np.asarray(jax.jit(call)(jnp.asarray(lying)))
     wanted = packed(kernel.astype(ml_dtypes.bfloat16))

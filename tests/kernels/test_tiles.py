@@ -61,11 +61,11 @@ def on_tiles(x, w, *how, epilogue="relu_mask", flipped=False):
         "flipped": flipped,
         "packed": False,
     }
-    code = epilogues.code(operands, gate, parameters)
+    code = epilogues.plan_convolution(operands, gate, parameters)
     types = [t.name for t in (*code.types, code.out)]
-    if kernels.status().implementation(code.descriptor, types) not in CODE:
+    if kernels.status().find_implementation(code.descriptor, types) not in CODE:
         return None
-    return jax.jit(epilogues.fast(operands, gate, parameters))(*operands)
+    return jax.jit(epilogues.choose_convolution(operands, gate, parameters))(*operands)
 
 
 def draw(seed, shape):

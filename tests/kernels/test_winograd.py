@@ -46,8 +46,10 @@ def serving(x, w, padding):
     counts = ("feature_group_count", "batch_group_count")
     (equation,) = jax.make_jaxpr(lambda x, w: convolve(x, w, padding))(x, w).eqns
     geometry = {name: equation.params[name] for name in (*names, *counts)}
-    (descriptor, *_) = lowerings.convolution_descriptors(x, w, equation.outvars[0].aval, **geometry)
-    return kernels.status().implementation(descriptor, ("float32",) * 3)
+    (descriptor, *_) = lowerings.list_convolution_descriptors(
+        x, w, equation.outvars[0].aval, **geometry
+    )
+    return kernels.status().find_implementation(descriptor, ("float32",) * 3)
 
 
 def operands(image, features):
@@ -107,5 +109,5 @@ def test_the_same_bits_with_any_number_of_threads():
 
 
 def test_the_doctor_names_it():
-    assert doctor.serving()["convolution"]["float32"] == "meshflow:winograd"
-    assert doctor.serving()["its kernel gradient"]["float32"] == "meshflow:winograd"
+    assert doctor.find_implementations()["convolution"]["float32"] == "meshflow:winograd"
+    assert doctor.find_implementations()["its kernel gradient"]["float32"] == "meshflow:winograd"

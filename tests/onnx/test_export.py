@@ -78,8 +78,8 @@ def test_an_exported_model_gives_the_same_for_any_batch_size(name, tmp_path, onn
 
 
 def test_loops_and_branches(onnxruntime):
-    from meshflow.deployment.programs import of_concrete_function
-    from meshflow.onnx import exported
+    from meshflow.deployment.deployable_function import trace_concrete_function
+    from meshflow.onnx import convert_to_onnx
 
     @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([], tf.int32)])
     def run(x, i):
@@ -87,7 +87,7 @@ def test_loops_and_branches(onnxruntime):
         chosen = tf.switch_case(i, [lambda: x, lambda: x * 10.0, lambda: x - 1.0])
         return {"looped": looped, "chosen": chosen}
 
-    content = exported(of_concrete_function(run.get_concrete_function()))
+    content = convert_to_onnx(trace_concrete_function(run.get_concrete_function()))
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     x = np.float32([1, 2, 3])
     for i, chosen in enumerate((x, x * 10, x - 1)):
@@ -248,7 +248,7 @@ def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
     (name,) = run.structured_input_signature[1]
     np.testing.assert_allclose(next(iter(run(x).values())), model(x), atol=1e-6)
     converter.build(lambda: ([x[:n]] for n in (1, 5)))
-    assert converter._options(tmp_path)["trt_profile_max_shapes"] == f"{name}:5x4"
+    assert converter._make_options(tmp_path)["trt_profile_max_shapes"] == f"{name}:5x4"
     lines = []
     converter.summary(print_fn=lines.append)
     assert "Precision: FP16" in lines[0] and any("MatMul" in line for line in lines)

@@ -13,7 +13,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.kernels import images, resize
-from meshflow.ops.image import opening
+from meshflow.ops.image import pillow_files
 
 Image = pytest.importorskip("PIL.Image")
 D = tf.data.Dataset
@@ -150,30 +150,32 @@ def test_the_limit_holds_in_maps_and_can_be_raised(tmp_path, monkeypatch, kind):
 
 
 def test_a_compiled_loop_refuses_by_itself():
-    if images._loop() is None:
+    if images._find_compiled_loop() is None:
         pytest.skip("the loops are not built here")
-    how = images.Loading(False, 3, 1, True, True, 4, 4)
+    how = images.ImageLoadingOptions(False, 3, 1, True, True, 4, 4)
     out = [np.zeros((4, 4, 3), np.float32) for _ in range(4)]
     texts = [png(1_000_000, 1_000_000), bytes(encoded("PNG")), png(4_000, 4_000), bytes(jpeg())]
-    failed = images.load(texts, how, np.tile([0, 0, 4, 4], (4, 1)), [()] * 4, np.zeros(4), out)
+    failed = images.load_images(
+        texts, how, np.tile([0, 0, 4, 4], (4, 1)), [()] * 4, np.zeros(4), out
+    )
     assert failed.tolist() == [True, False, True, True]
 
 
 def test_resizing_to_no_memory_is_an_error():
-    if resize._loop() is None:
+    if resize._find_compiled_loop() is None:
         pytest.skip("the loops are not built here")
     many = 1 << 46
     places = np.zeros(1, np.int32).ctypes.data
     row = np.zeros(1, np.uint8).ctypes.data
     # A row that is far longer than memory: what C++ throws stays there.
     args = (row, 1, many, places, places, places, 1, 3, places, places, places, 1, row)
-    assert resize._loop()(*args) == 1
+    assert resize._find_compiled_loop()(*args) == 1
 
 
 def test_postscript_is_never_opened(tmp_path):
     program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
     with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown image file format"):
-        opening.opened(program)
+        pillow_files.open_image(program)
     path = tmp_path / "program.eps"
     path.write_bytes(program)
     with pytest.raises(ValueError, match="EPS is a program"):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.ops.nn.cross_entropy import _negative_log
+from meshflow.ops.nn.cross_entropy import _compute_negative_log
 from meshflow.passes.convert_folding import fold_converts
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((4, 9)), jnp.bfloat16)
@@ -21,7 +21,7 @@ def types(eqns, name):
 
 
 def loss(x):
-    return _negative_log(x.astype(jnp.float32), INDEX).sum()
+    return _compute_negative_log(x.astype(jnp.float32), INDEX).sum()
 
 
 def test_logits_are_read_and_their_gradient_is_written_in_16_bits():
@@ -32,7 +32,7 @@ def test_logits_are_read_and_their_gradient_is_written_in_16_bits():
 
 def test_a_gradient_that_is_read_in_float32_stays_so():
     def both(x):
-        slope = jax.grad(lambda x: _negative_log(x, INDEX).sum())(x.astype(jnp.float32))
+        slope = jax.grad(lambda x: _compute_negative_log(x, INDEX).sum())(x.astype(jnp.float32))
         return slope, slope.astype(jnp.bfloat16)
 
     assert types(found(both, X), "cross_entropy_gradient") == (jnp.bfloat16, jnp.float32)

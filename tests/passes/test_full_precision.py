@@ -16,7 +16,7 @@ def _restored():
 
 def _text(function, *arguments):
     concrete = function.get_concrete_function(*arguments)
-    return concrete.lowered([a._value for a in arguments], [], ("cuda",)).as_text()
+    return concrete.lower([a._value for a in arguments], [], ("cuda",)).as_text()
 
 
 @pytest.mark.parametrize("kind", ["product", "convolution", "in a loop"])

@@ -3,7 +3,7 @@
 import jax
 from jax import lax
 
-from meshflow.passes.jaxprs import reads_of_outputs
+from meshflow.passes.jaxprs import find_output_dependencies
 
 
 @jax.custom_vjp
@@ -17,7 +17,7 @@ branching.defvjp(lambda *o: (branching(*o), None), lambda _, given: (*given, Non
 def test_outputs_depend_on_what_calls_and_branches_use_for_them():
     def reads(function):
         (eqn,) = jax.make_jaxpr(function)(1.0, 2.0, 3.0).eqns
-        return reads_of_outputs(eqn)
+        return find_output_dependencies(eqn)
 
     assert reads(branching) == [{0, 2}, {1, 2}]
     assert reads(jax.jit(lambda a, b, c: (a * c, b, 1.0))) == [{0, 2}, {1}, set()]

@@ -133,7 +133,7 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
     v = draw((128, 512), 2)
     assert len(parted(both, X, W, v, stays=(1, 2)).early.jaxpr.outvars) == 2
-    monkeypatch.setattr(constant_hoisting, "_MOST", 2 * W.size)
+    monkeypatch.setattr(constant_hoisting, "_MAX_TOTAL_BYTES", 2 * W.size)
     parts = assert_same(both, X, W, v, stays=(1, 2))
     assert parts.reads == [1]
 
@@ -151,4 +151,4 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
 def test_descriptors_that_pack_nothing_are_errors(descriptor):
     out = jax.ShapeDtypeStruct((64,), np.uint8)
     with pytest.raises(Exception, match=r"meshflow_onednn: .*(too short|no packed|missing)"):
-        jax.block_until_ready(jax.jit(lambda x: lowerings.run(descriptor, [x], out))(X))
+        jax.block_until_ready(jax.jit(lambda x: lowerings.call_handler(descriptor, [x], out))(X))

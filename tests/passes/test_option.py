@@ -7,7 +7,7 @@ import pytest
 from jax.extend import core as jex_core
 
 import meshflow as tf
-from meshflow.core.tracing.pass_pipeline import rewritten
+from meshflow.core.tracing.pass_pipeline import apply_installed_passes
 
 X = np.random.default_rng(0).normal(size=(16, 6, 6, 2)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 16)
@@ -78,7 +78,7 @@ def test_gradients_through_functions(rewriting):
     loss, inside = step(x)
     assert loss.dtype == inside.dtype == outside.dtype == w.dtype == tf.float32
     np.testing.assert_allclose(inside, outside, rtol=0.02, atol=1e-3)
-    found = products(rewritten(step.get_concrete_function(x).graph).jaxpr)
+    found = products(apply_installed_passes(step.get_concrete_function(x).graph).jaxpr)
     assert len(found) == 5 and {dtype for _, dtype in found} == {"bfloat16"}
 
 
@@ -128,7 +128,9 @@ def test_keras_training(rewriting, monkeypatch, steps):
     model = make_model(steps_per_execution=steps)
     mixed = model.fit(X, Y, **options).history["loss"]
     assert {v.dtype for v in model.variables} == {tf.float32}
-    found = [p for c in traced for p in products(rewritten(c.traced.closed).jaxpr)]
+    found = [
+        p for c in traced for p in products(apply_installed_passes(c.traced.closed_jaxpr).jaxpr)
+    ]
     assert {name for name, _ in found} == {"dot_general", "conv_general_dilated"}
     assert {dtype for _, dtype in found} == {"bfloat16"}
     _off()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshflow.passes.stacking import equal_runs, stacked
+from meshflow.passes.stacking import find_equal_runs, stack_layers
 
 
 def layer(function=jnp.tanh):
@@ -34,9 +34,9 @@ def loops(program, operands):
 
 def test_a_run_is_a_loop_with_the_same_values_and_gradients(operands):
     closed = jax.make_jaxpr(chain)(*operands)
-    (run,) = equal_runs(closed.jaxpr)
-    assert len(run.places) == 5 and run.carried == [(0, 0)]
-    program = stacked(closed)
+    (run,) = find_equal_runs(closed.jaxpr)
+    assert len(run.indices) == 5 and run.carried == [(0, 0)]
+    program = stack_layers(closed)
     assert loops(program, operands) == 1
     leaves = jax.tree.leaves(operands)
     np.testing.assert_allclose(program(*leaves)[0], chain(*operands)[0], rtol=1e-6, atol=1e-7)
@@ -56,10 +56,10 @@ def test_layers_that_differ_or_are_few_stay(operands):
     x, weights, s = operands
     mixed = [layer(), layer(), layer(jnp.sin), layer(), layer()]
     closed = jax.make_jaxpr(lambda *a: chain(*a, layers=mixed))(*operands)
-    assert [len(run.places) for run in equal_runs(closed.jaxpr, 2)] == [2, 2]
-    assert loops(stacked(closed), operands) == 0
+    assert [len(run.indices) for run in find_equal_runs(closed.jaxpr, 2)] == [2, 2]
+    assert loops(stack_layers(closed), operands) == 0
     two = jax.make_jaxpr(chain)(x, weights[:2], s)
-    assert loops(stacked(two), (x, weights[:2], s)) == 0
+    assert loops(stack_layers(two), (x, weights[:2], s)) == 0
 
 
 def test_a_layer_that_needs_more_than_the_one_before_ends_a_run(operands):
@@ -74,9 +74,9 @@ def test_a_layer_that_needs_more_than_the_one_before_ends_a_run(operands):
         return x
 
     closed = jax.make_jaxpr(skipping)(*operands)
-    assert [len(run.places) for run in equal_runs(closed.jaxpr, 2)] == [3, 2]
+    assert [len(run.indices) for run in find_equal_runs(closed.jaxpr, 2)] == [3, 2]
     np.testing.assert_allclose(
-        stacked(closed, 2)(*jax.tree.leaves(operands))[0],
+        stack_layers(closed, 2)(*jax.tree.leaves(operands))[0],
         skipping(x, weights, s),
         rtol=1e-6,
         atol=1e-7,

@@ -38,7 +38,7 @@ def _check(profile, kinds, runs):
     assert sum(o.seconds for o in together) == pytest.approx(sum(times))
     assert len(str(profile).splitlines()) == 2 + len(times)
     assert all(o.bytes > 0 for o in profile.operators if any(k in o.kind for k in kinds))
-    text = deployed_page.page(profile)
+    text = deployed_page.format_page(profile)
     shown = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
     assert [o["name"] for o in shown["operators"]] == [o.name for o in profile.operators]
     assert shown["first"] == pytest.approx(profile.first_seconds * 1e6, abs=0.01)
@@ -62,11 +62,13 @@ def test_litert(model, tmp_path, monkeypatch):
     # Whole calls are timed without what records operators, which takes more than they do.
     spied = []
     monkeypatch.setattr(
-        litert._Library,
+        litert._LiteRtLibrary,
         "call",
-        lambda *given, call=litert._Library.call: (spied.append(given[1]), call(*given)),
+        lambda *given, call=litert._LiteRtLibrary.call: (spied.append(given[1]), call(*given)),
     )
-    monkeypatch.setattr(litert, "measure_seconds", lambda run, count: (spied.append("timed"), 0.5)[1])
+    monkeypatch.setattr(
+        litert, "measure_seconds", lambda run, count: (spied.append("timed"), 0.5)[1]
+    )
     assert tf.profiler.profile_model(path, runs=2).seconds == 0.5
     assert spied[:2] == ["timed"] * 2 and "timed" not in spied[2:] and "StartProfiler" in spied
     with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):
@@ -83,7 +85,7 @@ def test_litert_without_its_profiler_times_whole_calls(model, tmp_path, monkeypa
     def fails(*args):
         raise AttributeError("no such function")
 
-    monkeypatch.setattr(litert, "_by_library", fails)
+    monkeypatch.setattr(litert, "_profile_with_library", fails)
     path = tmp_path / "model.tflite"
     path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
     profile = tf.profiler.profile_model(path, runs=2)

@@ -56,7 +56,7 @@ def made(tmp_path_factory):
     }
     traces = xspaces.training(3, steps=30, slow=1, cause="input")
     xspaces.write(folder, traces, **{name: {**said, "worker": name} for name in traces})
-    return folders.write_page(folders.profiles(folder)[0])
+    return folders.write_page(folders.find_profiles(folder)[0])
 
 
 def test_a_page_stands_alone(made):

@@ -167,7 +167,7 @@ def test_a_profile_of_fit(tmp_path, capsys):
     model.fit(data, verbose=0, callbacks=[Nap(), saved, board])
     line = capsys.readouterr().out
     assert line.startswith("Host-bound: ") and "; the slowest callback is " in line
-    (worker,) = folders.load(tmp_path / "logs").workers
+    (worker,) = folders.load_report(tmp_path / "logs").workers
     layers = {(o.layer, o.backward) for o in worker.operations if o.program == "train_step"}
     assert {("net/wide", False), ("net/wide", True), ("net/narrow", True)} <= layers
     assert {"optimizer"} <= {name for name, _ in layers}

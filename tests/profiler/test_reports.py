@@ -10,11 +10,11 @@ import helpers
 import meshflow as tf
 from meshflow.profiler import folders, page, terminal
 from meshflow.profiler.breakdown import break_down
+from meshflow.profiler.findings import list_findings
 from meshflow.profiler.messages import ProfileRequest, ProfileResponse
-from meshflow.profiler.programs import instructions
+from meshflow.profiler.programs import parse_instructions
 from meshflow.profiler.report import Report, read_worker
 from meshflow.profiler.traces import read_trace
-from meshflow.profiler.verdicts import verdicts
 from profiler import xspaces
 from profiler.xspaces import event
 
@@ -36,17 +36,17 @@ def test_a_slow_worker_is_named_with_the_reason(cause):
     for seed in range(helpers.rounds(20, 200)):
         slow = seed % 3
         made = report(xspaces.training(3, slow=slow, cause=cause, seed=seed))
-        found = made.straggler()
+        found = made.find_straggler()
         assert (found.worker, found.part) == (slow, cause)
         assert found.share == 1
         assert abs(found.excess / 1e6 - 10) < 1
-        first = next(v for v in verdicts(made) if v.kind == "straggler")
+        first = next(v for v in list_findings(made) if v.kind == "straggler")
         assert first.text.startswith(f"worker{slow} needs")
 
 
 def test_nobody_is_named_where_all_are_alike():
     for seed in range(20):
-        assert report(xspaces.training(3, delay=0, seed=seed)).straggler() is None
+        assert report(xspaces.training(3, delay=0, seed=seed)).find_straggler() is None
 
 
 @pytest.mark.parametrize("cause", ["input", "python", "compute", "compile", "communication"])
@@ -56,14 +56,14 @@ def test_a_worker_that_falls_behind_is_named_with_the_reason(cause):
     for seed in range(helpers.rounds(20, 200)):
         slow = seed % 3
         made = report(xspaces.closures(3, slow=slow, cause=cause, seed=seed))
-        found = made.straggler()
+        found = made.find_straggler()
         assert (found.worker, found.part) == (slow, part)
         assert abs(found.excess / 1e6 - 10) < 1 and abs(found.part_excess / 1e6 - 10) < 1
-        first = next(v for v in verdicts(made) if v.kind == "straggler")
+        first = next(v for v in list_findings(made) if v.kind == "straggler")
         assert first.title == f"Worker{slow} is slower than the others" and first.advice
         assert "100% of its steps are longer" in first.text
     for seed in range(20):
-        assert report(xspaces.closures(3, delay=0, seed=seed)).straggler() is None
+        assert report(xspaces.closures(3, delay=0, seed=seed)).find_straggler() is None
 
 
 def test_threads_that_take_turns_are_one_worker():
@@ -98,7 +98,7 @@ def test_waiting_for_others_is_told_from_sending():
     ],
 )
 def test_verdicts_of_one_worker(cause, kind, word):
-    first = verdicts(report(xspaces.training(1, cause=cause)))[0]
+    first = list_findings(report(xspaces.training(1, cause=cause)))[0]
     assert first.kind == kind
     assert word in first.text
     assert first.advice
@@ -107,9 +107,9 @@ def test_verdicts_of_one_worker(cause, kind, word):
 def test_a_trace_without_steps():
     quiet = xspaces.space({"/host:CPU": {"python": [event("meshflow:input", 0, 1)]}})
     made = report({"a": quiet})
-    assert verdicts(made)[0].kind == "none"
-    assert "no step" in terminal.one_line(made)
-    assert "No steps" in page.page(made)
+    assert list_findings(made)[0].kind == "none"
+    assert "no step" in terminal.format_line(made)
+    assert "No steps" in page.format_page(made)
 
 
 def test_calls_stand_for_steps_that_have_no_names():
@@ -235,7 +235,7 @@ ENTRY %main (a: f32[8,16], b: f32[16,4]) -> f32[8,4] {
 
 
 def test_instructions_know_their_layers():
-    table = instructions(HLO, {"batch": 2, "model": 2})
+    table = parse_instructions(HLO, {"batch": 2, "model": 2})
     assert set(table) == {"dot.1", "ffi_call.2", "all-reduce.3", "f"}
     layers = {name: (one["layer"], one["backward"]) for name, one in table.items()}
     assert layers == {
@@ -260,14 +260,16 @@ def described(**own):
 
 
 def test_folders_are_read(tmp_path):
-    programs = {"jit_train_step": instructions(HLO.replace("ffi_call.2", "ffi_call.1"), {"b": 4})}
+    programs = {
+        "jit_train_step": parse_instructions(HLO.replace("ffi_call.2", "ffi_call.1"), {"b": 4})
+    }
     place = xspaces.write(
         tmp_path,
         xspaces.training(2),
         worker1=described(worker="worker 1", programs=programs),
     )
     for given in (tmp_path, str(place)):
-        found = folders.load(given)
+        found = folders.load_report(given)
         assert [w.name for w in found.workers] == ["worker0", "worker 1"]
         first = found.workers[1]
         assert first.operations[0].layer == "model/wide"
@@ -282,7 +284,7 @@ def test_collectives_are_told_by_their_programs(tmp_path):
     table = {"ffi_call.1": {"op": "reduce-scatter", "collective": said}}
     programs = {"jit_train_step": table}
     xspaces.write(tmp_path, xspaces.training(1), worker0=described(programs=programs))
-    (worker,) = folders.load(tmp_path).workers
+    (worker,) = folders.load_report(tmp_path).workers
     assert {t.kind: t.sent for t in worker.traffic} == {"reduce-scatter": 8 * 400, "all-reduce": 0}
     assert (worker.breakdown.parts["comm:reduce-scatter"] >= 5 * xspaces.MS).all()
     assert not worker.breakdown.parts["compute"].any()
@@ -293,7 +295,7 @@ def test_some_traces_are_broken(tmp_path):
     traces["worker1"] = traces["worker1"][:-900]
     traces["worker2"] = b""
     xspaces.write(tmp_path, traces)
-    found = folders.load(tmp_path)
+    found = folders.load_report(tmp_path)
     assert [w.name for w in found.workers] == ["worker0"]
     assert "cut off" in found.missing["worker1"]
     assert "empty" in found.missing["worker2"]
@@ -301,26 +303,26 @@ def test_some_traces_are_broken(tmp_path):
 
 def test_errors_of_folders(tmp_path):
     with pytest.raises(tf.errors.NotFoundError, match="There is no profile in"):
-        folders.load(tmp_path)
+        folders.load_report(tmp_path)
     place = xspaces.write(tmp_path, {"a": b"no trace at all"}, a=described())
     with pytest.raises(tf.errors.DataLossError, match=r"a\.xplane\.pb cannot be read"):
-        folders.load(tmp_path)
+        folders.load_report(tmp_path)
     (place / "a.meshflow.json").write_text(json.dumps(described(format=99, version="9.9")))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"Meshflow 9\.9 in format 99"):
-        folders.load(tmp_path)
+        folders.load_report(tmp_path)
     (place / "a.meshflow.json").write_text("{")
     with pytest.raises(tf.errors.DataLossError, match="Delete it"):
-        folders.load(tmp_path)
+        folders.load_report(tmp_path)
 
 
 def test_what_became_slower():
     before, after = (report(xspaces.training(2, cause=c, slow=1)) for c in ("none", "compute"))
-    text, (heads, rows) = terminal.difference(before, after)
+    text, (heads, rows) = terminal.compare(before, after)
     assert "slower" in text
     assert [row[0] for row in rows][-1] == "step"
     assert {"computing", "all-reduce"} <= {row[0] for row in rows}
     assert len({len(row) for row in rows} | {len(heads)}) == 1
-    assert terminal.difference(before, before)[0] == "Steps take as long as before."
+    assert terminal.compare(before, before)[0] == "Steps take as long as before."
 
 
 def test_steps_of_workers_that_repeat_their_numbers():
@@ -335,8 +337,8 @@ def test_steps_of_workers_that_repeat_their_numbers():
 
 def test_messages_come_back():
     asked = ProfileRequest(5, 3, 1, 0, 2**62, "gs://a/b", "now", "host", True)
-    assert ProfileRequest.unpacked(asked.packed()) == asked
+    assert ProfileRequest.from_bytes(asked.to_bytes()) == asked
     answer = ProfileResponse(False, {".xplane.pb": b"\x00\xff", "worker": b"worker 1"})
-    assert ProfileResponse.unpacked(answer.packed()) == answer
+    assert ProfileResponse.from_bytes(answer.to_bytes()) == answer
     with pytest.raises(tf.errors.DataLossError):
-        ProfileResponse.unpacked(answer.packed()[:-3])
+        ProfileResponse.from_bytes(answer.to_bytes()[:-3])

@@ -15,7 +15,7 @@ import meshflow as tf
 import stores
 from distribute.launching import environment, free_ports
 from meshflow.profiler import folders
-from meshflow.profiler.verdicts import verdicts
+from meshflow.profiler.findings import list_findings
 
 client = tf.profiler.experimental.client
 WORKER = Path(__file__).parent / "training_worker.py"
@@ -83,7 +83,7 @@ def check(report, kind, slow, part, count=2):
         assert "all-reduce" in {t.kind for t in worker.traffic}
         assert "sequential/wide" in {o.layer for o in worker.operations}
     assert (report.rows >= 0).all(1).sum() > 2
-    found = report.straggler()
+    found = report.find_straggler()
     assert (kind, found.worker, found.part) == (kind, slow, part)
 
 
@@ -91,11 +91,11 @@ def test_two_workers_are_profiled_by_one_call():
     with training("input", 40) as addresses:
         place = stores.memory()
         client.trace(f"grpc://{addresses[0]},{addresses[1]}", place, 1000)
-        report = folders.load(place)
+        report = folders.load_report(place)
         check(report, "input", 1, "input")
         assert {w.traffic[0].axes for w in report.workers} == {("replica",)}
-        assert "waited for" in {v.title.partition(" is ")[2] for v in verdicts(report)}
-        (folder,) = folders.profiles(place)
+        assert "waited for" in {v.title.partition(" is ")[2] for v in list_findings(report)}
+        (folder,) = folders.find_profiles(place)
         assert tf.io.gfile.exists(f"{folder}/meshflow.html")
 
         # One that is not there leaves the others'.
@@ -103,7 +103,7 @@ def test_two_workers_are_profiled_by_one_call():
         place = stores.memory()
         with pytest.raises(tf.errors.UnavailableError, match=f"did not reach {gone}.* is in "):
             client.trace(f"{addresses[0]},{gone}", place, 300)
-        report = folders.load(place)
+        report = folders.load_report(place)
         assert [w.name for w in report.workers] == ["worker 0"]
         assert list(report.missing) == [gone]
 
@@ -150,9 +150,9 @@ def test_planted_delays_are_found(late_sends, slow):
             for _ in range(4):
                 place = stores.memory()
                 client.trace(",".join(addresses), place, 4000 if kind == "recompiling" else 1500)
-                report = folders.load(place)
+                report = folders.load_report(place)
                 sound(report)
-                found, kinds = report.straggler(), [v.kind for v in verdicts(report)]
+                found, kinds = report.find_straggler(), [v.kind for v in list_findings(report)]
                 if part:
                     named = found and (found.worker, found.part) == (slow, part)
                     right.append((kind, bool(named) and "straggler" in kinds, found))
@@ -167,7 +167,7 @@ def test_four_workers():
     with training("input", 40, slow=2, count=4) as addresses:
         place = stores.memory()
         client.trace(",".join(addresses), place, 3000)
-        check(folders.load(place), "input", 2, "input", count=4)
+        check(folders.load_report(place), "input", 2, "input", count=4)
 
 
 @contextlib.contextmanager
@@ -205,7 +205,7 @@ def test_planted_delays_of_a_parameter_server_s_workers_are_found(workers):
             for _ in range(4):
                 place = stores.memory()
                 client.trace(addresses, place, 4000 if kind == "recompiling" else 2000)
-                report = folders.load(place)
+                report = folders.load_report(place)
                 names = [w.name for w in report.workers]
                 assert names == ["ps 0", *(f"worker {n}" for n in range(workers))]
                 assert {n for n, _ in report.workers[0].breakdown.steps} == {"exchange"}
@@ -213,7 +213,7 @@ def test_planted_delays_of_a_parameter_server_s_workers_are_found(workers):
                     assert {n for n, _ in worker.breakdown.steps} == {"closure"}
                     assert worker.breakdown.parts["comm:parameter servers"].sum() > 0
                 sound(report)
-                found = report.straggler()
+                found = report.find_straggler()
                 named = found and (found.worker, found.part) == (1 + slow, part)
                 right.append((kind, bool(named), found))
     assert len(right) == 20 and not [one for one in right if not one[1]]

@@ -16,7 +16,8 @@ def batches(context):
     import itertools
     import time
 
-    from meshflow.distribute.parameter_server import wire, worker
+    from meshflow.distribute.parameter_server.transport import connection
+    from meshflow.distribute.parameter_server.worker import worker
 
     mine = kind if context.input_pipeline_id == slow else "none"
     product = tf.function(lambda x: tf.reduce_sum(x @ x))
@@ -38,13 +39,13 @@ def batches(context):
         setattr(owner, name, planted)
 
     if mine == "python":
-        before(worker.Running, "pushes", lambda: time.sleep(delay))
+        before(worker.RunningClosure, "pushes", lambda: time.sleep(delay))
     if mine == "compute":
-        before(worker.Running, "pushes", multiply)
+        before(worker.RunningClosure, "pushes", multiply)
     if mine == "recompiling":
-        before(worker.Running, "pushes", lambda: total(tf.zeros([next(sizes)])))
+        before(worker.RunningClosure, "pushes", lambda: total(tf.zeros([next(sizes)])))
     if mine == "communication":
-        before(wire.Caller, "call", lambda: time.sleep(delay))
+        before(connection.RemoteCaller, "call", lambda: time.sleep(delay))
 
     def made():
         while True:

@@ -5,8 +5,8 @@ import gc
 import pytest
 
 import meshflow as tf
-from meshflow.checkpoint.storage import GRAPH_FILE
-from meshflow.saved_model.graph.fingerprints import fingerprint_of
+from meshflow.checkpoint.array_folder import GRAPH_FILE
+from meshflow.saved_model.graph.format.graph_fingerprints import compute_fingerprint
 
 experimental = tf.saved_model.experimental
 read_fingerprint = experimental.read_fingerprint
@@ -46,7 +46,7 @@ def test_fingerprints_tell_models_apart(tmp_path):
 def test_hashes_are_those_of_tensorflow(stored):
     there = read_fingerprint(stored / "cnn_save")
     index = (stored / "cnn_save" / "variables" / "variables.index").read_bytes()
-    here = fingerprint_of((stored / "cnn_save" / GRAPH_FILE).read_bytes(), index)
+    here = compute_fingerprint((stored / "cnn_save" / GRAPH_FILE).read_bytes(), index)
     for name in ("signature_def_hash", "saved_object_graph_hash", "checkpoint_hash"):
         assert getattr(here, name) == getattr(there, name) > 0
 

@@ -6,8 +6,14 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 from meshflow.checkpoint.bundle_writer import write_bundle
-from meshflow.saved_model.graph.messages import SavedModel
-from meshflow.saved_model.graph.nodes import Type, add_node, constant, put_shape, shape
+from meshflow.saved_model.graph.format.messages import SavedModel
+from meshflow.saved_model.graph.format.nodes import (
+    TypeAttr,
+    add_node,
+    make_shape,
+    make_tensor,
+    write_shape,
+)
 
 v1 = tf.compat.v1
 WEIGHTS = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]], np.float32)
@@ -17,12 +23,12 @@ WEIGHTS = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]], np.float32)
 def definition(tmp_path):
     """A graph as a file has it: relu(x @ w) and its first column's argument."""
     graph = v1.GraphDef()
-    kind = Type(1)
-    add_node(graph.node, "x", "Placeholder", dtype=kind, shape=shape([None, 3]))
-    add_node(graph.node, "w", "Const", dtype=kind, value=constant(WEIGHTS))
+    kind = TypeAttr(1)
+    add_node(graph.node, "x", "Placeholder", dtype=kind, shape=make_shape([None, 3]))
+    add_node(graph.node, "w", "Const", dtype=kind, value=make_tensor(WEIGHTS))
     add_node(graph.node, "product", "MatMul", ["x", "w"], T=kind)
     add_node(graph.node, "parts/y", "Relu", ["product"], T=kind)
-    add_node(graph.node, "v", "VarHandleOp", dtype=kind, shape=shape([]))
+    add_node(graph.node, "v", "VarHandleOp", dtype=kind, shape=make_shape([]))
     add_node(graph.node, "read", "ReadVariableOp", ["v"], dtype=kind)
     (tmp_path / "frozen.pb").write_bytes(graph.SerializeToString())
     read = v1.GraphDef()
@@ -78,11 +84,11 @@ def first_version(tmp_path):
     saved = SavedModel(saved_model_schema_version=1)
     meta = saved.meta_graphs.add()
     meta.meta_info_def.tags.append("serve")
-    nodes, kind = meta.graph_def.node, Type(1)
-    add_node(nodes, "x", "Placeholder", dtype=kind, shape=shape([None, 3]))
-    add_node(nodes, "w", "VariableV2", dtype=kind, shape=shape([3, 2]))
+    nodes, kind = meta.graph_def.node, TypeAttr(1)
+    add_node(nodes, "x", "Placeholder", dtype=kind, shape=make_shape([None, 3]))
+    add_node(nodes, "w", "VariableV2", dtype=kind, shape=make_shape([3, 2]))
     add_node(nodes, "w/read", "Identity", ["w"], T=kind)
-    add_node(nodes, "b", "VarHandleOp", dtype=kind, shape=shape([2]), shared_name=b"b")
+    add_node(nodes, "b", "VarHandleOp", dtype=kind, shape=make_shape([2]), shared_name=b"b")
     add_node(nodes, "b/read", "ReadVariableOp", ["b"], dtype=kind)
     add_node(nodes, "product", "SparseMatMul", ["x", "w/read"], Ta=kind, Tb=kind)
     add_node(nodes, "y", "AddV2", ["product", "b/read"], T=kind)
@@ -94,7 +100,7 @@ def first_version(tmp_path):
         (signature.outputs, "y", [None, 2]),
     ):
         place[name].name, place[name].dtype = f"{name}:0", 1
-        put_shape(place[name].tensor_shape, sizes)
+        write_shape(place[name].tensor_shape, sizes)
     (tmp_path / "variables").mkdir()
     write_bundle(
         tmp_path / "variables" / "variables", {"w": WEIGHTS, "b": np.array([1.0, -9.0], np.float32)}
@@ -136,7 +142,7 @@ def test_signatures_of_version_1_are_messages(first_version):
     with pytest.raises(RuntimeError, match="tensor of an imported graph"):
         names.build_tensor_info(tf.constant(1.0))
     words = v1.GraphDef()
-    add_node(words.node, "words", "Placeholder", dtype=Type(7), shape=shape([None]))
+    add_node(words.node, "words", "Placeholder", dtype=TypeAttr(7), shape=make_shape([None]))
     wrapped = v1.wrap_function(lambda: v1.import_graph_def(words, name=""), [])
     given = wrapped.graph.get_tensor_by_name("words:0")
     made = names.classification_signature_def(given, given, y)

@@ -231,7 +231,7 @@ def test_loaded_signatures_say_that_ranks_are_unknown(saved):
 
 
 def test_models_have_their_variables_in_tensorflow(tmp_path):
-    from meshflow.saved_model.graph.messages import SavedModel
+    from meshflow.saved_model.graph.format.messages import SavedModel
 
     model = tf.keras.Sequential([tf.keras.Input([2]), layers.Dense(3), layers.BatchNormalization()])
     tf.saved_model.save(model, tmp_path / "model")

@@ -12,8 +12,8 @@ import pytest
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
 from helpers import assert_close
-from meshflow.checkpoint.bundle import Bundle
-from meshflow.saved_model.graph.messages import SavedMetadata, SavedModel
+from meshflow.checkpoint.bundle import BundleReader
+from meshflow.saved_model.graph.format.messages import SavedMetadata, SavedModel
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -67,7 +67,7 @@ def graph_of(path):
 
 
 def test_arrays_lie_in_the_bundle_once(module, folder):
-    bundle = Bundle(folder / "module" / "variables" / "variables")
+    bundle = BundleReader(folder / "module" / "variables" / "variables")
     assert bundle.read("weight/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert bundle.read("parts/1/inner/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [1, 2]
     names = {p.name for p in (folder / "module").iterdir()}
@@ -255,11 +255,15 @@ def test_words_are_looked_up_before_the_program(folder):
         if "serving_default" in f.signature.name and "wrapper" not in f.signature.name
     )
     numbers = next(n for n in function.node_def if n.op == "XlaCallModule").input[0]
-    from meshflow.saved_model.graph.interpreter import GraphFunction, Library, Run
+    from meshflow.saved_model.graph.reading.interpreter import (
+        FunctionLibrary,
+        GraphFunction,
+        GraphRun,
+    )
 
     made = GraphFunction(function)
     found = {"argument_0": [data[0].numpy()]}
-    run = Run(Library([]), [], host=True)
+    run = GraphRun(FunctionLibrary([]), [], host=True)
     run.evaluate(made.nodes, found, [numbers.split(":")[0]], "words")
     (ids,) = found[numbers.split(":")[0]]
     assert ids.tolist() == [[2, 3, 4, 0, 0], [0] * 5, [1, 1, 4, 2, 2]]
@@ -308,7 +312,7 @@ def test_keras_makes_the_model_of_its_layers(folder):
 
 
 def test_without_protobuf_it_is_said(folder, caplog, monkeypatch):
-    monkeypatch.setitem(sys.modules, "meshflow.saved_model.graph.writer", None)
+    monkeypatch.setitem(sys.modules, "meshflow.saved_model.graph.writing.graph_writer", None)
     tf.saved_model.save(Module(), folder / "ours")
     assert "TensorFlow will not be able to load the model" in caplog.text
     assert not (folder / "ours" / "saved_model.pb").exists()

@@ -9,7 +9,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import meshflow as tf
-from meshflow.core.functions import concrete_function, kept_calls, kept_executables
+from meshflow.core.functions import cached_calls, concrete_function, executable_cache
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.environment.jax_internals import export_lowering
 
@@ -41,14 +41,14 @@ def cache(tmp_path):
 def compiled(monkeypatch):
     """Programs that were lowered, as they are."""
     found = []
-    lower = kept_executables.compiled
+    lower = executable_cache.compile_and_store
 
     def counting(program, *rest):
         found.append(program)
         return lower(program, *rest)
 
-    monkeypatch.setattr(kept_executables, "compiled", counting)
-    monkeypatch.setattr(kept_calls, "compiled", counting)
+    monkeypatch.setattr(executable_cache, "compile_and_store", counting)
+    monkeypatch.setattr(cached_calls, "compile_and_store", counting)
     return found
 
 
@@ -76,8 +76,8 @@ def test_the_second_time_nothing_is_lowered(tmp_path, cache, compiled):
         other.write_bytes(content)
         del compiled[:]
         assert results(path) == first and len(compiled) == 1
-    kept_executables.compiled_programs.put(entry.stem, b"no pickle")
-    kept_executables.compiled_programs.put(other.stem, b"no pickle")
+    executable_cache.compiled_programs.write_entry(entry.stem, b"no pickle")
+    executable_cache.compiled_programs.write_entry(other.stem, b"no pickle")
     del compiled[:]
     assert results(path) == first and len(compiled) == 1
 
@@ -86,7 +86,7 @@ def test_a_full_disk_keeps_nothing(cache, monkeypatch):
     def full(source, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    put = kept_executables.compiled_programs.put
+    put = executable_cache.compiled_programs.write_entry
     put("first", b"content")
     monkeypatch.setattr(os, "replace", full)
     put("second", b"content")
@@ -192,7 +192,7 @@ def test_what_jax_keeps_is_compiled_again(tmp_path, cache, monkeypatch):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(concrete_function, "kept_program", lambda program, *_: program)
+            patch.setattr(concrete_function, "cache_program", lambda program, *_: program)
             first = results(path)
         assert list((tmp_path / "cache").glob("*-cache")) and not cache()
         assert [results(path), results(path)] == [first, first] and len(cache()) == 1

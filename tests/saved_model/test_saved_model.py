@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.saved_model import programs
+from meshflow.saved_model.programs import stablehlo
 
 L = tf.keras.layers
 
@@ -328,10 +328,10 @@ def test_folders_without_a_model(tmp_path, monkeypatch):
 
 def test_without_flatbuffers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    traced = programs.traced_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
+    traced = stablehlo.trace_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
     monkeypatch.setattr(jax.export.Exported, "serialize", _no_flatbuffers)
     with pytest.raises(ImportError, match=r"meshflow\[export\]"):
-        programs.serialized(programs.exported(traced))
+        stablehlo.serialize_program(stablehlo.export_traced(traced))
 
 
 def _no_flatbuffers(*args, **kwargs):
@@ -373,8 +373,10 @@ def test_sizes_of_programs_for_any_size():
         again = tf.reshape(tf.reshape(x, [-1]), [rows, columns])
         return again + tf.zeros(tf.shape(x)), tf.size(x), x / tf.cast(rows, x.dtype)
 
-    traced = programs.traced_for_export(function, (tf.TensorSpec([None, 3]),), {})
-    program = programs.loaded(programs.serialized(programs.exported(traced)))
+    traced = stablehlo.trace_for_export(function, (tf.TensorSpec([None, 3]),), {})
+    program = stablehlo.deserialize_program(
+        stablehlo.serialize_program(stablehlo.export_traced(traced))
+    )
     x = np.arange(12, dtype="float32").reshape(4, 3)
     same, count, shared = program.call(x)
     np.testing.assert_array_equal(same, x)
@@ -413,7 +415,7 @@ def test_programs_call_no_foreign_code(in_gradient):
     spec = jax.ShapeDtypeStruct((3,), "float32")
     program = jax.export.export(jax.jit(own), disabled_checks=allowed)(spec)
     data = bytes(program.serialize(vjp_order=1))
-    call = programs.loaded(data).call
+    call = stablehlo.deserialize_program(data).call
     run = (lambda x: jax.vjp(call, x)[1](x)) if in_gradient else call
     with pytest.raises(tf.errors.InvalidArgumentError, match="foreign_code"):
         jax.jit(run).lower(spec)
@@ -470,7 +472,7 @@ def test_functions_that_parse_examples(tmp_path):
         return made.SerializeToString()
 
     module = tf.Module()
-    module.parsed = parsed
+    module.parse = parsed
     tf.saved_model.save(module, str(tmp_path / "m"), {"serving_default": parsed})
     rows = tf.constant([row(x=[1.0, 2.0]), row(x=[0.5, 0.0], k=[2], word=[b"Milk"])])
     for _ in range(2):
@@ -494,9 +496,9 @@ def test_functions_that_parse_examples(tmp_path):
 def test_functions_that_are_the_same_share_a_program_and_own_gradients_stay(tmp_path, monkeypatch):
     """Functions may do the same forwards and have other gradients."""
     made = []
-    serialized = programs.serialized
+    serialized = stablehlo.serialize_program
     counted = lambda program: made.append(program) or serialized(program)
-    monkeypatch.setattr("meshflow.saved_model.stored_functions.serialized", counted)
+    monkeypatch.setattr("meshflow.saved_model.saving.function_saver.serialize_program", counted)
 
     def with_gradient(factor):
         @tf.custom_gradient

@@ -13,9 +13,9 @@ import pytest
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.saved_model.graph.interpreter import known_ops
-from meshflow.saved_model.graph.messages import SavedModel
-from meshflow.saved_model.graph.ops.records import RECORDS
+from meshflow.saved_model.graph.format.messages import SavedModel
+from meshflow.saved_model.graph.ops.host_ops import HOST_OPS
+from meshflow.saved_model.graph.reading.interpreter import list_supported_ops
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 STORED = REFERENCE / "saved_functions.tar.xz"
@@ -73,13 +73,13 @@ def test_a_model_may_not_print_into_files(tmp_path):
             return {"output_stream": f"file://{tmp_path}/x", "end": "\n"}[key]
 
     with pytest.raises(UnimplementedError, match="may not"):
-        RECORDS["PrintV2"](Node(), np.array(b"text", object))
+        HOST_OPS["PrintV2"](Node(), np.array(b"text", object))
     assert not list(tmp_path.iterdir())
 
 
 def test_no_op_reads_or_writes_files():
     for name in ("ReadFile", "WriteFile", "PyFunc", "EagerPyFunc", "SaveV2", "LoadLibrary"):
-        assert name not in known_ops()
+        assert name not in list_supported_ops()
 
 
 class Composites(tf.Module):

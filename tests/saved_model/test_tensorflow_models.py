@@ -7,7 +7,7 @@ import pytest
 
 import meshflow as tf
 from helpers import assert_close
-from meshflow.deployment.programs import of_concrete_function
+from meshflow.deployment.deployable_function import trace_concrete_function
 
 
 def case(stored, name):
@@ -156,7 +156,7 @@ def test_recurrent_loops_have_gradients(stored):
 
 def changed(stored, tmp_path, change):
     """A copy of a model whose graph is changed."""
-    from meshflow.saved_model.graph.messages import SavedModel
+    from meshflow.saved_model.graph.format.messages import SavedModel
 
     shutil.copytree(stored / "mlp_save", tmp_path / "changed")
     file = tmp_path / "changed" / "saved_model.pb"
@@ -237,7 +237,7 @@ def test_signatures_are_saved_and_converted_for_any_batch(stored, tmp_path):
     """Sizes that the graph computes with are symbols."""
     inputs, outputs = case(stored, "transformer")
     signature = tf.saved_model.load(stored / "transformer_save").signatures["serving_default"]
-    found = of_concrete_function(signature)
+    found = trace_concrete_function(signature)
     assert found.specs[0].shape.as_list()[0] is None
 
     again = saved_again(signature, tmp_path / "ours").signatures["serving_default"]

@@ -11,10 +11,10 @@ grpc = pytest.importorskip("grpc", reason="needs the extra serving")
 pytest.importorskip("google.protobuf", reason="needs the extra serving")
 requests = pytest.importorskip("starlette.requests", reason="needs the extra serving")
 
-from meshflow.io.tensors import tensor_proto
+from meshflow.io.tensors import to_tensor_proto
 from meshflow.serving import messages
 from meshflow.serving.metrics import Metrics
-from meshflow.serving.rest import Rest
+from meshflow.serving.rest import RestApi
 from meshflow.serving.rpc import RpcServer
 from meshflow.serving.versions import Settings
 
@@ -54,7 +54,7 @@ def _request():
     request = messages.PredictRequest()
     request.model_spec.name = "held"
     request.inputs["x"].ParseFromString(
-        tensor_proto(np.ones((1, 2), np.float32)).SerializeToString()
+        to_tensor_proto(np.ones((1, 2), np.float32)).SerializeToString()
     )
     return request
 
@@ -99,7 +99,7 @@ def test_a_request_whose_client_goes_away_is_given_up_and_counted():
 
         path = "/v1/models/held:predict"
         scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "server": ("here", 80)}  # fmt: skip
-        answer = await Rest(held, metrics).answer(requests.Request(scope, receive))
+        answer = await RestApi(held, metrics).answer(requests.Request(scope, receive))
         await _counted(metrics, 'request_count{model_name="held",status="CANCELLED"} 1')
         return held, answer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.serving.protocol import columns, described, response
+from meshflow.serving.protocol import describe_specs, make_response, parse_inputs
 
 ONE = {"x": tf.TensorSpec([None, 2])}
 TWO = {"ids": tf.TensorSpec([None], tf.int32), "text": tf.TensorSpec([None], tf.string)}
@@ -19,32 +19,37 @@ def test_rows_and_columns_are_the_same_arrays():
         ({"inputs": [[1, 2], [3, 4]]}, False),
         ({"inputs": {"x": [[1, 2], [3, 4]]}}, False),
     ):
-        arrays, asked = columns(body, ONE)
+        arrays, asked = parse_inputs(body, ONE)
         np.testing.assert_array_equal(arrays["x"], np.float32([[1, 2], [3, 4]]))
         assert asked == rows and arrays["x"].dtype == np.float32
 
 
 def test_bytes_are_base64():
     row = {"ids": 1, "text": {"b64": "aGk="}}
-    arrays, _ = columns({"instances": [row, {"ids": 2, "text": "du"}]}, TWO)
+    arrays, _ = parse_inputs({"instances": [row, {"ids": 2, "text": "du"}]}, TWO)
     assert arrays["text"].tolist() == [b"hi", b"du"] and arrays["ids"].dtype == np.int32
-    plain, _ = columns({"instances": [{"b64": "aGk="}]}, {"t": tf.TensorSpec([None], tf.string)})
+    plain, _ = parse_inputs(
+        {"instances": [{"b64": "aGk="}]}, {"t": tf.TensorSpec([None], tf.string)}
+    )
     assert plain["t"].tolist() == [b"hi"]
     data = np.array([b"hi", b"\xff"], object)
-    assert response({"y_bytes": data}, True)["predictions"] == [{"b64": "aGk="}, {"b64": "/w=="}]
-    assert response({"y": data[:1]}, True)["predictions"] == ["hi"]
+    assert make_response({"y_bytes": data}, True)["predictions"] == [
+        {"b64": "aGk="},
+        {"b64": "/w=="},
+    ]
+    assert make_response({"y": data[:1]}, True)["predictions"] == ["hi"]
 
 
 def test_results_are_rows_or_columns():
     y, z = np.float32([[1], [2]]), np.int32([3, 4])
-    assert response({"y": y}, True) == {"predictions": [[1.0], [2.0]]}
-    assert response({"y": y}, False) == {"outputs": [[1.0], [2.0]]}
-    assert response({"y": y, "z": z}, True) == {
+    assert make_response({"y": y}, True) == {"predictions": [[1.0], [2.0]]}
+    assert make_response({"y": y}, False) == {"outputs": [[1.0], [2.0]]}
+    assert make_response({"y": y, "z": z}, True) == {
         "predictions": [{"y": [1.0], "z": 3}, {"y": [2.0], "z": 4}]
     }
-    assert response({"y": y, "z": z}, False) == {"outputs": {"y": [[1.0], [2.0]], "z": [3, 4]}}
+    assert make_response({"y": y, "z": z}, False) == {"outputs": {"y": [[1.0], [2.0]], "z": [3, 4]}}
     with pytest.raises(tf.errors.InvalidArgumentError, match="no common number of rows"):
-        response({"y": y, "s": np.float32(1)}, True)
+        make_response({"y": y, "s": np.float32(1)}, True)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,7 @@ def test_results_are_rows_or_columns():
 )
 def test_what_does_not_fit_is_refused(body, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        columns(body, ONE)
+        parse_inputs(body, ONE)
 
 
 def test_numbers_and_bytes_that_do_not_fit_are_refused():
@@ -72,13 +77,13 @@ def test_numbers_and_bytes_that_do_not_fit_are_refused():
         ({"ids": 1, "text": {"b64": "?"}}, "base64"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            columns({"instances": [row]}, TWO)
+            parse_inputs({"instances": [row]}, TWO)
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be named"):
-        columns({"inputs": [1]}, TWO)
+        parse_inputs({"inputs": [1]}, TWO)
 
 
 def test_specs_are_described_as_tensorflow_does():
-    assert described(ONE)["x"] == {
+    assert describe_specs(ONE)["x"] == {
         "dtype": "DT_FLOAT",
         "tensor_shape": {
             "dim": [{"size": "-1", "name": ""}, {"size": "2", "name": ""}],

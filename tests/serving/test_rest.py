@@ -178,7 +178,7 @@ def test_examples_that_do_not_fit_are_refused(method, body, status, said, saved)
 
 
 def test_malformed_requests_are_errors_of_the_request(saved, monkeypatch):
-    monkeypatch.setattr(rest, "_SILENCE", 0.05)
+    monkeypatch.setattr(rest, "_BODY_TIMEOUT_SECONDS", 0.05)
     plain = lambda rows: {"signature_name": "plain", "instances": rows}
     typed = lambda i, b: {"signature_name": "typed", "inputs": {"i": i, "b": b}}
 

@@ -32,7 +32,7 @@ from meshflow.checkpoint.reader import (
     load_checkpoint,
     load_variable,
 )
-from meshflow.checkpoint.shard_sizes import MaxShardSizePolicy
+from meshflow.checkpoint.shard_size_policy import MaxShardSizePolicy
 from meshflow.checkpoint.sharding import ShardableTensor, ShardByTaskPolicy, ShardingCallback
 from meshflow.checkpoint.state_file import (
     CheckpointState,

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.slices import SlicedArray, slice_key
-from meshflow.checkpoint.table import read_table
-from meshflow.checkpoint.wire import Entry, Extents, Header
+from meshflow.checkpoint.bundle_messages import BundleEntry, BundleHeader, Extents
+from meshflow.checkpoint.slices import SlicedArray, encode_slice_key
+from meshflow.checkpoint.sstable import read_table
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -30,15 +30,15 @@ from meshflow.core.runtime.errors import (
     UnimplementedError,
 )
 from meshflow.core.values import dtypes
-from meshflow.environment.protobuf_wire import read_varint
+from meshflow.environment.protobuf_wire import decode_varint
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.crc32c import crc32c, masked
-from meshflow.files.paths import is_remote, named_errors, text
+from meshflow.files.crc32c import crc32c, mask_checksum
+from meshflow.files.paths import is_remote, to_path_string, translate_errors
 
-__all__ = ["Bundle", "data_file", "index_file", "is_bundle", "shards_of"]
+__all__ = ["BundleReader", "count_shards", "get_data_path", "get_index_path", "is_bundle"]
 
-STRING = dtypes.string.as_datatype_enum
+STRING_DTYPE = dtypes.string.as_datatype_enum
 # Quantized dtypes of TensorFlow by their enum value, read as plain integers.
 _QUANTIZED: dict[int, np.dtype] = {
     11: np.dtype("int8"),
@@ -47,19 +47,19 @@ _QUANTIZED: dict[int, np.dtype] = {
 }
 _QUANTIZED |= {15: np.dtype("int16"), 16: np.dtype("uint16")}
 # Another process may replace a checkpoint while this one opens it, so reading the index is retried.
-_ATTEMPTS = 3
+_MAX_OPEN_ATTEMPTS = 3
 
 
-def index_file(prefix: StrPath) -> str:
+def get_index_path(prefix: StrPath) -> str:
     """Return the path of the index of a bundle.
 
     Args:
       prefix: Path of the bundle.
     """
-    return f"{text(prefix)}.index"
+    return f"{to_path_string(prefix)}.index"
 
 
-def data_file(prefix: StrPath, shard: int, shards: int) -> str:
+def get_data_path(prefix: StrPath, shard: int, shards: int) -> str:
     """Return the path of a data file of a bundle.
 
     Args:
@@ -67,7 +67,7 @@ def data_file(prefix: StrPath, shard: int, shards: int) -> str:
       shard: Index of the data file.
       shards: Number of data files.
     """
-    return f"{text(prefix)}.data-{shard:05d}-of-{shards:05d}"
+    return f"{to_path_string(prefix)}.data-{shard:05d}-of-{shards:05d}"
 
 
 def is_bundle(prefix: StrPath) -> bool:
@@ -78,37 +78,37 @@ def is_bundle(prefix: StrPath) -> bool:
     Args:
       prefix: Path that was passed to `write_bundle`.
     """
-    path = index_file(prefix)
+    path = get_index_path(prefix)
     if not gfile.exists(path) or gfile.isdir(path):
         return False
     with gfile.GFile(path, "rb") as file:
         return not file.read(1).startswith(b"{")
 
 
-def shards_of(prefix: StrPath) -> int:
+def count_shards(prefix: StrPath) -> int:
     """Return the number of data files of a bundle, 0 if it has no intact index.
 
     Args:
       prefix: Path of the bundle.
     """
     try:
-        with gfile.GFile(index_file(prefix), "rb") as file:
-            return _header(file.read())[0].shards
+        with gfile.GFile(get_index_path(prefix), "rb") as file:
+            return _parse_index(file.read())[0].shards
     except (NotFoundError, FailedPreconditionError, ValueError):
         return 0
 
 
-def _header(data: bytes) -> tuple[Header, list[tuple[bytes, bytes]]]:
+def _parse_index(data: bytes) -> tuple[BundleHeader, list[tuple[bytes, bytes]]]:
     items = list(read_table(data))
     if not items or items[0][0] != b"":
         raise ValueError("it has no header")
-    header = Header.decoded(items[0][1])
+    header = BundleHeader.decode(items[0][1])
     if header.shards < 1:
         raise ValueError("it has no data files")
     return header, items[1:]
 
 
-class Bundle:
+class BundleReader:
     """Reader of a bundle, array by array.
 
     Args:
@@ -134,19 +134,19 @@ class Bundle:
     """
 
     def __init__(self, prefix: StrPath) -> None:
-        self.path = text(prefix)
-        for attempt in range(_ATTEMPTS):
-            content = self._index()
+        self.path = to_path_string(prefix)
+        for attempt in range(_MAX_OPEN_ATTEMPTS):
+            content = self._read_index_file()
             try:
-                self._read_index(content)
+                self._load_index(content)
                 return
             except DataLossError:
-                if attempt == _ATTEMPTS - 1 or content == self._index():
+                if attempt == _MAX_OPEN_ATTEMPTS - 1 or content == self._read_index_file():
                     raise
 
-    def _index(self) -> bytes:
+    def _read_index_file(self) -> bytes:
         try:
-            with gfile.GFile(index_file(self.path), "rb") as file:
+            with gfile.GFile(get_index_path(self.path), "rb") as file:
                 return file.read()
         except NotFoundError:
             raise NotFoundError(
@@ -154,38 +154,40 @@ class Bundle:
                 "correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
             ) from None
 
-    def _read_index(self, content: bytes) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._slices: dict[bytes, Entry] = {}
+    def _load_index(self, content: bytes) -> None:
+        self._entries: dict[str, BundleEntry] = {}
+        self._slices: dict[bytes, BundleEntry] = {}
         try:
-            header, items = _header(content)
+            header, items = _parse_index(content)
             for key, value in items:
                 if key.startswith(b"\0"):
-                    self._slices[key] = Entry.decoded(value)
+                    self._slices[key] = BundleEntry.decode(value)
                 else:
-                    self._entries[key.decode()] = Entry.decoded(value)
+                    self._entries[key.decode()] = BundleEntry.decode(value)
         except (ValueError, OverflowError) as error:
             raise DataLossError(
-                f"{index_file(self.path)} is damaged or is not a checkpoint: {error}."
+                f"{get_index_path(self.path)} is damaged or is not a checkpoint: {error}."
             ) from None
         if header.big_endian or header.min_consumer > 1:
             raise UnimplementedError(
-                f"{index_file(self.path)} was written on a big-endian machine or by a newer version of the format. "
+                f"{get_index_path(self.path)} was written on a big-endian machine or by a newer version of the format. "
                 "Only little-endian bundles of version 1 can be read."
             )
         self._header = header
         self._files: dict[int, _DataFile] = {}
         for name, entry in [*self._entries.items(), *self._slices.items()]:
             if not entry.slices:
-                self._place(entry, str(name))
+                self._open_data_file(entry, str(name))
 
-    def _place(self, entry: Entry, name: str) -> None:
+    def _open_data_file(self, entry: BundleEntry, name: str) -> None:
         """Open the data file of an entry and check that the file contains all bytes of the entry."""
         count = self._header.shards
         if entry.shard >= count:
-            raise self._damaged(name, f"its entry refers to data file {entry.shard} of {count}")
+            raise self._make_index_error(
+                name, f"its entry refers to data file {entry.shard} of {count}"
+            )
         if entry.shard not in self._files:
-            self._files[entry.shard] = _DataFile(data_file(self.path, entry.shard, count))
+            self._files[entry.shard] = _DataFile(get_data_path(self.path, entry.shard, count))
         file = self._files[entry.shard]
         if entry.offset + entry.size > file.size:
             raise DataLossError(
@@ -196,11 +198,11 @@ class Bundle:
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return a dictionary with name, dtype and shape of each array, by key."""
         return {
-            name: {"name": name, "dtype": _dtype_name(e.dtype), "shape": list(e.shape)}
+            name: {"name": name, "dtype": _format_dtype(e.dtype), "shape": list(e.shape)}
             for name, e in self._entries.items()
         }
 
-    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], str]:
+    def get_shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], str]:
         """Return the shape of an array and the name of its dtype.
 
         Args:
@@ -209,13 +211,13 @@ class Bundle:
         Raises:
           NotFoundError: If there is no such array.
         """
-        entry = self._entry(name)
-        return entry.shape, _dtype_name(entry.dtype)
+        entry = self._get_entry(name)
+        return entry.shape, _format_dtype(entry.dtype)
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def lent(self, name: str) -> np.ndarray:
+    def read_shareable(self, name: str) -> np.ndarray:
         """Return an array that must not be modified, in memory that device arrays may share.
 
         Args:
@@ -224,7 +226,7 @@ class Bundle:
         Raises:
           NotFoundError, DataLossError, UnimplementedError: As in `read`.
         """
-        return self._read(name, _DataFile.lent)
+        return self._read(name, _DataFile.read_shareable)
 
     def read(self, name: str) -> np.ndarray:
         """Return an array. An array of strings has `bytes` objects as elements.
@@ -239,11 +241,11 @@ class Bundle:
         """
         return self._read(name, _DataFile.read)
 
-    def _read(self, name: str, read_bytes: _Source) -> np.ndarray:
-        entry = self._entry(name)
+    def _read(self, name: str, read_bytes: _BytesReader) -> np.ndarray:
+        entry = self._get_entry(name)
         if entry.slices:
-            return self._sliced(name, entry).whole()
-        return self._array(name, entry, read_bytes)
+            return self._make_sliced_array(name, entry).read_all()
+        return self._read_array(name, entry, read_bytes)
 
     def open(self, name: str) -> np.ndarray | SlicedArray:
         """Return an array that is read from its file where it is indexed.
@@ -257,40 +259,42 @@ class Bundle:
         Raises:
           NotFoundError, DataLossError, UnimplementedError: As in `read`.
         """
-        entry = self._entry(name)
+        entry = self._get_entry(name)
         if entry.slices:
-            return self._sliced(name, entry)
-        return self._array(name, entry, _DataFile.mapped)
+            return self._make_sliced_array(name, entry)
+        return self._read_array(name, entry, _DataFile.map_entry)
 
-    def _entry(self, name: str) -> Entry:
+    def _get_entry(self, name: str) -> BundleEntry:
         try:
             return self._entries[name]
         except KeyError:
             raise NotFoundError(f"Key {name} not found in checkpoint {self.path}.") from None
 
-    def _sliced(self, name: str, entry: Entry) -> SlicedArray:
+    def _make_sliced_array(self, name: str, entry: BundleEntry) -> SlicedArray:
         def read_slice(extents: Extents) -> np.ndarray:
-            stored = self._slices.get(slice_key(name, extents))
+            stored = self._slices.get(encode_slice_key(name, extents))
             if stored is None or stored.dtype != entry.dtype or stored.slices:
-                raise self._damaged(name, f"its slice {extents} is missing")
+                raise self._make_index_error(name, f"its slice {extents} is missing")
             shape = [n if n >= 0 else d for (_, n), d in zip(extents, entry.shape, strict=True)]
             if list(stored.shape) != shape:
-                raise self._damaged(name, f"its slice {extents} has the shape {stored.shape}")
-            return self._array(f"{name} (its slice {extents})", stored, _DataFile.read)
+                raise self._make_index_error(
+                    name, f"its slice {extents} has the shape {stored.shape}"
+                )
+            return self._read_array(f"{name} (its slice {extents})", stored, _DataFile.read)
 
-        dtype = self._dtype(name, entry)
+        dtype = self._get_dtype(name, entry)
         total_size = sum(file.size for file in self._files.values())
         if math.prod(entry.shape) * dtype.itemsize > total_size:
-            raise self._damaged(
+            raise self._make_index_error(
                 name,
                 f"{list(entry.shape)} values of {dtype} need more bytes than all data files have",
             )
         try:
             return SlicedArray(entry.shape, dtype, list(dict.fromkeys(entry.slices)), read_slice)
         except ValueError as error:
-            raise self._damaged(name, str(error)) from None
+            raise self._make_index_error(name, str(error)) from None
 
-    def _dtype(self, name: str, entry: Entry) -> np.dtype:
+    def _get_dtype(self, name: str, entry: BundleEntry) -> np.dtype:
         if entry.dtype in _QUANTIZED:
             return _QUANTIZED[entry.dtype]
         try:
@@ -300,34 +304,36 @@ class Bundle:
                 f"{name} in {self.path} has the dtype number {entry.dtype} of TensorFlow, which is not supported."
             ) from None
 
-    def _array(self, name: str, entry: Entry, read_bytes: _Source) -> np.ndarray:
-        dtype, file = self._dtype(name, entry), self._files[entry.shard]
-        if entry.dtype == STRING:
-            return self._strings(name, entry, file.read(entry).tobytes())
+    def _read_array(self, name: str, entry: BundleEntry, read_bytes: _BytesReader) -> np.ndarray:
+        dtype, file = self._get_dtype(name, entry), self._files[entry.shard]
+        if entry.dtype == STRING_DTYPE:
+            return self._parse_strings(name, entry, file.read(entry).tobytes())
         if math.prod(entry.shape) * dtype.itemsize != entry.size:
-            raise self._damaged(
+            raise self._make_index_error(
                 name, f"{entry.size} bytes do not match {list(entry.shape)} values of {dtype}"
             )
         raw = read_bytes(file, entry) if entry.size else np.empty(0, np.uint8)
-        if masked(crc32c(raw)) != entry.crc32c:
-            raise self._mismatch(name, file)
+        if mask_checksum(crc32c(raw)) != entry.crc32c:
+            raise self._make_checksum_error(name, file)
         return raw.view(dtype).reshape(entry.shape)
 
-    def _strings(self, name: str, entry: Entry, data: bytes) -> np.ndarray:
+    def _parse_strings(self, name: str, entry: BundleEntry, data: bytes) -> np.ndarray:
         count, offset, lengths = math.prod(entry.shape), 0, []
         if count > len(data):
-            raise self._damaged(name, f"{len(data)} bytes cannot hold {count} strings")
+            raise self._make_index_error(name, f"{len(data)} bytes cannot hold {count} strings")
         try:
             for _ in range(count):
-                length, offset = read_varint(data, offset)
+                length, offset = decode_varint(data, offset)
                 lengths.append(length)
         except ValueError as error:
-            raise self._damaged(name, str(error)) from None
+            raise self._make_index_error(name, str(error)) from None
         if offset + 4 + sum(lengths) != len(data):
-            raise self._damaged(name, f"its {count} strings do not end at byte {len(data)}")
-        checksum = crc32c(data[offset:], crc32c(length_bytes(lengths)))
-        if masked(checksum) != entry.crc32c:
-            raise self._mismatch(name, self._files[entry.shard])
+            raise self._make_index_error(
+                name, f"its {count} strings do not end at byte {len(data)}"
+            )
+        checksum = crc32c(data[offset:], crc32c(encode_lengths(lengths)))
+        if mask_checksum(checksum) != entry.crc32c:
+            raise self._make_checksum_error(name, self._files[entry.shard])
         offset += 4
         array = np.empty(count, object)
         for i, length in enumerate(lengths):
@@ -335,14 +341,14 @@ class Bundle:
             offset += length
         return array.reshape(entry.shape)
 
-    def _mismatch(self, name: str, file: _DataFile) -> DataLossError:
+    def _make_checksum_error(self, name: str, file: _DataFile) -> DataLossError:
         return DataLossError(f"{file.path} is damaged: the checksum of {name} does not match.")
 
-    def _damaged(self, name: str, reason: str) -> DataLossError:
-        return DataLossError(f"{index_file(self.path)} is damaged: {name}: {reason}.")
+    def _make_index_error(self, name: str, reason: str) -> DataLossError:
+        return DataLossError(f"{get_index_path(self.path)} is damaged: {name}: {reason}.")
 
 
-def length_bytes(lengths: list[int]) -> bytes:
+def encode_lengths(lengths: list[int]) -> bytes:
     """Encode the lengths of strings as the start of their checksum: 4 bytes each, 8 bytes from 4 GiB.
 
     Args:
@@ -351,7 +357,7 @@ def length_bytes(lengths: list[int]) -> bytes:
     return b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths)
 
 
-def _dtype_name(enum: int) -> str:
+def _format_dtype(enum: int) -> str:
     try:
         return dtypes.as_dtype(enum).name
     except TypeError:
@@ -372,7 +378,7 @@ class _DataFile:
                 self._file = gfile.GFile(path, "rb")
                 self.size = self._file.size()
                 return
-            with named_errors(path):
+            with translate_errors(path):
                 self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except NotFoundError:
             raise DataLossError(
@@ -381,11 +387,13 @@ class _DataFile:
         weakref.finalize(self, os.close, self._descriptor)
         self.size = os.fstat(self._descriptor).st_size
 
-    def lent(self, entry: Entry) -> np.ndarray:
+    def read_shareable(self, entry: BundleEntry) -> np.ndarray:
         """Read the bytes of an entry into memory that a device array may share."""
-        return self.read(entry, transfers.fresh)
+        return self.read(entry, transfers.allocate)
 
-    def read(self, entry: Entry, allocate: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+    def read(
+        self, entry: BundleEntry, allocate: Callable[..., np.ndarray] = np.empty
+    ) -> np.ndarray:
         """Read the bytes of an entry into an array that `make(shape, dtype)` allocates."""
         if is_remote(self.path):
             with self._lock:
@@ -401,7 +409,7 @@ class _DataFile:
 
     def _fill(self, raw: np.ndarray, offset: int) -> int:
         num_read = 0
-        with named_errors(self.path):
+        with translate_errors(self.path):
             while num_read < raw.size:
                 count = os.preadv(self._descriptor, [raw[num_read:].data], offset + num_read)
                 if not count:
@@ -409,7 +417,7 @@ class _DataFile:
                 num_read += count
         return num_read
 
-    def mapped(self, entry: Entry) -> np.ndarray:
+    def map_entry(self, entry: BundleEntry) -> np.ndarray:
         """Map the bytes of an entry into memory; pages are read when they are used."""
         if is_remote(self.path):
             return self.read(entry)
@@ -427,4 +435,4 @@ class _DataFile:
 
 
 # Reads the bytes of an entry from its data file.
-_Source = Callable[[_DataFile, Entry], np.ndarray]
+_BytesReader = Callable[[_DataFile, BundleEntry], np.ndarray]

@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.background import Background
-from meshflow.checkpoint.bundle_writer import held_apart, in_memory
-from meshflow.checkpoint.by_name import restored
-from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
-from meshflow.checkpoint.graph import Trackable, children, is_trackable
-from meshflow.checkpoint.graph_message import contents
-from meshflow.checkpoint.options import CheckpointOptions, notify
+from meshflow.checkpoint.background_writer import BackgroundWriter
+from meshflow.checkpoint.bundle_writer import has_remote_shards, load_into_memory
+from meshflow.checkpoint.formats import (
+    StoredCheckpoint,
+    is_checkpoint,
+    open_checkpoint,
+    write_checkpoint,
+)
+from meshflow.checkpoint.name_based import restore_checkpoint
+from meshflow.checkpoint.object_graph import Trackable, is_trackable, list_children
+from meshflow.checkpoint.object_graph_message import collect_arrays
+from meshflow.checkpoint.options import CheckpointOptions, run_write_callbacks
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
@@ -23,18 +28,18 @@ from meshflow.checkpoint.state_file import (
     write_state,
 )
 from meshflow.checkpoint.status import CheckpointLoadStatus, InitializationOnlyStatus
-from meshflow.core.runtime.annotations import CHECKPOINT, inside
+from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import init_scope
-from meshflow.core.variables.module import Awaited
+from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 
 
-class Checkpoint(Awaited):
+class Checkpoint(ObservableAttributes):
     """Group of objects that are saved and restored together.
 
     Values are matched by the path of attribute names, list indices and dictionary keys that leads
@@ -67,17 +72,17 @@ class Checkpoint(Awaited):
 
     def __init__(self, root: Trackable | None = None, **kwargs: Any) -> None:
         self._save_counter: Variable | None = None
-        self._background = Background()
+        self._background = BackgroundWriter()
         self._rooted = root is not None
         own: dict[str, Any] = {}
         if self._rooted:
             self.root = root
             if not is_trackable(self._checkpoint_root):
-                raise ValueError(_not_trackable("root", root))
-            own = children(self._checkpoint_root)
+                raise ValueError(_format_not_trackable_error("root", root))
+            own = list_children(self._checkpoint_root)
         for name, value in kwargs.items():
             if not is_trackable(value):
-                raise ValueError(_not_trackable(name, value))
+                raise ValueError(_format_not_trackable_error(name, value))
             if name in own and own[name] is not value:
                 raise ValueError(
                     f"Cannot create a Checkpoint with keyword argument {name} if root.{name} already exists and is "
@@ -100,7 +105,7 @@ class Checkpoint(Awaited):
         }
         children_by_name = attributes
         if self._checkpoint_root is not None:
-            children_by_name = {**children(self._checkpoint_root), **attributes, "root": self}
+            children_by_name = {**list_children(self._checkpoint_root), **attributes, "root": self}
         if self._save_counter is not None:
             children_by_name["save_counter"] = self._save_counter
         return children_by_name
@@ -130,30 +135,30 @@ class Checkpoint(Awaited):
             raise ValueNeededError(
                 "tf.train.Checkpoint.write() writes files, which a compiled program cannot do."
             )
-        return self._write(text(file_prefix), options, lambda _: None)
+        return self._write_and_record(to_path_string(file_prefix), options, lambda _: None)
 
-    @inside(CHECKPOINT, "write")
-    def _write(
+    @annotate_region(CHECKPOINT, "write")
+    def _write_and_record(
         self, path: str, options: CheckpointOptions | None, record: Callable[[str], None]
     ) -> str:
         """Write the checkpoint, now or in the background, then call `record` and the callbacks."""
-        options = _checked(options)
+        options = _check_options(options)
         self.sync()
         owners: dict[str, Any] = {}
-        arrays = contents(self, owners)
+        arrays = collect_arrays(self, owners)
 
         def write() -> None:
-            written(path, arrays, options.experimental_sharding_callback, owners)
+            write_checkpoint(path, arrays, options.experimental_sharding_callback, owners)
             record(path)
-            notify(options, path)
+            run_write_callbacks(options, path)
 
-        if options.enable_async and not held_apart(arrays.values()):
+        if options.enable_async and not has_remote_shards(arrays.values()):
             for key, value in arrays.items():
                 # An array that is referenced here is never overwritten, except for NumPy arrays.
                 if isinstance(value, np.ndarray):
                     arrays[key] = value.copy()
                 else:
-                    arrays[key] = in_memory(value)
+                    arrays[key] = load_into_memory(value)
             self._background.run(write)
         else:
             write()
@@ -197,9 +202,11 @@ class Checkpoint(Awaited):
           ['ckpt-1', 'ckpt-2']
         """
         self.sync()
-        refuse_traces()
+        check_not_traced()
         number = int(self.save_counter.assign_add(1))
-        return self._write(f"{text(file_prefix)}-{number}", options, note_latest)
+        return self._write_and_record(
+            f"{to_path_string(file_prefix)}-{number}", options, record_latest_checkpoint
+        )
 
     def read(
         self, save_path: StrPath, options: CheckpointOptions | None = None
@@ -222,7 +229,7 @@ class Checkpoint(Awaited):
         """
         self.sync()
         skip = options is not None and options.experimental_skip_slot_variables
-        return restored(open_latest(save_path), self, skip)
+        return restore_checkpoint(open_latest_checkpoint(save_path), self, skip)
 
     def restore(
         self, save_path: StrPath | None, options: CheckpointOptions | None = None
@@ -256,14 +263,14 @@ class Checkpoint(Awaited):
             return InitializationOnlyStatus()
         _ = self.save_counter
         status = self.read(save_path, options)
-        if "save_counter" not in status._restoration.nodes[0]["children"]:
+        if "save_counter" not in status.restoration.nodes[0]["children"]:
             # The checkpoint was written without a number. Without the counter, the next `save`
             # starts at 1, and `assert_existing_objects_matched` does not miss its value.
             self._save_counter = None
         return status
 
 
-def refuse_traces() -> None:
+def check_not_traced() -> None:
     """Raise an error if a function is being traced, where checkpoints cannot be numbered.
 
     Raises:
@@ -275,26 +282,26 @@ def refuse_traces() -> None:
         )
 
 
-def _checked(options: CheckpointOptions | None) -> CheckpointOptions:
+def _check_options(options: CheckpointOptions | None) -> CheckpointOptions:
     if options is not None and not isinstance(options, CheckpointOptions):
         raise TypeError(f"Expected a tf.train.CheckpointOptions for `options`, got {options!r}.")
     return options or CheckpointOptions()
 
 
-def _not_trackable(name: str, value: object) -> str:
+def _format_not_trackable_error(name: str, value: object) -> str:
     return (
         f"`Checkpoint` was expecting {name} to be a trackable object (a Variable, Module, layer, model, optimizer, or "
         f"a list or dictionary of them), got {value!r}."
     )
 
 
-def open_latest(path: StrPath) -> Stored:
+def open_latest_checkpoint(path: StrPath) -> StoredCheckpoint:
     """Open a checkpoint, the latest checkpoint of a folder, or the checkpoint of a SavedModel.
 
     Args:
       path: Path of the checkpoint, of a folder with a `checkpoint` file, or of a SavedModel.
     """
-    path = text(path)
+    path = to_path_string(path)
     if gfile.isdir(path):
         saved_model = gfile.join(path, "saved_model.pb"), gfile.join(path, "saved_model.pbtxt")
         if any(map(gfile.exists, saved_model)):
@@ -304,7 +311,7 @@ def open_latest(path: StrPath) -> Stored:
     return open_checkpoint(path)
 
 
-@inside(CHECKPOINT, "write")
+@annotate_region(CHECKPOINT, "write")
 def write_objects(path: str, root: Trackable, options: CheckpointOptions | None = None) -> None:
     """Write the values and the graph of the objects below a root as the latest checkpoint.
 
@@ -315,14 +322,14 @@ def write_objects(path: str, root: Trackable, options: CheckpointOptions | None 
         to synchronize with.
     """
     owners: dict[str, Any] = {}
-    arrays = contents(root, owners)
-    options = _checked(options)
-    written(path, arrays, options.experimental_sharding_callback, owners)
-    note_latest(path)
-    notify(options, path)
+    arrays = collect_arrays(root, owners)
+    options = _check_options(options)
+    write_checkpoint(path, arrays, options.experimental_sharding_callback, owners)
+    record_latest_checkpoint(path)
+    run_write_callbacks(options, path)
 
 
-@inside(CHECKPOINT, "restore")
+@annotate_region(CHECKPOINT, "restore")
 def restore_objects(path: StrPath, root: Trackable) -> CheckpointLoadStatus:
     """Restore the values of the objects below a root.
 
@@ -336,10 +343,10 @@ def restore_objects(path: StrPath, root: Trackable) -> CheckpointLoadStatus:
     Raises:
       NotFoundError, DataLossError, ValueError: As in `Checkpoint.read`.
     """
-    return restored(open_latest(path), root)
+    return restore_checkpoint(open_latest_checkpoint(path), root)
 
 
-def note_latest(path: str) -> None:
+def record_latest_checkpoint(path: str) -> None:
     """Record a checkpoint as the latest in the `checkpoint` file of its folder.
 
     Args:

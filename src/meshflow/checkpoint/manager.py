@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable
 from typing import SupportsInt
 
-from meshflow.checkpoint.checkpoint import Checkpoint, refuse_traces
-from meshflow.checkpoint.containers import clear, is_checkpoint, remove
+from meshflow.checkpoint.checkpoint import Checkpoint, check_not_traced
+from meshflow.checkpoint.formats import delete_checkpoint, is_checkpoint, remove_leftovers
 from meshflow.checkpoint.options import CheckpointOptions
 from meshflow.checkpoint.state_file import (
     CheckpointState,
+    find_latest_checkpoint,
     get_checkpoint_state,
-    latest_whole,
     write_state,
 )
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import absolute, text
+from meshflow.files.paths import make_absolute, to_path_string
 
 _log = logging.getLogger("meshflow")
 
@@ -79,7 +79,7 @@ class CheckpointManager:
                 "`step_counter` should be passed if `checkpoint_interval` is not None."
             )
         self._checkpoint = checkpoint
-        self._directory = text(directory)
+        self._directory = to_path_string(directory)
         self._max_to_keep = max_to_keep
         self._keep_hours = keep_checkpoint_every_n_hours
         self._name = checkpoint_name
@@ -88,14 +88,14 @@ class CheckpointManager:
         self._init_fn = init_fn
         self._last_step = last_checkpoint_step
         # Time of each checkpoint that may be deleted, oldest first.
-        self._kept: dict[str, float] = {}
-        self._begun: list[str] = []
-        self._cleared = False
+        self._timestamps: dict[str, float] = {}
+        self._partly_deleted: list[str] = []
+        self._removed_leftovers = False
         self._latest: str | None = None
         self._last_preserved = time.time()
-        self._recover()
+        self._load_state()
 
-    def _recover(self) -> None:
+    def _load_state(self) -> None:
         """Load the state of an earlier run from the folder."""
         state = get_checkpoint_state(self._directory)
         if state is None:
@@ -106,7 +106,7 @@ class CheckpointManager:
         if len(times) != len(paths):
             times = [now] * len(paths)
         self._last_preserved = state.last_preserved_timestamp or min(times, default=now)
-        self._latest = latest_whole(state, self._directory)
+        self._latest = find_latest_checkpoint(state, self._directory)
         if now < self._last_preserved:
             _log.warning(
                 "The clock is %.0f s behind the last checkpoint that %s preserves forever. "
@@ -117,32 +117,32 @@ class CheckpointManager:
             return
         # Times may be equal; the order in the file is the order of writing.
         pairs = sorted(zip(times, paths, strict=True), key=lambda pair: pair[0])
-        timestamps = {path: t for t, path in pairs if self._is_own(path)}
-        self._kept = {path: t for path, t in timestamps.items() if is_checkpoint(path)}
+        timestamps = {path: t for t, path in pairs if self._is_managed(path)}
+        self._timestamps = {path: t for path, t in timestamps.items() if is_checkpoint(path)}
         # An earlier run was killed while it deleted these checkpoints.
-        self._begun = [path for path in timestamps if path not in self._kept]
+        self._partly_deleted = [path for path in timestamps if path not in self._timestamps]
 
-    def _is_own(self, path: str) -> bool:
+    def _is_managed(self, path: str) -> bool:
         """Check whether a path has the form of this manager's checkpoints.
 
         The state file may list any path.
         """
-        folder, name = os.path.split(absolute(path))
-        return folder == absolute(self._directory.rstrip("/") or self._directory) and bool(
+        folder, name = os.path.split(make_absolute(path))
+        return folder == make_absolute(self._directory.rstrip("/") or self._directory) and bool(
             re.fullmatch(rf"{re.escape(self._name)}-(-?\d+)", name)
         )
 
-    def _clear(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Delete the files that killed processes left.
 
         Called only before saving, because other processes may just read the folder.
         """
-        if self._cleared or not gfile.isdir(self._directory):
+        if self._removed_leftovers or not gfile.isdir(self._directory):
             return
-        self._cleared = True
-        for path in self._begun:
+        self._removed_leftovers = True
+        for path in self._partly_deleted:
             if not is_checkpoint(path):
-                remove(path)
+                delete_checkpoint(path)
         names = set()
         for name in gfile.listdir(self._directory):
             for separator in (".meshflow.", ".data-", ".index."):
@@ -151,8 +151,8 @@ class CheckpointManager:
                 names.add(name.rsplit(".", 2)[0])
         for name in sorted(names):
             path = gfile.join(self._directory, name)
-            if name and self._is_own(path):
-                clear(path)
+            if name and self._is_managed(path):
+                remove_leftovers(path)
 
     @property
     def directory(self) -> str:
@@ -177,7 +177,7 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[str]:
         """Return the paths of the kept checkpoints, oldest first."""
-        return list(self._kept)
+        return list(self._timestamps)
 
     def save(
         self,
@@ -206,7 +206,7 @@ class CheckpointManager:
           ...     [os.path.basename(path) for path in manager.checkpoints]
           ['ckpt-2']
         """
-        refuse_traces()
+        check_not_traced()
         if self._interval is not None:
             assert self._step_counter is not None
             step = int(self._step_counter)
@@ -218,29 +218,29 @@ class CheckpointManager:
         counter = self._checkpoint.save_counter.assign_add(1)
         number = int(counter if checkpoint_number is None else checkpoint_number)
         prefix = gfile.join(self._directory, f"{self._name}-{number}")
-        self._clear()
-        return self._checkpoint._write(prefix, options, self._note)
+        self._remove_leftovers()
+        return self._checkpoint._write_and_record(prefix, options, self._record_checkpoint)
 
-    def _note(self, path: str) -> None:
+    def _record_checkpoint(self, path: str) -> None:
         """Record a complete checkpoint and delete the checkpoints that exceed `max_to_keep`."""
-        self._kept.pop(path, None)
-        self._kept[path] = time.time()
-        self._latest, num_before = path, len(self._kept)
+        self._timestamps.pop(path, None)
+        self._timestamps[path] = time.time()
+        self._latest, num_before = path, len(self._timestamps)
         # The state file lists the new checkpoint and those to be deleted before the deletion
         # starts, so that a run after a kill finds all of them.
         self._write_state()
-        doomed = self._too_many()
+        doomed = self._drop_excess()
         for old in doomed:
-            remove(old)
-        if doomed or len(self._kept) != num_before:
+            delete_checkpoint(old)
+        if doomed or len(self._timestamps) != num_before:
             self._write_state()
 
-    def _too_many(self) -> list[str]:
+    def _drop_excess(self) -> list[str]:
         """Remove the oldest checkpoints from the state; return the paths of the files to delete."""
         doomed: list[str] = []
-        while self._max_to_keep is not None and len(self._kept) > self._max_to_keep:
-            path, timestamp = next(iter(self._kept.items()))
-            del self._kept[path]
+        while self._max_to_keep is not None and len(self._timestamps) > self._max_to_keep:
+            path, timestamp = next(iter(self._timestamps.items()))
+            del self._timestamps[path]
             if (
                 self._keep_hours is not None
                 and timestamp - self._keep_hours * 3600 >= self._last_preserved
@@ -252,7 +252,10 @@ class CheckpointManager:
 
     def _write_state(self) -> None:
         state = CheckpointState(
-            self._latest or "", list(self._kept), list(self._kept.values()), self._last_preserved
+            self._latest or "",
+            list(self._timestamps),
+            list(self._timestamps.values()),
+            self._last_preserved,
         )
         write_state(self._directory, state)
 

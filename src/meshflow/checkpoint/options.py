@@ -8,7 +8,7 @@ from typing import Any
 
 from meshflow.checkpoint.sharding import ShardingCallback
 
-__all__ = ["CheckpointOptions", "notify"]
+__all__ = ["CheckpointOptions", "run_write_callbacks"]
 
 
 class CheckpointOptions:
@@ -55,7 +55,7 @@ class CheckpointOptions:
         experimental_sharding_callback: ShardingCallback | None = None,
     ) -> None:
         for callback in experimental_write_callbacks or []:
-            if _arguments(callback) > 1:
+            if _count_parameters(callback) > 1:
                 raise AssertionError(
                     "Expected functions of a path or without parameters for `experimental_write_callbacks`, got "
                     f"{callback!r}."
@@ -75,14 +75,14 @@ class CheckpointOptions:
         self.experimental_sharding_callback = experimental_sharding_callback
 
 
-def _arguments(callback: Callable[..., Any]) -> int:
+def _count_parameters(callback: Callable[..., Any]) -> int:
     try:
         return len(inspect.signature(callback).parameters)
     except ValueError:
         return 1  # Builtin methods such as `list.append` have no signature.
 
 
-def notify(options: CheckpointOptions, path: str) -> None:
+def run_write_callbacks(options: CheckpointOptions, path: str) -> None:
     """Call the write callbacks of the options.
 
     Args:
@@ -90,4 +90,4 @@ def notify(options: CheckpointOptions, path: str) -> None:
       path: Path of the checkpoint that was written.
     """
     for callback in options.experimental_write_callbacks or []:
-        callback(*[path][: _arguments(callback)])
+        callback(*[path][: _count_parameters(callback)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.graph import STATE
+from meshflow.checkpoint.object_graph import PYTHON_STATE
 
 
 class PythonState(abc.ABC):
@@ -40,7 +40,7 @@ class PythonState(abc.ABC):
       'before'
     """
 
-    _checkpoint_attributes = (STATE,)
+    _checkpoint_attributes = (PYTHON_STATE,)
 
     @abc.abstractmethod
     def serialize(self) -> str | bytes:

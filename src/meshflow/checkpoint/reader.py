@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from meshflow.checkpoint.checkpoint import open_latest
-from meshflow.checkpoint.containers import Stored, is_checkpoint
+from meshflow.checkpoint.checkpoint import open_latest_checkpoint
+from meshflow.checkpoint.formats import StoredCheckpoint, is_checkpoint
 from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values import dtypes
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import is_remote, text
+from meshflow.files.paths import is_remote, to_path_string
 
 
 class CheckpointReader:
@@ -24,8 +24,8 @@ class CheckpointReader:
       checkpoint: Opened checkpoint.
     """
 
-    def __init__(self, checkpoint: Stored) -> None:
-        self._folder = checkpoint
+    def __init__(self, checkpoint: StoredCheckpoint) -> None:
+        self._checkpoint = checkpoint
 
     def has_tensor(self, tensor_str: str) -> bool:
         """Check whether there is a value under a key.
@@ -33,7 +33,7 @@ class CheckpointReader:
         Args:
           tensor_str: The key.
         """
-        return _key(tensor_str) in self._folder.entries
+        return _check_key(tensor_str) in self._checkpoint.entries
 
     def get_tensor(self, tensor_str: str) -> np.ndarray:
         """Return a value as an array, or as a NumPy scalar or `bytes` if it has no dimensions.
@@ -45,14 +45,14 @@ class CheckpointReader:
           NotFoundError: If there is no such value.
           TypeError: If the key is not text.
         """
-        value: np.ndarray = self._folder.read(_key(tensor_str))[()]
+        value: np.ndarray = self._checkpoint.read(_check_key(tensor_str))[()]
         return value
 
     def debug_string(self) -> bytes:
         """Return a line for each value with key, dtype and shape."""
         dtype_of = self.get_variable_to_dtype_map()
         lines = [
-            f"{key} ({_proto_name(dtype_of[key])}) [{','.join(map(str, shape))}]\n"
+            f"{key} ({_format_proto_dtype(dtype_of[key])}) [{','.join(map(str, shape))}]\n"
             for key, shape in sorted(self.get_variable_to_shape_map().items())
         ]
         return "".join(lines).encode()
@@ -60,19 +60,19 @@ class CheckpointReader:
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Return the shape of each value, by key."""
         try:
-            return {name: list(e["shape"]) for name, e in self._folder.entries.items()}
+            return {name: list(e["shape"]) for name, e in self._checkpoint.entries.items()}
         except (TypeError, ValueError, KeyError) as error:
-            raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
+            raise DataLossError(f"{self._checkpoint.path} is damaged: {error}") from None
 
     def get_variable_to_dtype_map(self) -> dict[str, dtypes.DType]:
         """Return the dtype of each value, by key."""
         try:
-            return {n: dtypes.as_dtype(e["dtype"]) for n, e in self._folder.entries.items()}
+            return {n: dtypes.as_dtype(e["dtype"]) for n, e in self._checkpoint.entries.items()}
         except (TypeError, ValueError, KeyError) as error:
-            raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
+            raise DataLossError(f"{self._checkpoint.path} is damaged: {error}") from None
 
 
-def _key(key: str | bytes) -> str:
+def _check_key(key: str | bytes) -> str:
     if isinstance(key, bytes):
         key = key.decode()
     if not isinstance(key, str):
@@ -80,7 +80,7 @@ def _key(key: str | bytes) -> str:
     return key
 
 
-def _proto_name(dtype: dtypes.DType) -> str:
+def _format_proto_dtype(dtype: dtypes.DType) -> str:
     """Return the name of a dtype in TensorFlow's protocol buffers."""
     names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF"}
     return f"DT_{names.get(dtype.name, dtype.name.upper())}"
@@ -108,10 +108,10 @@ def load_checkpoint(ckpt_dir_or_file: StrPath) -> CheckpointReader:
       ...     reader.get_tensor("w/.ATTRIBUTES/VARIABLE_VALUE").tolist()
       [1.0, 2.0]
     """
-    path = text(ckpt_dir_or_file)
+    path = to_path_string(ckpt_dir_or_file)
     if gfile.isdir(path) and not is_checkpoint(path) and latest_checkpoint(path) is None:
         raise ValueError(f"Couldn't find a 'checkpoint' file or checkpoints in the folder {path}.")
-    return CheckpointReader(open_latest(path))
+    return CheckpointReader(open_latest_checkpoint(path))
 
 
 def load_variable(ckpt_dir_or_file: StrPath, name: str) -> np.ndarray:

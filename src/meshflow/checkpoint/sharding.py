@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.graph import Trackable
-from meshflow.checkpoint.slices import Parts
-from meshflow.checkpoint.wire import Extents
+from meshflow.checkpoint.bundle_messages import Extents
+from meshflow.checkpoint.object_graph import Trackable
+from meshflow.checkpoint.slices import ArrayParts
 from meshflow.core.runtime.device_spec import DeviceSpec
-from meshflow.core.runtime.device_to_host import read
+from meshflow.core.runtime.device_to_host import read_uncached
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -26,9 +26,9 @@ __all__ = [
     "ShardByTaskPolicy",
     "ShardableTensor",
     "ShardingCallback",
-    "divided",
-    "extents_of_spec",
-    "spec_of",
+    "format_slice_spec",
+    "parse_slice_spec",
+    "partition_arrays",
 ]
 
 # The tensors of a data file: by `slice_spec`, by `checkpoint_key`.
@@ -36,7 +36,7 @@ __all__ = [
 Shard = MutableMapping[str, MutableMapping[str, Any]]
 
 # A policy is only used if one process writes. If several do, each of them writes one file.
-_HERE = DeviceSpec(job="localhost", replica=0, task=0, device_type="CPU", device_index=0)
+_LOCAL_DEVICE = DeviceSpec(job="localhost", replica=0, task=0, device_type="CPU", device_index=0)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class ShardByTaskPolicy(ShardingCallback):
         return [shard]
 
 
-def spec_of(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> str:
+def format_slice_spec(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> str:
     """Format the `slice_spec` of a part of an array.
 
     Args:
@@ -152,7 +152,7 @@ def spec_of(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
     return " ".join([*map(str, shape), parts])
 
 
-def extents_of_spec(spec: str) -> tuple[tuple[int, ...], Extents]:
+def parse_slice_spec(spec: str) -> tuple[tuple[int, ...], Extents]:
     """Parse a `slice_spec`.
 
     Args:
@@ -177,7 +177,7 @@ def extents_of_spec(spec: str) -> tuple[tuple[int, ...], Extents]:
     return tuple(map(int, shape)), tuple((a, n) for a, n in pairs)
 
 
-def divided(
+def partition_arrays(
     arrays: Mapping[str, Any], owners: Mapping[str, Any], policy: ShardingCallback
 ) -> list[dict[str, Any]]:
     """Partition arrays over data files by a policy.
@@ -197,7 +197,7 @@ def divided(
     tensors = [
         tensor
         for key, array in arrays.items()
-        for tensor in _shardable(key, array, owners.get(key))
+        for tensor in _make_shardable_tensors(key, array, owners.get(key))
     ]
     tensors_by_key: dict[str, list[ShardableTensor]] = {}
     for tensor in tensors:
@@ -208,69 +208,79 @@ def divided(
         file: dict[str, Any] = {}
         for key, slices in shard.items():
             for spec, value in slices.items():
-                part = _checked(policy, key, spec.strip(), value, tensors_by_key, counts)
-                if isinstance(part, Parts) and key in file:
+                part = _check_value(policy, key, spec.strip(), value, tensors_by_key, counts)
+                if isinstance(part, ArrayParts) and key in file:
                     part.parts[:0] = file[key].parts
                 file[key] = part
         files.append(file)
-    missing = [key for key, parts in tensors_by_key.items() if counts.get(key, -1) != _size(parts)]
+    missing = [
+        key
+        for key, parts in tensors_by_key.items()
+        if counts.get(key, -1) != _count_elements(parts)
+    ]
     if missing:
-        raise _refused(policy, missing[0], "is not complete in them, or is missing")
+        raise _make_policy_error(policy, missing[0], "is not complete in them, or is missing")
     return files
 
 
-def _shardable(
-    key: str, array: Array | FileArray | Parts, trackable: Trackable
+def _make_shardable_tensors(
+    key: str, array: Array | FileArray | ArrayParts, trackable: Trackable
 ) -> Iterable[ShardableTensor]:
     pieces: list[tuple[str, Any]] = [("", array)]
-    if isinstance(array, Parts):
+    if isinstance(array, ArrayParts):
         pieces = []
         for extents, part in array.parts:
             offsets = [start for start, _ in extents]
-            pieces.append((spec_of(array.shape, offsets, part.shape), part))
+            pieces.append((format_slice_spec(array.shape, offsets, part.shape), part))
     for spec, piece in pieces:
         dtype = dtypes.as_dtype(np.dtype(piece.dtype))
         shape = TensorShape(piece.shape)
-        yield ShardableTensor(None, Tensor(piece), dtype, _HERE, key, shape, spec, key, trackable)
+        yield ShardableTensor(
+            None, Tensor(piece), dtype, _LOCAL_DEVICE, key, shape, spec, key, trackable
+        )
 
 
-def _size(tensors: Sequence[ShardableTensor]) -> int:
+def _count_elements(tensors: Sequence[ShardableTensor]) -> int:
     return sum(math.prod(tensor.shape.as_list()) for tensor in tensors)
 
 
-def _checked(
+def _check_value(
     policy: ShardingCallback,
     key: str,
     spec: str,
     value: TensorLike,
     tensors_by_key: Mapping[str, list[ShardableTensor]],
     counts: dict[str, int],
-) -> np.ndarray | Parts:
+) -> np.ndarray | ArrayParts:
     """Check an array that a policy has put into a shard, and count its elements in `counts`.
 
     Returns:
       The array, or `ArrayParts` with it if it is a part.
     """
     if key not in tensors_by_key:
-        raise _refused(policy, key, "is a tensor not originally in the object graph")
+        raise _make_policy_error(policy, key, "is a tensor not originally in the object graph")
     first = tensors_by_key[key][0]
-    array = read(value._value if isinstance(value, Tensor) else value)
+    array = read_uncached(value.array if isinstance(value, Tensor) else value)
     if dtypes.as_dtype(array.dtype) != first.dtype:
-        raise _refused(policy, key, f"is a tensor with an altered dtype, {array.dtype}")
+        raise _make_policy_error(policy, key, f"is a tensor with an altered dtype, {array.dtype}")
     counts[key] = counts.get(key, 0) + array.size
-    if counts[key] > _size(tensors_by_key[key]):
-        raise _refused(policy, key, "is in them several times")
+    if counts[key] > _count_elements(tensors_by_key[key]):
+        raise _make_policy_error(policy, key, "is in them several times")
     if not spec:
         if list(array.shape) != first.shape.as_list():
-            raise _refused(policy, key, f"is a tensor with an altered shape, {list(array.shape)}")
+            raise _make_policy_error(
+                policy, key, f"is a tensor with an altered shape, {list(array.shape)}"
+            )
         return array
-    shape, extents = extents_of_spec(spec)
+    shape, extents = parse_slice_spec(spec)
     if [n for _, n in extents] != list(array.shape):
-        raise _refused(policy, key, f"has a part {spec!r} of the shape {list(array.shape)}")
-    return Parts(shape, [(extents, array)])
+        raise _make_policy_error(
+            policy, key, f"has a part {spec!r} of the shape {list(array.shape)}"
+        )
+    return ArrayParts(shape, [(extents, array)])
 
 
-def _refused(policy: ShardingCallback, key: str, problem: str) -> RuntimeError:
+def _make_policy_error(policy: ShardingCallback, key: str, problem: str) -> RuntimeError:
     return RuntimeError(
         f"The shards of the policy {policy.description!r} are wrong: {key} {problem}."
     )

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.wire import Extents
+from meshflow.checkpoint.bundle_messages import Extents
 
-__all__ = ["Parts", "SlicedArray", "extents_of", "slice_key"]
+__all__ = ["ArrayParts", "SlicedArray", "encode_slice_key", "get_extents"]
 
 
-def slice_key(name: str, extents: Extents) -> bytes:
+def encode_slice_key(name: str, extents: Extents) -> bytes:
     """Encode the key of a part of an array.
 
     Args:
@@ -30,16 +30,16 @@ def slice_key(name: str, extents: Extents) -> bytes:
       '00 77 00 01 01 02 80 c0 46 80 84'
     """
     text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
-    numbers = b"".join(_signed(start) + _signed(size) for start, size in extents)
-    return b"\0" + text + _count(len(extents)) + numbers
+    numbers = b"".join(_encode_signed(start) + _encode_signed(size) for start, size in extents)
+    return b"\0" + text + _encode_count(len(extents)) + numbers
 
 
-def _count(count: int) -> bytes:
+def _encode_count(count: int) -> bytes:
     raw = count.to_bytes((count.bit_length() + 7) // 8, "big")
     return bytes((len(raw),)) + raw
 
 
-def _signed(value: int) -> bytes:
+def _encode_signed(value: int) -> bytes:
     """Encode an integer so that the bytes of smaller integers sort first.
 
     The code has as many leading one bits as bytes, followed by the two's complement.
@@ -50,7 +50,7 @@ def _signed(value: int) -> bytes:
     return ((value & ((1 << 8 * size) - 1)) ^ header).to_bytes(size, "big")
 
 
-def extents_of(index: Sequence[slice], shape: Sequence[int]) -> Extents:
+def get_extents(index: Sequence[slice], shape: Sequence[int]) -> Extents:
     """Convert slices to start and length in each dimension.
 
     Args:
@@ -135,12 +135,12 @@ class SlicedArray:
             raise ValueError(f"its parts do not cover the region {bounds}")
         return out
 
-    def whole(self) -> np.ndarray:
+    def read_all(self) -> np.ndarray:
         """Return the full array."""
         return self[(slice(None),) * len(self.shape)]
 
 
-class Parts:
+class ArrayParts:
     """Array to be written in parts.
 
     Args:
@@ -159,5 +159,5 @@ class Parts:
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         arrays = dict(self.parts)
         read = lambda extents: np.asarray(arrays[extents])
-        full = SlicedArray(self.shape, self.dtype, list(arrays), read).whole()
+        full = SlicedArray(self.shape, self.dtype, list(arrays), read).read_all()
         return full.astype(dtype or self.dtype, copy=False)

@@ -10,16 +10,16 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from meshflow.checkpoint.bundle import index_file
-from meshflow.checkpoint.containers import is_checkpoint, open_checkpoint, stored_objects
+from meshflow.checkpoint.bundle import get_index_path
+from meshflow.checkpoint.formats import is_checkpoint, open_checkpoint, read_object_graph
 from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import absolute, is_remote, text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import is_remote, make_absolute, to_path_string
 
 _LINE = re.compile(r'^\s*(\w+)\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\S+))\s*$')
-_NUMBER = re.compile(r"(.*)-(\d+)")
+_NUMBERED_NAME = re.compile(r"(.*)-(\d+)")
 
 _log = logging.getLogger("meshflow")
 
@@ -50,10 +50,10 @@ def write_state(folder: StrPath, state: CheckpointState, name: str = "checkpoint
       state: Content. Paths in the folder are written relative to it.
       name: Name of the file.
     """
-    absolute_folder = absolute(text(folder).rstrip("/") or "/")
+    absolute_folder = make_absolute(to_path_string(folder).rstrip("/") or "/")
 
     def quote_path(path: str) -> str:
-        if os.path.dirname(absolute(path)) == absolute_folder:
+        if os.path.dirname(make_absolute(path)) == absolute_folder:
             path = os.path.basename(path)
         escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
@@ -67,7 +67,7 @@ def write_state(folder: StrPath, state: CheckpointState, name: str = "checkpoint
     ]
     if state.last_preserved_timestamp:
         lines.append(f"last_preserved_timestamp: {state.last_preserved_timestamp}")
-    with replacing(gfile.join(folder, name), "w") as file:
+    with replace_file(gfile.join(folder, name), "w") as file:
         file.write("\n".join(lines) + "\n")
 
 
@@ -96,16 +96,16 @@ def get_checkpoint_state(
       ...     os.path.basename(tf.train.get_checkpoint_state(folder).model_checkpoint_path)
       'ckpt-1'
     """
-    folder = text(checkpoint_dir)
+    folder = to_path_string(checkpoint_dir)
     path = gfile.join(folder, latest_filename or "checkpoint")
     if not gfile.exists(path) or gfile.isdir(path):
         return None
     with gfile.GFile(path, "rb") as file:
         content = file.read()
     try:
-        return _parsed(content, folder)
+        return _parse_state(content, folder)
     except ValueError as error:
-        paths = found_checkpoints(folder)
+        paths = list_complete_checkpoints(folder)
         if not paths:
             raise DataLossError(
                 f"{path} is damaged ({error}), and its folder has no checkpoint."
@@ -117,7 +117,7 @@ def get_checkpoint_state(
         return CheckpointState(paths[-1], paths)
 
 
-def _parsed(content: bytes, folder: str) -> CheckpointState:
+def _parse_state(content: bytes, folder: str) -> CheckpointState:
     """Parse the content of a file; raise ValueError if it is not valid."""
     state = CheckpointState()
     for line in content.decode().splitlines():
@@ -128,7 +128,7 @@ def _parsed(content: bytes, folder: str) -> CheckpointState:
             raise ValueError(f"the line {line[:80]!r} is not valid")
         key, quoted, bare = match.groups()
         if quoted is not None:
-            path = _unescaped(quoted)
+            path = _unescape(quoted)
             path = path if is_remote(path) else gfile.join(folder, path)
             if key == "model_checkpoint_path":
                 state.model_checkpoint_path = path if quoted else ""
@@ -143,11 +143,11 @@ def _parsed(content: bytes, folder: str) -> CheckpointState:
     return state
 
 
-def _unescaped(quoted: str) -> str:
+def _unescape(quoted: str) -> str:
     return re.sub(r"\\(.)", lambda match: {"n": "\n"}.get(match[1], match[1]), quoted)
 
 
-def found_checkpoints(folder: str) -> list[str]:
+def list_complete_checkpoints(folder: str) -> list[str]:
     """Return the paths of the complete checkpoints in a folder, the latest last.
 
     Within a prefix, they are sorted by number; the prefix that was written to last is the last.
@@ -158,14 +158,14 @@ def found_checkpoints(folder: str) -> list[str]:
     checkpoints: list[tuple[str, int, int, str]] = []
     names = gfile.listdir(folder) if gfile.isdir(folder) else []
     for name in sorted({n.rstrip("/").removesuffix(".index") for n in names}):
-        path, match = gfile.join(folder, name), _NUMBER.fullmatch(name)
+        path, match = gfile.join(folder, name), _NUMBERED_NAME.fullmatch(name)
         if not match or not is_checkpoint(path):
             continue
         try:
-            stored_objects(open_checkpoint(path))
+            read_object_graph(open_checkpoint(path))
         except (DataLossError, NotFoundError, UnimplementedError, ValueError):
             continue
-        index = index_file(path)
+        index = get_index_path(path)
         mtime = gfile.stat(index if gfile.exists(index) else path).mtime_nsec
         checkpoints.append((match[1], mtime, int(match[2]), path))
     latest_mtimes: dict[str, int] = {}
@@ -201,10 +201,10 @@ def latest_checkpoint(checkpoint_dir: StrPath, latest_filename: str | None = Non
       True
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
-    return None if state is None else latest_whole(state, text(checkpoint_dir))
+    return None if state is None else find_latest_checkpoint(state, to_path_string(checkpoint_dir))
 
 
-def latest_whole(state: CheckpointState, folder: str) -> str | None:
+def find_latest_checkpoint(state: CheckpointState, folder: str) -> str | None:
     """Return the latest existing checkpoint that a state names, or the latest in the folder.
 
     Args:
@@ -218,7 +218,7 @@ def latest_whole(state: CheckpointState, folder: str) -> str | None:
     if is_checkpoint(named):
         return named
     existing = [path for path in state.all_model_checkpoint_paths if is_checkpoint(path)]
-    others = existing or found_checkpoints(folder)
+    others = existing or list_complete_checkpoints(folder)
     if not others:
         return None
     _log.warning(

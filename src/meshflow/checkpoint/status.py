@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from meshflow.checkpoint.graph import children
-from meshflow.checkpoint.restoring import Restoration
+from meshflow.checkpoint.object_graph import list_children
+from meshflow.checkpoint.restoration import Restoration
 
 __all__ = ["CheckpointLoadStatus", "InitializationOnlyStatus"]
 
@@ -18,7 +18,7 @@ class CheckpointLoadStatus:
     """
 
     def __init__(self, restoration: Restoration) -> None:
-        self._restoration = restoration
+        self.restoration = restoration
         # The restoration itself holds only weak references, so the status keeps the root alive.
         self._root = restoration.root
 
@@ -32,10 +32,10 @@ class CheckpointLoadStatus:
           AssertionError: If one did not. The message names them.
         """
         self.assert_existing_objects_matched()
-        unused = self._restoration.unused()
+        unused = self.restoration.list_unused_keys()
         if unused:
             raise AssertionError(
-                f"Unresolved objects in checkpoint {self._restoration.folder.path}: {len(unused)} stored values have no "
+                f"Unresolved objects in checkpoint {self.restoration.checkpoint.path}: {len(unused)} stored values have no "
                 f"Python object, such as {unused[:10]}. Objects that create their variables later are "
                 "restored then; call `expect_partial()` if this is intended."
             )
@@ -50,8 +50,8 @@ class CheckpointLoadStatus:
         Raises:
           AssertionError: If one did not. The message names them.
         """
-        self._restoration.go_on()
-        missing = self._restoration.unmatched()
+        self.restoration.resume()
+        missing = self.restoration.list_unmatched_objects()
         if missing:
             raise AssertionError(
                 f"Found {len(missing)} Python objects that were not bound to checkpointed values, likely due to changes "
@@ -69,11 +69,11 @@ class CheckpointLoadStatus:
         Raises:
           AssertionError: If none was.
         """
-        self._restoration.go_on()
-        if not self._restoration.matched_anything():
+        self.restoration.resume()
+        if not self.restoration.has_matches():
             raise AssertionError(
-                f"Nothing except the root object matched a checkpointed value: {self._restoration.folder.path} holds "
-                f"{sorted(self._restoration.nodes[0]['children'])}, the object has {sorted(children(self._restoration.root))}."
+                f"Nothing except the root object matched a checkpointed value: {self.restoration.checkpoint.path} holds "
+                f"{sorted(self.restoration.nodes[0]['children'])}, the object has {sorted(list_children(self.restoration.root))}."
             )
         return self
 
@@ -83,7 +83,7 @@ class CheckpointLoadStatus:
         Returns:
           The status itself.
         """
-        self._restoration.expect_partial()
+        self.restoration.expect_partial()
         return self
 
     def initialize_or_restore(self, session: object = None) -> None:
@@ -115,8 +115,10 @@ class InitializationOnlyStatus(CheckpointLoadStatus):
         """
         return self
 
-    def _nothing(self, session: object = None) -> NoReturn:
+    def _raise_not_restored(self, session: object = None) -> NoReturn:
         raise AssertionError("No checkpoint specified (save_path=None); nothing is being restored.")
 
-    assert_consumed = assert_existing_objects_matched = assert_nontrivial_match = _nothing
-    run_restore_ops = _nothing
+    assert_consumed = assert_existing_objects_matched = assert_nontrivial_match = (
+        _raise_not_restored
+    )
+    run_restore_ops = _raise_not_restored

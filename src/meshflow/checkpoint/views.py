@@ -6,8 +6,8 @@ import logging
 import weakref
 from typing import Any
 
-from meshflow.checkpoint.containers import open_checkpoint, stored_objects
-from meshflow.checkpoint.graph import Trackable, children, is_trackable, owner
+from meshflow.checkpoint.formats import open_checkpoint, read_object_graph
+from meshflow.checkpoint.object_graph import Trackable, is_trackable, list_children, resolve_root
 from meshflow.environment.types import StrPath
 
 __all__ = ["CheckpointView", "TrackableView"]
@@ -36,7 +36,7 @@ class TrackableView:
     """
 
     def __init__(self, root: Trackable) -> None:
-        self._root_of = root if isinstance(root, weakref.ref) else weakref.ref(root)
+        self._root_reference = root if isinstance(root, weakref.ref) else weakref.ref(root)
 
     @classmethod
     def children(
@@ -52,8 +52,8 @@ class TrackableView:
         Raises:
           ValueError: If a checkpoint cannot save the object.
         """
-        _check(obj)
-        return children(obj)
+        _check_trackable(obj)
+        return list_children(obj)
 
     @property
     def root(self) -> Trackable:
@@ -62,7 +62,7 @@ class TrackableView:
         Raises:
           AssertionError: If it was garbage-collected.
         """
-        root = self._root_of()
+        root = self._root_reference()
         if root is None:
             raise AssertionError("The root of this TrackableView is gone.")
         return root
@@ -106,7 +106,7 @@ class CheckpointView:
     """
 
     def __init__(self, save_path: StrPath) -> None:
-        self._nodes = stored_objects(open_checkpoint(save_path))["nodes"]
+        self._nodes = read_object_graph(open_checkpoint(save_path))["nodes"]
 
     def children(self, node_id: int) -> dict[str, int]:
         """Return the nodes that a node owns directly, by name.
@@ -135,10 +135,10 @@ class CheckpointView:
         Raises:
           ValueError: If a checkpoint cannot save the object.
         """
-        _check(obj)
+        _check_trackable(obj)
         matches, queue = {0: obj}, [0]
         for node in queue:
-            named_children = children(matches[node])
+            named_children = list_children(matches[node])
             for name, child in self.children(node).items():
                 if name not in named_children or child == 0:
                     continue
@@ -174,8 +174,8 @@ class CheckpointView:
         )
 
 
-def _check(obj: Trackable) -> None:
-    if not is_trackable(owner(obj)):
+def _check_trackable(obj: Trackable) -> None:
+    if not is_trackable(resolve_root(obj)):
         raise ValueError(
             f"Expected an object that a checkpoint can save, got {obj!r} of type {type(obj)}."
         )

@@ -15,7 +15,7 @@ from meshflow.cli import doctor as diagnosis
 from meshflow.cli import profile
 from meshflow.cli.convert import convert
 from meshflow.cli.launch import Job
-from meshflow.cli.plan import SCRIPT, plan
+from meshflow.cli.plan import SCRIPT_SETTINGS, plan
 from meshflow.cli.serve import serve
 from meshflow.cli.show import run, show
 
@@ -29,7 +29,7 @@ app.command()(serve)
 app.command()(convert)
 app.command()(show)
 app.command()(run)
-app.command(name="plan", context_settings=SCRIPT)(plan)
+app.command(name="plan", context_settings=SCRIPT_SETTINGS)(plan)
 
 
 @app.callback(invoke_without_command=True)
@@ -47,7 +47,7 @@ def doctor() -> None:
     """Show devices, CPU kernels, versions and precisions, and suggest improvements."""
     console = Console()
     try:
-        findings = diagnosis.report()
+        findings = diagnosis.collect_findings()
     except ValueError as error:
         sys.exit(str(error))
     for title, rows in findings.items():
@@ -55,12 +55,12 @@ def doctor() -> None:
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
-    for line in diagnosis.advice() or ["No improvements found."]:
+    for line in diagnosis.list_advice() or ["No improvements found."]:
         # Wrapped lines would break commands that the user copies.
         console.print(f"- {line}", markup=False, soft_wrap=True)
 
 
-@app.command(context_settings=SCRIPT)
+@app.command(context_settings=SCRIPT_SETTINGS)
 def launch(
     script: Annotated[str, typer.Argument(help="Python script that every worker runs.")],
     arguments: Annotated[

@@ -11,7 +11,7 @@ import typer
 from meshflow import lite, onnx
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values.dtypes import float16
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
 
 __all__ = ["convert"]
 
@@ -52,7 +52,7 @@ def convert(
             if weights == "float16":
                 converter.target_spec.supported_types = [float16]
             content = converter.convert()
-            with replacing(target) as file:
+            with replace_file(target) as file:
                 file.write(content)
     except (OpError, ImportError, OSError, ValueError) as error:
         sys.exit(str(error))

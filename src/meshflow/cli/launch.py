@@ -21,15 +21,19 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from meshflow.cli import worker as worker_script
-from meshflow.distribute.cluster.addresses import free_port, route_to
-from meshflow.distribute.cluster.channel import SECRET
-from meshflow.distribute.cluster.supervision import Failure, Supervisor, virtual_devices
+from meshflow.distribute.cluster.addresses import find_free_port, find_route_address
+from meshflow.distribute.cluster.channel import SECRET_VARIABLE
+from meshflow.distribute.cluster.supervision import (
+    JobSupervisor,
+    WorkerFailureError,
+    make_virtual_device_environment,
+)
 
 __all__ = ["Job"]
 
-_LOCAL = ("localhost", "127.0.0.1", "::1")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 # Prefixes of the environment variables that workers on other hosts inherit.
-_SENT = (
+_FORWARDED_VARIABLES = (
     "TF_CONFIG",
     "MESHFLOW_",
     "JAX_",
@@ -42,7 +46,7 @@ _SENT = (
 )
 # Seconds until workers are killed. After a failure, workers only wait for each other. At the end of
 # a job, they may still write files.
-_AFTER_FAILURE, _AT_THE_END = 3.0, 20.0
+_FAILURE_GRACE_SECONDS, _EXIT_GRACE_SECONDS = 3.0, 20.0
 
 
 class Job:
@@ -89,12 +93,14 @@ class Job:
         self._count, self._max_restarts, self._watchdog = workers, max_restarts, watchdog
         per_host = -(-workers // max(len(hosts), 1))
         self._hosts = [hosts[i // per_host] if hosts else "localhost" for i in range(workers)]
-        self._local = all(_is_local(h) for h in self._hosts)
-        self._address = address or ("127.0.0.1" if self._local else _reached_from(self._hosts))
+        self._all_local = all(_is_local(h) for h in self._hosts)
+        self._address = address or (
+            "127.0.0.1" if self._all_local else _find_own_address(self._hosts)
+        )
         self._devices, self._port, self._gpus = devices, port, gpus
-        self._visible = [self._own_gpus(index) for index in range(workers)]
+        self._gpu_environments = [self._assign_gpus(index) for index in range(workers)]
         self._output = output or sys.stdout
-        self._writing = threading.Lock()
+        self._output_lock = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
 
     # ---- running ---------------------------------------------------------------------------
@@ -102,33 +108,33 @@ class Job:
     def run(self) -> int:
         """Run the job to its end and return the exit code for the shell."""
         restarts = 0
-        with _terminated_by_signals():
+        with _interrupt_on_signals():
             while True:
                 try:
                     self._run_once(restarts)
                     return 0
-                except Failure as failure:
+                except WorkerFailureError as failure:
                     if restarts == self._max_restarts:
-                        self._say(f"{failure} The job failed after {restarts} restarts.")
+                        self._write_message(f"{failure} The job failed after {restarts} restarts.")
                         return failure.code
                     restarts += 1
-                    self._say(f"{failure} Restart {restarts} of {self._max_restarts}.")
+                    self._write_message(f"{failure} Restart {restarts} of {self._max_restarts}.")
                 except KeyboardInterrupt:
-                    self._say("Interrupted; stopped all workers.")
+                    self._write_message("Interrupted; stopped all workers.")
                     return 130
 
     def _run_once(self, restarts: int) -> None:
-        ports = [self._port + i if self._port else free_port() for i in range(self._count)]
+        ports = [self._port + i if self._port else find_free_port() for i in range(self._count)]
         # Workers on other hosts would resolve "localhost" to themselves.
         addresses = [
-            f"{self._address if _is_local(host) else _without_user(host)}:{port}"
+            f"{self._address if _is_local(host) else _strip_user(host)}:{port}"
             for host, port in zip(self._hosts, ports, strict=True)
         ]
-        supervisor = Supervisor(addresses, self._watchdog, self._address)
+        supervisor = JobSupervisor(addresses, self._watchdog, self._address)
         self._processes = []
-        job_environment = supervisor.environment(restarts)
-        secret = job_environment[SECRET]
-        grace = _AT_THE_END
+        job_environment = supervisor.make_environment(restarts)
+        secret = job_environment[SECRET_VARIABLE]
+        grace = _EXIT_GRACE_SECONDS
         try:
             # The kernel kills a worker when the thread that started it ends, so this thread does it.
             for index in range(self._count):
@@ -137,8 +143,12 @@ class Job:
                 environment = {
                     **os.environ,
                     **job_environment,
-                    **(virtual_devices(self._devices) if self._devices is not None else {}),
-                    **self._visible[index],
+                    **(
+                        make_virtual_device_environment(self._devices)
+                        if self._devices is not None
+                        else {}
+                    ),
+                    **self._gpu_environments[index],
                     "TF_CONFIG": json.dumps(config),
                     # `dtensor.initialize_accelerator_system` reads these variables.
                     "DTENSOR_JOBS": ",".join(addresses),
@@ -147,31 +157,31 @@ class Job:
                     "DTENSOR_JOB_NAME": "worker",
                     "PYTHONUNBUFFERED": "1",
                 }
-                self._processes.append(self._start(index, environment))
+                self._processes.append(self._start_worker(index, environment))
             printers = [
-                threading.Thread(target=self._print, args=(n, p, secret), daemon=True)
+                threading.Thread(target=self._forward_output, args=(n, p, secret), daemon=True)
                 for n, p in enumerate(self._processes)
             ]
             for printer in printers:
                 printer.start()
-            self._watch(supervisor)
+            self._watch_workers(supervisor)
             for printer in printers:
                 printer.join(timeout=2)
-        except Failure:
-            grace = _AFTER_FAILURE
+        except WorkerFailureError:
+            grace = _FAILURE_GRACE_SECONDS
             raise
         finally:
-            self._end_all(grace)
+            self._stop_workers(grace)
             supervisor.close()
 
-    def _start(self, index: int, environment: dict[str, str]) -> subprocess.Popen[str]:
+    def _start_worker(self, index: int, environment: dict[str, str]) -> subprocess.Popen[str]:
         host = self._hosts[index]
         stdin: int = subprocess.DEVNULL
         if _is_local(host):
             command = [sys.executable, worker_script.__file__, *self._command]
             environment[worker_script.LAUNCHER] = str(os.getpid())
         else:
-            command, stdin = _by_ssh(host, self._command, environment), subprocess.PIPE
+            command, stdin = _make_ssh_command(host, self._command, environment), subprocess.PIPE
         return subprocess.Popen(
             command,
             env=environment,
@@ -183,11 +193,11 @@ class Job:
             start_new_session=True,
         )
 
-    def _own_gpus(self, index: int) -> dict[str, str]:
+    def _assign_gpus(self, index: int) -> dict[str, str]:
         """Return the variables that hide other workers' GPUs, since collectives cannot share one."""
         host = self._hosts[index]
         local_workers = self._hosts.count(host)
-        gpus = _gpus() if _is_local(host) else []
+        gpus = _list_gpus() if _is_local(host) else []
         share = self._gpus if self._gpus is not None else len(gpus) // local_workers
         if not share or (local_workers == 1 and self._gpus is None):
             return {}
@@ -202,7 +212,7 @@ class Job:
                 )
         return {"CUDA_VISIBLE_DEVICES": ",".join(worker_gpus)}
 
-    def _watch(self, supervisor: Supervisor) -> None:
+    def _watch_workers(self, supervisor: JobSupervisor) -> None:
         """Wait until all workers have exited successfully.
 
         Raises:
@@ -214,13 +224,15 @@ class Job:
             if failed:
                 # Workers that lose a peer exit with an error, so a killed worker is the likely cause.
                 index, code = min(failed.items(), key=lambda item: (item[1] > 0, item[0]))
-                raise Failure(f"Worker {index} {_ending(code)}.", _shell_code(code))
+                raise WorkerFailureError(
+                    f"Worker {index} {_describe_exit(code)}.", _to_shell_code(code)
+                )
             if all(code == 0 for code in codes):
                 return
-            supervisor.check([n for n, code in enumerate(codes) if code is None])
+            supervisor.check_workers([n for n, code in enumerate(codes) if code is None])
             time.sleep(0.05)
 
-    def _end_all(self, grace: float) -> None:
+    def _stop_workers(self, grace: float) -> None:
         """Stop all workers and their children, with `grace` seconds from SIGTERM to SIGKILL."""
         for process in self._processes:
             _signal_group(process, signal.SIGTERM)
@@ -238,43 +250,43 @@ class Job:
 
     # ---- writing ---------------------------------------------------------------------------
 
-    def _print(self, index: int, process: subprocess.Popen[str], secret: str) -> None:
+    def _forward_output(self, index: int, process: subprocess.Popen[str], secret: str) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            if process.stdin is not None and line.strip() == worker_script.ASKING:
-                _give(process.stdin, secret)
+            if process.stdin is not None and line.strip() == worker_script.SECRET_REQUEST:
+                _send_secret(process.stdin, secret)
                 continue
             if "[Gloo] Rank" in line or "peer ranks" in line:
                 continue  # Gloo reports every connection.
-            self._write(f"[worker {index}] {line.rstrip()}")
+            self._write_line(f"[worker {index}] {line.rstrip()}")
 
-    def _say(self, text: str) -> None:
-        self._write(f"[launch] {text}")
+    def _write_message(self, text: str) -> None:
+        self._write_line(f"[launch] {text}")
 
-    def _write(self, line: str) -> None:
-        with self._writing:
+    def _write_line(self, line: str) -> None:
+        with self._output_lock:
             self._output.write(line + "\n")
             self._output.flush()
 
 
 def _is_local(host: str) -> bool:
-    return host in _LOCAL or host == socket.gethostname()
+    return host in _LOCAL_HOSTS or host == socket.gethostname()
 
 
-def _without_user(host: str) -> str:
+def _strip_user(host: str) -> str:
     return host.rpartition("@")[2]
 
 
-def _reached_from(hosts: Sequence[str]) -> str:
+def _find_own_address(hosts: Sequence[str]) -> str:
     """Return the address by which other hosts reach this machine."""
     for host in hosts:
-        address = None if _is_local(host) else route_to(_without_user(host))
+        address = None if _is_local(host) else find_route_address(_strip_user(host))
         if address is not None:
             return address
     return socket.getfqdn()
 
 
-def _gpus() -> list[str]:
+def _list_gpus() -> list[str]:
     """Return the ids of the NVIDIA GPUs of this machine that CUDA_VISIBLE_DEVICES allows."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -288,14 +300,18 @@ def _signal_group(process: subprocess.Popen[str], signal_number: int) -> None:
         os.killpg(process.pid, signal_number)
 
 
-def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> list[str]:
+def _make_ssh_command(host: str, command: Sequence[str], environment: dict[str, str]) -> list[str]:
     """Return the command that runs a worker on another host, in the same folder, until ssh ends."""
     # The secret is sent over the input later, because all users can read command lines.
-    forwarded = [f"{k}={v}" for k, v in environment.items() if k.startswith(_SENT) and k != SECRET]
+    forwarded = [
+        f"{k}={v}"
+        for k, v in environment.items()
+        if k.startswith(_FORWARDED_VARIABLES) and k != SECRET_VARIABLE
+    ]
     words = [
         "env",
         *forwarded,
-        f"{worker_script.ASKS}={SECRET}",
+        f"{worker_script.REQUESTED_VARIABLE}={SECRET_VARIABLE}",
         sys.executable,
         worker_script.__file__,
         *command,
@@ -304,14 +320,14 @@ def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> l
     return ["ssh", "-tt", "-o", "BatchMode=yes", host, line]
 
 
-def _give(worker: IO[str], secret: str) -> None:
+def _send_secret(worker: IO[str], secret: str) -> None:
     """Send the secret of the job to a worker on another host."""
     with contextlib.suppress(OSError, ValueError):
         worker.write(secret + "\n")
         worker.close()
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code > 0:
         return f"ended with code {code}"
     try:
@@ -321,12 +337,12 @@ def _ending(code: int) -> str:
     return f"was killed by {name}"
 
 
-def _shell_code(code: int) -> int:
+def _to_shell_code(code: int) -> int:
     return code if code > 0 else 128 - code
 
 
 @contextlib.contextmanager
-def _terminated_by_signals() -> Iterator[None]:
+def _interrupt_on_signals() -> Iterator[None]:
     """Handle SIGTERM and SIGHUP like Ctrl-C while the block runs."""
 
     def interrupt(*_: object) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from meshflow.files import gfile
 
-__all__ = ["serve"]
+__all__ = ["serve_page"]
 
 
-def serve(
+def serve_page(
     path: str, port: int, notify: Callable[[str], None], traces: Mapping[str, str] | None = None
 ) -> None:
     """Serve a page and its traces to this machine until interrupted.

@@ -20,22 +20,22 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.devices import backend_started, make_virtual_cpus
+from meshflow.core.runtime.devices import create_virtual_cpus, is_backend_started
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError, OpError
 from meshflow.core.values import nest
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.hardware import Hardware
-from meshflow.distribute.parallel.planner.planning import Plan, check_objective
-from meshflow.distribute.parallel.planner.planning import plan as find_plan
+from meshflow.distribute.parallel.planner.plans import Plan, check_objective
+from meshflow.distribute.parallel.planner.plans import plan as find_plan
 from meshflow.environment.types import PyTree
 
-__all__ = ["SCRIPT", "plan"]
+__all__ = ["SCRIPT_SETTINGS", "plan"]
 
 # Arguments after the script's name belong to the script.
-SCRIPT = {"ignore_unknown_options": True, "allow_interspersed_args": True}
+SCRIPT_SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
-class _Reached(BaseException):
+class _TrainingReached(BaseException):
     """Signal that training is about to start; a script's `except Exception` does not catch it.
 
     Args:
@@ -91,25 +91,25 @@ def plan(
         raise typer.BadParameter(str(error)) from None
     if not Path(script).is_file():
         raise typer.BadParameter(f"there is no script {script!r}.")
-    _make_devices(devices, compiled)
+    _create_virtual_devices(devices, compiled)
     try:
-        result = _planned(script, arguments or [], hardware, batch, objective, compiled)
+        result = _plan_script(script, arguments or [], hardware, batch, objective, compiled)
     except (OpError, ValueError, NotImplementedError) as error:
         sys.exit(str(error))
     if as_json:
         typer.echo(json.dumps(result.described(), indent=2))
     else:
-        _show(result, top)
+        _print_plan(result, top)
 
 
-def _make_devices(count: int, compiled: int) -> None:
+def _create_virtual_devices(count: int, compiled: int) -> None:
     """Create virtual CPU devices for scripts that build meshes and for compiled candidates."""
     needed = compiled or jax.config.jax_platforms == "cpu"  # type: ignore[attr-defined]
-    if needed and count > 1 and not backend_started():
-        make_virtual_cpus(count)
+    if needed and count > 1 and not is_backend_started():
+        create_virtual_cpus(count)
 
 
-def _planned(
+def _plan_script(
     script: str,
     arguments: list[str],
     hardware: Hardware,
@@ -122,10 +122,10 @@ def _planned(
         if console.is_terminal:
             # The output of the script follows this line.
             console.print(f"Running {escape(script)} up to fit")
-        training = _run(script, arguments)
+        training = _run_until_training(script, arguments)
         rows = training.batch if isinstance(training.batch, tuple) else (training.batch,)
-        specs = nest.map_structure(lambda v: _resized(v, batch), rows)
-        with _shown(console) as progress:
+        specs = nest.map_structure(lambda v: _resize_batch(v, batch), rows)
+        with _show_progress(console) as progress:
             return find_plan(
                 training.model,
                 *specs,
@@ -137,7 +137,7 @@ def _planned(
 
 
 @contextlib.contextmanager
-def _shown(console: Console) -> Iterator[Callable[[str], None]]:
+def _show_progress(console: Console) -> Iterator[Callable[[str], None]]:
     """Show the current action and its duration on a terminal; print nothing otherwise."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     hidden = not console.is_terminal
@@ -146,7 +146,7 @@ def _shown(console: Console) -> Iterator[Callable[[str], None]]:
         yield lambda text: bar.update(task, description=escape(text))
 
 
-def _resized(value: Any, batch: int | None) -> Any:
+def _resize_batch(value: Any, batch: int | None) -> Any:
     if value is None or not len(value.shape):
         return value
     sizes = tuple(int(n) for n in value.shape)
@@ -154,22 +154,22 @@ def _resized(value: Any, batch: int | None) -> Any:
     return jax.ShapeDtypeStruct((batch or sizes[0], *sizes[1:]), dtype)
 
 
-def _run(script: str, arguments: list[str]) -> _Reached:
+def _run_until_training(script: str, arguments: list[str]) -> _TrainingReached:
     """Run a script until training is about to start.
 
     Raises:
       ValueError: The script fails, or ends without training.
     """
-    saved = sys.argv, list(sys.path), context.reached
+    saved = sys.argv, list(sys.path), context.on_first_batch
 
     def stop(model: Any, rows: Any) -> None:
-        raise _Reached(model, rows)
+        raise _TrainingReached(model, rows)
 
-    sys.argv, context.reached = [script, *arguments], stop
+    sys.argv, context.on_first_batch = [script, *arguments], stop
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:
         runpy.run_path(script, run_name="__main__")
-    except _Reached as signal:
+    except _TrainingReached as signal:
         return signal
     except SystemExit as exit_error:
         if exit_error.code not in (None, 0):
@@ -177,24 +177,24 @@ def _run(script: str, arguments: list[str]) -> _Reached:
                 f"{script} exited with {exit_error.code!r} before it called fit."
             ) from None
     except FailedPreconditionError as error:
-        _show_own_frames(error)
+        _print_script_frames(error)
         raise InvalidValueError(
             f"{script} used the values of weights before it called fit: {error} Custom training loops cannot be planned "
             "from a script: pass the compiled model and the specs of a batch to tf.distribute.plan, or train with fit."
         ) from None
     except Exception as error:
-        _show_own_frames(error)
+        _print_script_frames(error)
         kind = type(error).__name__
         raise InvalidValueError(f"{script} failed before it called fit: {kind}: {error}") from None
     finally:
-        sys.argv, sys.path[:], context.reached = saved
+        sys.argv, sys.path[:], context.on_first_batch = saved
     raise InvalidValueError(
         f"{script} ended without calling fit or train_on_batch of a compiled Keras model, so there is nothing to plan. If "
         "an argument enables training, add it after the name of the script."
     )
 
 
-def _show_own_frames(error: Exception) -> None:
+def _print_script_frames(error: Exception) -> None:
     """Print the traceback of an error without the frames of this package and of `runpy`."""
     inside = str(Path(__file__).parents[1]), "<frozen runpy>"
     frames = [
@@ -203,7 +203,7 @@ def _show_own_frames(error: Exception) -> None:
     print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
 
 
-def _show(result: Plan, top: int) -> None:
+def _print_plan(result: Plan, top: int) -> None:
     console = Console()
     write = lambda text: console.print(text, markup=False, soft_wrap=True, highlight=False)
     write(result.title())

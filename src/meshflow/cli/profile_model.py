@@ -11,12 +11,12 @@ from rich.table import Table
 
 from meshflow.cli import page_server
 from meshflow.core.runtime.errors import OpError
-from meshflow.profiler.deployed import profile_model
+from meshflow.profiler.deployed_models import profile_model
 
-__all__ = ["model"]
+__all__ = ["print_operators"]
 
 
-def model(
+def print_operators(
     file: Annotated[str, typer.Argument(help="A .tflite or .onnx file, or a SavedModel folder.")],
     runs: Annotated[int, typer.Option(help="Number of runs after the first call.")] = 50,
     batch: Annotated[int, typer.Option(help="Batch size of the inputs, which are zeros.")] = 1,
@@ -55,4 +55,4 @@ def model(
     if written:
         console.print(written, markup=False, soft_wrap=True, highlight=False)
         if serve:
-            page_server.serve(written, 0, lambda text: console.print(text, markup=False))
+            page_server.serve_page(written, 0, lambda text: console.print(text, markup=False))

@@ -16,15 +16,21 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
 from meshflow.saved_model import DEFAULT_SERVING_SIGNATURE_DEF_KEY, load
-from meshflow.saved_model.calls import calls_of, functions_of, parameters_of
+from meshflow.saved_model.saving.function_discovery import (
+    iterate_functions,
+    iterate_signatures,
+    list_parameters,
+)
 
 __all__ = ["run", "show"]
 
-_Folder = Annotated[str, typer.Argument(help="SavedModel folder, of Meshflow or TensorFlow.")]
+_FolderArgument = Annotated[
+    str, typer.Argument(help="SavedModel folder, of Meshflow or TensorFlow.")
+]
 
 
 def show(
-    folder: _Folder,
+    folder: _FolderArgument,
     tags: Annotated[
         str, typer.Option(help="Tags of the graph, as serve,gpu. Default: the serving graph.")
     ] = "",
@@ -34,13 +40,15 @@ def show(
     """Show the tags, the signatures and the functions of a saved model."""
     try:
         tag_list = tags.split(",") if tags else None
-        for line in described(folder, tag_list, signature, ops):
+        for line in describe_saved_model(folder, tag_list, signature, ops):
             typer.echo(line)
     except (OpError, ImportError, OSError, ValueError) as error:
         sys.exit(str(error))
 
 
-def described(folder: str, tags: Sequence[str] | None, only: str, ops: bool) -> Iterator[str]:
+def describe_saved_model(
+    folder: str, tags: Sequence[str] | None, only: str, ops: bool
+) -> Iterator[str]:
     """Yield lines that describe a saved model.
 
     Args:
@@ -49,35 +57,35 @@ def described(folder: str, tags: Sequence[str] | None, only: str, ops: bool) -> 
       only: Name of the only signature to describe; "" describes everything.
       ops: Whether to list the ops of the graph.
     """
-    loaded, meta = load(folder, tags), _meta_graph(folder, tags)
+    loaded, meta = load(folder, tags), _load_meta_graph(folder, tags)
     if only and only not in loaded.signatures:
         raise ValueError(f"{folder} has no signature {only!r}; it has {sorted(loaded.signatures)}.")
     if meta is not None and not only:
         yield f"tags: {', '.join(sorted(meta.meta_info_def.tags))}"
     for name in sorted([only] if only else loaded.signatures):
-        yield from _signature(name, loaded.signatures[name], meta)
+        yield from _describe_signature(name, loaded.signatures[name], meta)
     if only:
         return
-    for name, function in functions_of(loaded):
+    for name, function in iterate_functions(loaded):
         if name.startswith("_") and name != "__call__":
             continue
         yield f"function {name}"
-        for _, args, kwargs in calls_of(function):
-            yield f"  {_call(parameters_of(function), args, kwargs)}"
+        for _, args, kwargs in iterate_signatures(function):
+            yield f"  {_format_call(list_parameters(function), args, kwargs)}"
     if ops and meta is not None:
         functions = meta.graph_def.library.function
         nodes = [*meta.graph_def.node, *(n for f in functions for n in f.node_def)]
         yield f"ops: {', '.join(sorted({n.op for n in nodes}))}"
 
 
-def _meta_graph(folder: str, tags: Sequence[str] | None) -> Any:
+def _load_meta_graph(folder: str, tags: Sequence[str] | None) -> Any:
     """Load TensorFlow's MetaGraphDef; None if the folder has no graph."""
-    from meshflow.saved_model.graph import loading  # noqa: PLC0415 - the module needs an optional package
+    from meshflow.saved_model.graph.reading import graph_loader  # noqa: PLC0415 - the module needs an optional package
 
-    return loading.meta_graph(folder, tags) if loading.has_graph(folder) else None
+    return graph_loader.read_meta_graph(folder, tags) if graph_loader.has_graph(folder) else None
 
 
-def _signature(name: str, signature: Any, meta: Any) -> Iterator[str]:
+def _describe_signature(name: str, signature: Any, meta: Any) -> Iterator[str]:
     info = meta.signature_def[name] if meta is not None and name in meta.signature_def else None
     yield f"signature {name}{f' ({info.method_name})' if info is not None and info.method_name else ''}"
     sides = {"in": signature.structured_input_signature[1], "out": signature.structured_outputs}
@@ -88,18 +96,20 @@ def _signature(name: str, signature: Any, meta: Any) -> Iterator[str]:
     for direction, specs in sides.items():
         for key in sorted(specs):
             tensor = f"  {named[direction][key].name}" if key in named[direction] else ""
-            yield f"  {direction:3} {key}: {_spec(specs[key])}{tensor}"
+            yield f"  {direction:3} {key}: {_format_spec(specs[key])}{tensor}"
 
 
-def _spec(spec: TensorSpec) -> str:
+def _format_spec(spec: TensorSpec) -> str:
     sizes = "[...]" if spec.shape.rank is None else str(spec.shape.as_list())
     return f"{spec.dtype.name} {sizes}"
 
 
-def _call(parameters: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _format_call(parameters: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     def format_value(value: PyTree) -> str:
         return str(
-            nest.map_structure(lambda v: _Bare(_spec(v)) if isinstance(v, TensorSpec) else v, value)
+            nest.map_structure(
+                lambda v: _UnquotedText(_format_spec(v)) if isinstance(v, TensorSpec) else v, value
+            )
         )
 
     names = [p[0] for p in parameters] + [f"args_{i}" for i in range(len(args))]
@@ -107,7 +117,7 @@ def _call(parameters: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     return f"({', '.join([*parts, *(f'{n}={format_value(v)}' for n, v in kwargs.items())])})"
 
 
-class _Bare(str):
+class _UnquotedText(str):
     """Text that `repr` returns without quotes."""
 
     def __repr__(self) -> str:
@@ -115,7 +125,7 @@ class _Bare(str):
 
 
 def run(
-    folder: _Folder,
+    folder: _FolderArgument,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", help="Input tensor as name=file.npy, or name=file.npz:key.", metavar="NAME=FILE"),
@@ -133,26 +143,30 @@ def run(
         if signature not in signatures:
             raise ValueError(f"{folder} has no signature {signature!r}: {sorted(signatures)}.")
         specs = signatures[signature].structured_input_signature[1]
-        arrays = {name: _array(file) for name, _, file in (i.partition("=") for i in inputs or [])}
-        tensors = {n: a.astype(_kind(specs[n])) if n in specs else a for n, a in arrays.items()}
+        arrays = {
+            name: _load_array(file) for name, _, file in (i.partition("=") for i in inputs or [])
+        }
+        tensors = {
+            n: a.astype(_get_numpy_dtype(specs[n])) if n in specs else a for n, a in arrays.items()
+        }
         for name, tensor in signatures[signature](**tensors).items():
             value = tensor.numpy()
             if out:
                 Path(out).mkdir(parents=True, exist_ok=True)
                 saved = np.asarray(value, "S") if value.dtype == object else value
                 np.save(Path(out) / f"{name}.npy", saved, allow_pickle=False)
-            typer.echo(f"{name}: {_spec(TensorSpec(value.shape, as_dtype(value.dtype)))}")
+            typer.echo(f"{name}: {_format_spec(TensorSpec(value.shape, as_dtype(value.dtype)))}")
             if not out:
                 typer.echo(str(value))
     except (OpError, ImportError, OSError, TypeError, ValueError) as error:
         sys.exit(str(error))
 
 
-def _kind(spec: TensorSpec) -> type[Any]:
+def _get_numpy_dtype(spec: TensorSpec) -> type[Any]:
     return object if spec.dtype.name == "string" else spec.dtype.as_numpy_dtype
 
 
-def _array(source: str) -> np.ndarray:
+def _load_array(source: str) -> np.ndarray:
     """Load an array from a .npy or .npz file without unpickling."""
     stem, _, key = source.partition(".npz:")
     path = f"{stem}.npz" if key else source

@@ -17,11 +17,11 @@ import sys
 LAUNCHER = "MESHFLOW_LAUNCHER"
 # The launcher sets this variable for workers on other hosts. It names the variable that such a
 # worker requests with a line of output and reads from its input.
-ASKS = "MESHFLOW_ASKS"
-ASKING = "meshflow: this worker requests the secret of its job"
+REQUESTED_VARIABLE = "MESHFLOW_ASKS"
+SECRET_REQUEST = "meshflow: this worker requests the secret of its job"
 
 
-def _ask(variable: str) -> None:
+def _read_secret(variable: str) -> None:
     """Read a variable from the input, because all users can read command lines."""
     terminal = sys.stdin.isatty()
     if terminal:
@@ -31,14 +31,14 @@ def _ask(variable: str) -> None:
         mode = termios.tcgetattr(0)
         mode[3] &= ~termios.ECHO
         termios.tcsetattr(0, termios.TCSANOW, mode)
-    print(ASKING, flush=True)
+    print(SECRET_REQUEST, flush=True)
     os.environ[variable] = sys.stdin.readline().strip()
     if terminal:
         mode[3] |= termios.ECHO
         termios.tcsetattr(0, termios.TCSANOW, mode)
 
 
-def _end_with(launcher: int) -> None:
+def _die_with_launcher(launcher: int) -> None:
     """Make the kernel kill this process when its launcher dies, even by SIGKILL."""
     if not sys.platform.startswith("linux"):
         return
@@ -48,7 +48,7 @@ def _end_with(launcher: int) -> None:
         os._exit(1)  # The launcher died before the call of prctl.
 
 
-def _leave(code: str | int | None) -> None:
+def _exit_immediately(code: str | int | None) -> None:
     """Exit without cleanup, which could wait for workers that wait for this one."""
     if not isinstance(code, int):
         print(code, file=sys.stderr)
@@ -62,10 +62,10 @@ def main() -> None:
     """Run the script that the first argument names, with the remaining arguments."""
     launcher = os.environ.pop(LAUNCHER, None)
     if launcher is not None:
-        _end_with(int(launcher))
-    requested = os.environ.pop(ASKS, None)
+        _die_with_launcher(int(launcher))
+    requested = os.environ.pop(REQUESTED_VARIABLE, None)
     if requested is not None:
-        _ask(requested)
+        _read_secret(requested)
     script = os.path.abspath(sys.argv[1])
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(script)
@@ -73,7 +73,7 @@ def main() -> None:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         if end.code:
-            _leave(end.code)
+            _exit_immediately(end.code)
         raise
 
 

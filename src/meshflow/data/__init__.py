@@ -12,7 +12,7 @@ from __future__ import annotations
 from meshflow.data import experimental, resampling, saving, snapshots, sources, transformations
 from meshflow.data.arguments import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import OwnedIterator as Iterator
+from meshflow.data.epoch import DatasetIterator as Iterator
 from meshflow.data.methods import constructors
 from meshflow.data.options import Options, ThreadingOptions
 from meshflow.data.readers.records import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset

@@ -18,7 +18,7 @@ SHARD_HINT = -1
 IntLike: TypeAlias = SupportsIndex | Tensor
 
 
-def integer(value: IntLike, name: str) -> int:
+def to_int(value: IntLike, name: str) -> int:
     """Convert an argument to a Python integer.
 
     Args:
@@ -29,20 +29,20 @@ def integer(value: IntLike, name: str) -> int:
       TypeError: If the value is not an integer.
     """
     if isinstance(value, Tensor):
-        value = value._concrete(f"`{name}` of a dataset")[()]
+        value = value.require_value(f"`{name}` of a dataset")[()]
     try:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {value!r}.") from None
 
 
-def threads_of(num_parallel_calls: IntLike) -> int:
+def parse_parallel_calls(num_parallel_calls: IntLike) -> int:
     """Return the number of calls that may run in parallel, AUTOTUNE (-1) if the library chooses it.
 
     Raises:
       InvalidArgumentError: If the value is neither AUTOTUNE nor greater than zero.
     """
-    count = integer(num_parallel_calls, "num_parallel_calls")
+    count = to_int(num_parallel_calls, "num_parallel_calls")
     if count < 1 and count != AUTOTUNE:
         raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {count}.")
     return count

@@ -8,27 +8,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meshflow.core.autograph.conversion import resolve
+from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.core.staging.loops import Elements
+from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure, traced_loop
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from meshflow.data.epoch import Epoch, OwnedIterator
+from meshflow.data.epoch import DatasetIterator, Epoch
 from meshflow.data.methods.elementwise import ElementwiseMethods
 from meshflow.data.methods.groups import GroupingMethods
 from meshflow.data.methods.order import OrderMethods
 from meshflow.data.methods.sources import SourceMethods
 from meshflow.data.options import Options
-from meshflow.data.specs import DatasetSpec, described_by
-from meshflow.data.states import function_of_state
+from meshflow.data.specs import DatasetSpec, register_value_type
+from meshflow.data.states import make_state_function
 from meshflow.environment.types import PyTree
 
 
-@described_by(DatasetSpec)
+@register_value_type(DatasetSpec)
 class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     """A sequence of elements, each a nested structure of tensors.
 
@@ -47,11 +47,11 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     _tensorflow_name: ClassVar[str | None] = None
 
     def __iter__(self) -> Iterator[Any]:
-        return OwnedIterator(self)
+        return DatasetIterator(self)
 
-    def __autograph_for__(self) -> Elements | None:
+    def __autograph_for__(self) -> LoopElements | None:
         # AutoGraph calls this method for `for element in dataset` in a function that it converts.
-        return traced_loop.elements(self)
+        return traced_loop.make_loop_elements(self)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """Return an iterator over elements of NumPy arrays and scalars instead of tensors.
@@ -69,7 +69,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
                 raise TypeError(
                     f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
                 )
-        return OwnedIterator(self, _to_numpy)
+        return DatasetIterator(self, _to_numpy)
 
     def cardinality(self) -> Tensor:
         """Return the number of elements as an int64 scalar.
@@ -82,10 +82,10 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
           >>> int(tf.data.Dataset.range(10).batch(4).cardinality())
           3
         """
-        return convert_to_tensor(np.int64(self._count()))
+        return convert_to_tensor(np.int64(self.count_elements()))
 
     def __len__(self) -> int:
-        count = self._count()
+        count = self.count_elements()
         if count == INFINITE_CARDINALITY:
             raise TypeError("The dataset is infinite.")
         if count == UNKNOWN_CARDINALITY:
@@ -109,7 +109,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
           >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
           42
         """
-        iterator = OwnedIterator(self)
+        iterator = DatasetIterator(self)
         elements = [element for element, _ in zip(iterator, range(2), strict=False)]
         iterator.close()
         if len(elements) != 1:
@@ -129,7 +129,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         They combine the options of `with_options` of this dataset and of all datasets that it is
         derived from.
         """
-        return self._options.frozen()
+        return self.merged_options.freeze()
 
     def reduce(
         self, initial_state: PyTree, reduce_func: Callable[..., Any], name: str | None = None
@@ -151,20 +151,20 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
           10
         """
         if context.trace is not None:
-            return _reduced_in_trace(self, initial_state, reduce_func)
+            return _reduce_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
         epoch = Epoch(self, measures_time=True)
-        elements: Iterator[Any] = self._elements(epoch)
-        spec = self._spec_untouched()
+        elements: Iterator[Any] = self.iter_elements(epoch)
+        spec = self._infer_spec_without_elements()
         if spec is None:
             # Only an element determines the spec. Taking the first element of this pass makes sure that no
             # function of the pipeline is called twice for it.
             first = list(itertools.islice(elements, 1))
             if not first:
                 return structure.to_tensors(state)
-            spec = structure.relaxed(structure.spec_of(first[0]))
+            spec = structure.relax_spec(structure.infer_spec(first[0]))
             elements = itertools.chain(first, elements)
-        function = function_of_state(reduce_func, state, spec, "reduce")
+        function = make_state_function(reduce_func, state, spec, "reduce")
         for element in elements:
             state = function((state, element), epoch.random_states)
         return structure.to_tensors(state)
@@ -192,25 +192,25 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         return dataset
 
 
-def _reduced_in_trace(
+def _reduce_in_trace(
     dataset: Dataset, initial_state: PyTree, reduce_func: Callable[..., Any]
 ) -> PyTree:
     """Reduce a dataset by a loop of the program that is being traced."""
-    step = resolve(reduce_func)
+    step = convert_callable(reduce_func)
 
     def reduce_elements(state: PyTree) -> PyTree:
         for element in dataset:
             state = step(state, element)
         return state
 
-    return resolve(reduce_elements)(structure.to_tensors(initial_state))
+    return convert_callable(reduce_elements)(structure.to_tensors(initial_state))
 
 
 def _to_numpy(element: PyTree) -> PyTree:
-    return structure.normalize(element, _numpy_leaf)
+    return structure.map_leaves(element, _leaf_to_numpy)
 
 
-def _numpy_leaf(leaf: Any) -> Any:
+def _leaf_to_numpy(leaf: Any) -> Any:
     """Return a read-only view of an array, a NumPy scalar for an array of rank 0, other leaves as they are."""
     if not isinstance(leaf, np.ndarray):
         return leaf

@@ -17,38 +17,44 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshflow.checkpoint.graph import STATE
-from meshflow.core.iterators.iterator_captures import Source
+from meshflow.checkpoint.object_graph import PYTHON_STATE
+from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.exhaustion import exhausted
+from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.data import structure
-from meshflow.data.execution.draws import Draws
+from meshflow.data.execution.failures import (
+    ClosingIterator,
+    Failure,
+    RaisingIterator,
+    catch_failures,
+    close_iterator,
+)
+from meshflow.data.execution.random_draws import RandomDraws
 from meshflow.data.execution.random_maps import RandomStates
-from meshflow.data.execution.resumable import ClosingIterator, Failed, Raising, caught, close
 from meshflow.data.optional import Optional
-from meshflow.data.specs import IteratorSpec, described_by
-from meshflow.data.static_shapes import StaticShapes, described, examples
+from meshflow.data.specs import IteratorSpec, register_value_type
+from meshflow.data.static_shapes import StaticShapes, describe_shapes, make_examples
 from meshflow.environment.jax_internals import trace_state_clean
 from meshflow.environment.types import PyTree
 
 # A thread computes several items before it hands them over: as many as take this time, up to a
 # maximum.
-_GROUP_SECONDS, _GROUP_MOST = 0.004, 16
+_GROUP_SECONDS, _MAX_GROUP_SIZE = 0.004, 16
 
 
 class PipelineNode(Protocol):
     """A dataset, as passes and iterators see it."""
 
     @property
-    def _parents(self) -> Sequence[PipelineNode]: ...
+    def parents(self) -> Sequence[PipelineNode]: ...
 
     @property
     def element_spec(self) -> PyTree: ...
 
-    def _elements(self, epoch: Epoch) -> Generator[PyTree, None, None]: ...
+    def iter_elements(self, epoch: Epoch) -> Generator[PyTree, None, None]: ...
 
-    def _static_shapes(self) -> StaticShapes | None: ...
+    def infer_static_shapes(self) -> StaticShapes | None: ...
 
 
 class RandomNode(Protocol):
@@ -62,7 +68,7 @@ class RandomNode(Protocol):
     epoch: int
     reshuffles: bool
 
-    def seed(self) -> list[int]: ...
+    def get_seed_words(self) -> list[int]: ...
 
 
 class Epoch:
@@ -94,19 +100,19 @@ class Epoch:
         key_prefix: str = "",
         draw_words: Callable[[], list[int]] | None = None,
     ) -> None:
-        self.counts = measures_time
+        self.measures_time = measures_time
         self.random_states = RandomStates()
-        self.together: dict[int, int] = {}
-        self._places = {id(node): f"{key_prefix}{i}" for i, node in enumerate(_nodes(root))}
-        self._words = draw_words
-        self._inner: dict[str, tuple[Iterator[int], Callable[[], list[int]]]] = {}
+        self.batch_sizes: dict[int, int] = {}
+        self._keys = {id(node): f"{key_prefix}{i}" for i, node in enumerate(iter_nodes(root))}
+        self._draw_words = draw_words
+        self._inner_passes: dict[str, tuple[Iterator[int], Callable[[], list[int]]]] = {}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
-        self._epochs: dict[str, int] = {}
+        self._num_epochs: dict[str, int] = {}
 
-    def _place(self, node: object) -> str:
-        return self._places.get(id(node), f"inner {id(node)}")
+    def _get_key(self, node: object) -> str:
+        return self._keys.get(id(node), f"inner {id(node)}")
 
-    def within(self, node: RandomNode, root: PipelineNode) -> Epoch:
+    def create_inner_pass(self, node: RandomNode, root: PipelineNode) -> Epoch:
         """Create the pass over a dataset that a node created for an element.
 
         It is repeated when this pass is repeated.
@@ -115,56 +121,56 @@ class Epoch:
           node: The node that created the dataset.
           root: The created dataset.
         """
-        key = self._place(node)
-        if key not in self._inner:
+        key = self._get_key(node)
+        if key not in self._inner_passes:
             draw_words = functools.cache(
-                lambda: self.generator(node).integers(1 << 32, size=2).tolist()
+                lambda: self.create_generator(node).integers(1 << 32, size=2).tolist()
             )
-            self._inner[key] = itertools.count(), draw_words
-        indices, draw_inner_words = self._inner[key]
+            self._inner_passes[key] = itertools.count(), draw_words
+        indices, draw_inner_words = self._inner_passes[key]
         return Epoch(
             root, self.seeds, key_prefix=f"{key}.{next(indices)}.", draw_words=draw_inner_words
         )
 
-    def generator(self, node: RandomNode) -> np.random.Generator:
+    def create_generator(self, node: RandomNode) -> np.random.Generator:
         """Return a random number generator for the next epoch of a node in this pass."""
-        words, epoch = self._next(node)
+        words, epoch = self._start_epoch(node)
         return np.random.default_rng([*words, epoch if node.reshuffles else 0])
 
-    def draws(self, node: RandomNode) -> Draws:
+    def create_draws(self, node: RandomNode) -> RandomDraws:
         """Return the random numbers for the next epoch of a node.
 
         They have the same values as those of TensorFlow's kernels.
         """
-        words, epoch = self._next(node)
-        return Draws(words, epoch if node.reshuffles else 0, node.reshuffles)
+        words, epoch = self._start_epoch(node)
+        return RandomDraws(words, epoch if node.reshuffles else 0, node.reshuffles)
 
-    def _next(self, node: RandomNode) -> tuple[list[int], int]:
+    def _start_epoch(self, node: RandomNode) -> tuple[list[int], int]:
         """Return the words of a node's seed and the index of its next epoch, and advance the node."""
-        key = self._place(node)
+        key = self._get_key(node)
         if key not in self.seeds:
-            words = [int(w) for w in node.seed()]
-            if self._words is not None and not getattr(node, "seeded", False):
+            words = [int(w) for w in node.get_seed_words()]
+            if self._draw_words is not None and not getattr(node, "seeded", False):
                 # The dataset exists only in this pass, so its seed is derived from that of the node
                 # that created it.
-                words = [*self._words(), zlib.crc32(key.encode())]
+                words = [*self._draw_words(), zlib.crc32(key.encode())]
             self.seeds[key] = [words, node.epoch]
         words, first = self.seeds[key]
-        epoch = first + self._epochs.get(key, 0)
-        self._epochs[key] = self._epochs.get(key, 0) + 1
+        epoch = first + self._num_epochs.get(key, 0)
+        self._num_epochs[key] = self._num_epochs.get(key, 0) + 1
         node.epoch = max(node.epoch, epoch + 1)
         return words, epoch
 
 
-def _nodes(root: PipelineNode) -> Iterator[Any]:
+def iter_nodes(root: PipelineNode) -> Iterator[Any]:
     """Iterate over a dataset and all its ancestors, in depth-first order."""
     yield root
-    for parent in root._parents:
-        yield from _nodes(parent)
+    for parent in root.parents:
+        yield from iter_nodes(parent)
 
 
-@described_by(IteratorSpec)
-class OwnedIterator(structure.ElementSource, Source):
+@register_value_type(IteratorSpec)
+class DatasetIterator(structure.ElementSource, IteratorSource):
     """An iterator over a dataset, as `iter(dataset)` returns it.
 
     `next(iterator)` in a `tf.function` takes an element at every call of the function.
@@ -184,13 +190,13 @@ class OwnedIterator(structure.ElementSource, Source):
     ) -> None:
         super().__init__()
         self._dataset, self._convert = dataset, convert
-        self._start(None)
+        self._start_pass(None)
 
-    def _start(self, seeds: dict[str, list[Any]] | None) -> None:
+    def _start_pass(self, seeds: dict[str, list[Any]] | None) -> None:
         self._position = 0
-        self._given_back.clear()
+        self._returned_elements.clear()
         self._epoch = Epoch(self._dataset, seeds, measures_time=True)
-        self._elements = self._dataset._elements(self._epoch)
+        self._elements = self._dataset.iter_elements(self._epoch)
 
     @property
     def element_spec(self) -> PyTree:
@@ -203,7 +209,7 @@ class OwnedIterator(structure.ElementSource, Source):
 
     def __next__(self) -> PyTree:
         if (
-            self._given_back
+            self._returned_elements
             or context.trace is not None
             or context.tapes
             or not trace_state_clean()
@@ -223,13 +229,13 @@ class OwnedIterator(structure.ElementSource, Source):
             with region(INPUT):
                 return self._convert(next(self._elements))
         except (MemoryError, RuntimeError) as error:
-            exhausted_error = exhausted(error, f"an element of {self._dataset!r}")
+            exhausted_error = translate_memory_error(error, f"an element of {self._dataset!r}")
             if exhausted_error is None:
                 raise
             raise exhausted_error from error
 
-    def _kind(self) -> Hashable:
-        sizes = described(self._dataset._static_shapes())
+    def _make_cache_key(self) -> Hashable:
+        sizes = describe_shapes(self._dataset.infer_static_shapes())
         return str(self._dataset.element_spec), self._convert, sizes
 
     def take(self) -> PyTree:
@@ -243,8 +249,11 @@ class OwnedIterator(structure.ElementSource, Source):
         super().give_back(element)
         self._position -= 1
 
-    def _likes(self) -> tuple[Any, Any]:
-        return examples(self._dataset._static_shapes(), self._convert) or super()._likes()
+    def _make_examples(self) -> tuple[Any, Any]:
+        return (
+            make_examples(self._dataset.infer_static_shapes(), self._convert)
+            or super()._make_examples()
+        )
 
     def get_next_as_optional(self) -> Optional:
         """Return an optional that contains the next element, or is empty at the end."""
@@ -255,7 +264,7 @@ class OwnedIterator(structure.ElementSource, Source):
         """Stop the threads that produce elements."""
         self._elements.close()
 
-    _checkpoint_attributes = (STATE,)
+    _checkpoint_attributes = (PYTHON_STATE,)
 
     def _checkpoint_values(self) -> dict[str, np.ndarray]:
         state = {"position": self._position, "seeds": self._epoch.seeds}
@@ -266,7 +275,7 @@ class OwnedIterator(structure.ElementSource, Source):
         # Checkpoints of older versions contain the text as an array of bytes.
         state = json.loads(value.tobytes() if value.dtype == np.uint8 else value.item())
         self._elements.close()
-        self._start(state["seeds"])
+        self._start_pass(state["seeds"])
         for _ in range(state["position"]):
             next(self._elements)
         self._position = state["position"]
@@ -275,7 +284,7 @@ class OwnedIterator(structure.ElementSource, Source):
 _END = object()
 
 
-def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
+def prefetch(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     """Produce up to `size` elements before they are requested.
 
     A thread produces them, unless the iterator can start them without one
@@ -286,12 +295,14 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
       elements: Iterator over the elements.
       size: Number of elements to produce ahead.
     """
-    if isinstance(elements, ClosingIterator) and elements.go_ahead(size):
+    if isinstance(elements, ClosingIterator) and elements.start_prefetching(size):
         return elements
-    return Raising(_ahead(caught(elements), elements, size))
+    return RaisingIterator(_prefetch_in_thread(catch_failures(elements), elements, size))
 
 
-def _ahead(items: Iterator[Any], source: Iterator[Any], size: int) -> Generator[Any, None, None]:
+def _prefetch_in_thread(
+    items: Iterator[Any], source: Iterator[Any], size: int
+) -> Generator[Any, None, None]:
     """Iterate over items that a thread takes from a source; close the source at the end."""
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     # The queue contains one permit for each item that may be produced; False stops the thread.
@@ -303,7 +314,7 @@ def _ahead(items: Iterator[Any], source: Iterator[Any], size: int) -> Generator[
     def produce_items() -> None:
         name_thread("tf.data ahead")
         try:
-            for item in _in_regions(items, "ahead"):
+            for item in _annotate_items(items, "ahead"):
                 if not permits.get() or stopped.is_set():
                     break
                 ready.put((item, None))
@@ -312,14 +323,14 @@ def _ahead(items: Iterator[Any], source: Iterator[Any], size: int) -> Generator[
         except BaseException as error:
             ready.put((_END, error))
         finally:
-            close(source)
+            close_iterator(source)
 
     def stop() -> None:
         stopped.set()
         permits.put(False)
 
     thread = threading.Thread(target=produce_items, name="tf.data prefetch", daemon=True)
-    _stops[thread] = stop
+    _stop_functions[thread] = stop
     thread.start()
     try:
         while True:
@@ -335,10 +346,10 @@ def _ahead(items: Iterator[Any], source: Iterator[Any], size: int) -> Generator[
     finally:
         stop()
         thread.join(timeout=5)
-        _stops.pop(thread, None)
+        _stop_functions.pop(thread, None)
 
 
-def _in_regions(items: Iterator[Any], name: str) -> Iterator[Any]:
+def _annotate_items(items: Iterator[Any], name: str) -> Iterator[Any]:
     """Iterate over items, each produced in a region that profiles show."""
     while True:
         with region(DATA, name):
@@ -349,13 +360,13 @@ def _in_regions(items: Iterator[Any], name: str) -> Iterator[Any]:
 
 
 # For each prefetching thread the function that stops it.
-_stops: dict[threading.Thread, Callable[[], None]] = {}
+_stop_functions: dict[threading.Thread, Callable[[], None]] = {}
 
 
 @atexit.register
-def _stop_all() -> None:
+def _stop_all_threads() -> None:
     # A daemon thread that is inside a compiled program at interpreter shutdown crashes the process.
-    stop_functions = dict(_stops)
+    stop_functions = dict(_stop_functions)
     for stop in stop_functions.values():
         stop()
     deadline = time.monotonic() + 5
@@ -363,7 +374,7 @@ def _stop_all() -> None:
         thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
 
-def in_threads(
+def map_in_threads(
     fn: Callable[[Any], Any], items: Iterator[Any], workers: int
 ) -> Generator[Any, None, None]:
     """Apply a function to items in several threads, in the order of the items.
@@ -375,19 +386,19 @@ def in_threads(
       items: The items; the thread that consumes the results iterates over them.
       workers: Number of threads.
     """
-    return Raising(_in_threads(fn, items, workers))
+    return RaisingIterator(_map_in_pool(fn, items, workers))
 
 
-def _in_threads(
+def _map_in_pool(
     fn: Callable[[Any], Any], items: Iterator[Any], workers: int
 ) -> Generator[Any, None, None]:
     def compute(item: Any) -> Any:
-        if type(item) is Failed:
+        if type(item) is Failure:
             return item
         try:
             return fn(item)
         except Exception as error:
-            return Failed(error)
+            return Failure(error)
 
     def compute_group(group: list[Any]) -> tuple[list[Any], float]:
         start = time.perf_counter()
@@ -402,10 +413,10 @@ def _in_threads(
         # The time of a group is short enough to wait for, and much longer than the hand-over
         # between threads.
         fitting_size = int(_GROUP_SECONDS * len(results) / max(seconds, 1e-9))
-        size = max(1, min(fitting_size, 2 * size, _GROUP_MOST))
+        size = max(1, min(fitting_size, 2 * size, _MAX_GROUP_SIZE))
         return results
 
-    source = caught(items)
+    source = catch_failures(items)
     pool = ThreadPoolExecutor(workers, "tf.data map", name_thread, ("tf.data map",))
     started: collections.deque[Future[Any]] = collections.deque()
     try:
@@ -417,4 +428,4 @@ def _in_threads(
             yield from next_results()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        close(items)
+        close_iterator(items)

@@ -16,12 +16,12 @@ from meshflow.data.arguments import (
     SHARD_HINT,
     UNKNOWN_CARDINALITY,
     IntLike,
-    integer,
+    to_int,
 )
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Epoch, OwnedIterator
+from meshflow.data.epoch import DatasetIterator, Epoch
 from meshflow.data.execution import map_function
-from meshflow.data.explaining import explain
+from meshflow.data.explanation import explain
 from meshflow.data.optional import Optional
 from meshflow.data.readers.arrow import from_arrow, from_parquet
 from meshflow.data.readers.csv_rows import CsvDataset, make_csv_dataset
@@ -113,7 +113,7 @@ sample_from_datasets = Dataset.sample_from_datasets
 save = Dataset.save
 
 
-def _applied(
+def _make_apply_function(
     method: Callable[Concatenate[Dataset, P], Dataset],
 ) -> Callable[P, Callable[[Dataset], Dataset]]:
     """Turn a method of `Dataset` into a function that returns a function for `apply`."""
@@ -129,18 +129,18 @@ def _applied(
     return make_transformation
 
 
-bucket_by_sequence_length = _applied(Dataset.bucket_by_sequence_length)
-dense_to_ragged_batch = _applied(Dataset.ragged_batch)
-dense_to_sparse_batch = _applied(Dataset.sparse_batch)
-enumerate_dataset = _applied(Dataset.enumerate)
-group_by_window = _applied(Dataset.group_by_window)
-ignore_errors = _applied(Dataset.ignore_errors)
-rejection_resample = _applied(Dataset.rejection_resample)
-scan = _applied(Dataset.scan)
-snapshot = _applied(Dataset.snapshot)
-take_while = _applied(Dataset.take_while)
-unbatch = _applied(Dataset.unbatch)
-unique = _applied(Dataset.unique)
+bucket_by_sequence_length = _make_apply_function(Dataset.bucket_by_sequence_length)
+dense_to_ragged_batch = _make_apply_function(Dataset.ragged_batch)
+dense_to_sparse_batch = _make_apply_function(Dataset.sparse_batch)
+enumerate_dataset = _make_apply_function(Dataset.enumerate)
+group_by_window = _make_apply_function(Dataset.group_by_window)
+ignore_errors = _make_apply_function(Dataset.ignore_errors)
+rejection_resample = _make_apply_function(Dataset.rejection_resample)
+scan = _make_apply_function(Dataset.scan)
+snapshot = _make_apply_function(Dataset.snapshot)
+take_while = _make_apply_function(Dataset.take_while)
+unbatch = _make_apply_function(Dataset.unbatch)
+unique = _make_apply_function(Dataset.unique)
 
 
 def cardinality(dataset: Dataset) -> Tensor:
@@ -323,8 +323,8 @@ def at(dataset: Dataset, index: IntLike) -> PyTree:
       >>> tf.data.experimental.at(tf.data.Dataset.range(6).batch(2), 1).numpy().tolist()
       [2, 3]
     """
-    position = integer(index, "index")
-    iterator = OwnedIterator(dataset.skip(position)) if position >= 0 else None
+    position = to_int(index, "index")
+    iterator = DatasetIterator(dataset.skip(position)) if position >= 0 else None
     try:
         if iterator is None:
             raise StopIteration
@@ -336,7 +336,7 @@ def at(dataset: Dataset, index: IntLike) -> PyTree:
             iterator.close()
 
 
-def get_next_as_optional(iterator: OwnedIterator) -> Optional:
+def get_next_as_optional(iterator: DatasetIterator) -> Optional:
     """Return `iterator.get_next_as_optional()`.
 
     Example:
@@ -350,7 +350,7 @@ def get_next_as_optional(iterator: OwnedIterator) -> Optional:
     return iterator.get_next_as_optional()
 
 
-def get_structure(dataset_or_iterator: Dataset | OwnedIterator) -> PyTree:
+def get_structure(dataset_or_iterator: Dataset | DatasetIterator) -> PyTree:
     """Return the spec of the elements of a dataset or iterator.
 
     Example:
@@ -379,9 +379,9 @@ def from_list(elements: list[Any], name: str | None = None) -> Dataset:
     if not isinstance(elements, list) or not elements:
         raise ValueError("`elements` must be a list that is not empty.")
     arrays = [structure.to_arrays(e) for e in elements]
-    spec = structure.spec_of(arrays[0])
+    spec = structure.infer_spec(arrays[0])
     for array in arrays[1:]:
-        spec = structure.merged(spec, structure.spec_of(array))
+        spec = structure.merge_specs(spec, structure.infer_spec(array))
     return transformations.ElementList(arrays, spec)
 
 
@@ -494,7 +494,7 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
         missing = cardinality - len(dataset)
         if missing < 0:
             raise ValueError(f"The dataset has more than {cardinality} elements: {len(dataset)}.")
-        zeros = structure.map_specs(structure.zeros, spec)
+        zeros = structure.map_specs(structure.make_zeros, spec)
         masked = dataset.map(lambda element: {**element, mask_key: True})
         padding = Dataset.from_tensors({**zeros, mask_key: False}).repeat(missing)
         return masked.concatenate(padding)
@@ -540,8 +540,8 @@ class TFRecordWriter:
         if not isinstance(dataset, Dataset):
             raise TypeError(f"Expected a `tf.data.Dataset`, got {type(dataset).__name__}.")
         spec = dataset.element_spec
-        if not structure.is_strings(spec):
+        if not structure.is_string_scalar(spec):
             raise TypeError(f"The dataset must hold `tf.string` scalars, got {spec}.")
         with Records(self._path, self._compression) as writer:
-            for element in dataset._elements(Epoch(dataset)):
+            for element in dataset.iter_elements(Epoch(dataset)):
                 writer.write(element[()])

@@ -27,9 +27,9 @@ from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
 from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather
-from meshflow.data.execution.resumable import Raising
+from meshflow.data.execution.failures import RaisingIterator
 from meshflow.data.execution.stopwatch import Stopwatch
-from meshflow.data.execution.timing import timed
+from meshflow.data.execution.timing import install_timing
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.static_shapes import StaticShapes
@@ -79,19 +79,19 @@ class DatasetNode(structure.ElementSource):
         process.
     """
 
-    _parents: tuple[DatasetNode, ...] = ()
-    _apart = False
+    parents: tuple[DatasetNode, ...] = ()
+    runs_parents_in_thread = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        timed(cls)
+        install_timing(cls)
 
     @functools.cached_property
-    def _stopwatch(self) -> Stopwatch:
+    def stopwatch(self) -> Stopwatch:
         """The time and number of elements of all passes so far."""
         return Stopwatch()
 
-    def _copied(self) -> Self:
+    def copy_node(self) -> Self:
         """Return a shallow copy with a stopwatch of its own."""
         duplicate = copy.copy(self)
         duplicate.__dict__.pop("_stopwatch", None)
@@ -116,19 +116,19 @@ class DatasetNode(structure.ElementSource):
     @functools.cached_property
     def _spec(self) -> PyTree:
         """The spec of the elements, from the first element if nothing else determines it."""
-        spec = self._known_spec()
+        spec = self._infer_spec()
         if spec is not None:
             return spec
         if not _may_probe.get():
             raise _SpecUnknownError
-        elements = self._elements(Epoch(self))
+        elements = self.iter_elements(Epoch(self))
         try:
             first = next(elements, None)
         finally:
             elements.close()
-        return None if first is None else structure.relaxed(structure.spec_of(first))
+        return None if first is None else structure.relax_spec(structure.infer_spec(first))
 
-    def _spec_untouched(self) -> PyTree:
+    def _infer_spec_without_elements(self) -> PyTree:
         """Return the spec if it is known without computing an element, else None."""
         token = _may_probe.set(False)
         try:
@@ -138,52 +138,54 @@ class DatasetNode(structure.ElementSource):
         finally:
             _may_probe.reset(token)
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         """Return the spec of the elements, or None if only an element determines it."""
-        return self._parents[0].element_spec
+        return self.parents[0].element_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         """Return the number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
-        return self._parents[0]._count()
+        return self.parents[0].count_elements()
 
     @property
     def infinite(self) -> bool:
         """Return whether the dataset never ends."""
-        return self._count() == INFINITE_CARDINALITY
+        return self.count_elements() == INFINITE_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[PyTree, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[PyTree, None, None]:
         """Iterate over the elements as host arrays; by default unpack the chunks.
 
         Args:
           epoch: The pass over the pipeline, which provides the random numbers.
         """
-        rows = self._rows(epoch)
+        rows = self._iter_rows(epoch)
         assert rows is not None, type(self)
         return rows
 
-    def _rows(self, epoch: Epoch) -> Generator[PyTree, None, None] | None:
+    def _iter_rows(self, epoch: Epoch) -> Generator[PyTree, None, None] | None:
         """Iterate over the elements of the chunks; return None if there are no chunks."""
-        stream = self._in_chunks(epoch)
+        stream = self.iter_chunks(epoch)
         if stream is None:
             return None
-        return Raising(chunks.rows(stream, self.element_spec))
+        return RaisingIterator(chunks.unpack_chunks(stream, self.element_spec))
 
-    def _in_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+    def iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """Iterate over chunks of elements and failures; return None if only single elements can be produced.
 
         Args:
           epoch: The pass over the pipeline.
         """
-        stream = self._vector(epoch)
+        stream = self.vectorize(epoch)
         if stream is None:
-            return self._by_chunks(epoch)
-        return chunks.gathered(stream.gather, stream.blocks, chunks.size_for(self.element_spec))
+            return self._iter_chunks(epoch)
+        return chunks.gather_chunks(
+            stream.gather, stream.blocks, chunks.choose_chunk_size(self.element_spec)
+        )
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """Iterate over chunks where `vectorize` returns None; return None if there are none."""
         return None
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return the elements as a stream of indices, or None if they cannot be gathered by index.
 
         Args:
@@ -191,24 +193,24 @@ class DatasetNode(structure.ElementSource):
         """
         return None
 
-    def _static_shapes(self) -> StaticShapes | None:
+    def infer_static_shapes(self) -> StaticShapes | None:
         """Return the shapes of all elements, or None if a compiled loop could not rely on them."""
-        count, spec = self._count(), self.element_spec
-        if count < INFINITE_CARDINALITY or not structure.static(spec):
+        count, spec = self.count_elements(), self.element_spec
+        if count < INFINITE_CARDINALITY or not structure.is_static(spec):
             return None
         return StaticShapes(spec, count, None)
 
-    def _why_not_vectorized(self) -> str:
+    def explain_fallback(self) -> str:
         """Return the reason why `vectorize` returns None, for `explain`."""
         return "it goes by elements"
 
     @property
-    def _options(self) -> Options:
+    def merged_options(self) -> Options:
         """The options of this dataset merged with those of its parents."""
         merged = Options()
-        for parent in self._parents:
-            merged = merged.merge(parent._options)
+        for parent in self.parents:
+            merged = merged.merge(parent.merged_options)
         return merged
 
 
-timed(DatasetNode)
+install_timing(DatasetNode)

@@ -10,7 +10,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
-from meshflow.data.specs import ElementsSpec, described_by
+from meshflow.data.specs import ElementsSpec, register_value_type
 from meshflow.environment.types import PyTree
 
 
@@ -22,7 +22,7 @@ class OptionalSpec(ElementsSpec):
     """
 
 
-@described_by(OptionalSpec)
+@register_value_type(OptionalSpec)
 class Optional:
     """A value that may be absent.
 
@@ -55,7 +55,7 @@ class Optional:
         Args:
           value: Nested structure of tensors, or of values that can be converted to tensors.
         """
-        return Optional(structure.normalize(value, structure.to_tensor))
+        return Optional(structure.map_leaves(value, structure.to_tensor))
 
     @staticmethod
     def empty(element_spec: PyTree) -> Optional:
@@ -71,7 +71,7 @@ class Optional:
         """Return the spec of the value, a structure of `TensorSpec`s."""
         if self._spec is not None:
             return self._spec
-        return structure.spec_of(self._value)
+        return structure.infer_spec(self._value)
 
     @property
     def _type_spec(self) -> OptionalSpec:
@@ -100,7 +100,7 @@ class Optional:
           InvalidArgumentError: If there is no value.
         """
         present = self.has_value()
-        if not isinstance(present._value, jax.core.Tracer) and not bool(present):
+        if not isinstance(present.array, jax.core.Tracer) and not bool(present):
             raise InvalidArgumentError("The given optional does not have a value.")
         return self._value
 

@@ -46,7 +46,7 @@ class ExternalStatePolicy(enum.Enum):
     FAIL = 2
 
 
-class _Group:
+class _OptionGroup:
     """Base class of groups of settings, which record the settings that were set explicitly."""
 
     # The type of each setting, and its default value if that is not None.
@@ -108,19 +108,19 @@ class _Group:
         merged._set.update(self._set)
         for name, value in options._set.items():
             current = merged._set.get(name)
-            merged._set[name] = current.merge(value) if isinstance(current, _Group) else value
+            merged._set[name] = current.merge(value) if isinstance(current, _OptionGroup) else value
         return merged
 
-    def frozen(self) -> Self:
+    def freeze(self) -> Self:
         """Return a copy of these settings that cannot be changed."""
         frozen_options = type(self)()
         for name, value in self._set.items():
-            frozen_options._set[name] = value.frozen() if isinstance(value, _Group) else value
+            frozen_options._set[name] = value.freeze() if isinstance(value, _OptionGroup) else value
         object.__setattr__(frozen_options, "_frozen", True)
         return frozen_options
 
 
-class AutotuneOptions(_Group):
+class AutotuneOptions(_OptionGroup):
     """Settings of the autotuner; they have no effect.
 
     Example:
@@ -141,7 +141,7 @@ class AutotuneOptions(_Group):
     }
 
 
-class DistributeOptions(_Group):
+class DistributeOptions(_OptionGroup):
     """Settings for datasets that are distributed to workers and replicas.
 
     Example:
@@ -156,7 +156,7 @@ class DistributeOptions(_Group):
     _defaults = {"auto_shard_policy": AutoShardPolicy.AUTO}
 
 
-class OptimizationOptions(_Group):
+class OptimizationOptions(_OptionGroup):
     """Settings of graph optimizations; they have no effect.
 
     Example:
@@ -184,7 +184,7 @@ class OptimizationOptions(_Group):
     }
 
 
-class ThreadingOptions(_Group):
+class ThreadingOptions(_OptionGroup):
     """Settings of thread pools; they have no effect.
 
     Example:
@@ -198,7 +198,7 @@ class ThreadingOptions(_Group):
     _types = {"max_intra_op_parallelism": int, "private_threadpool_size": int}
 
 
-class Options(_Group):
+class Options(_OptionGroup):
     """Settings of a dataset, which `Dataset.with_options` applies.
 
     Example:
@@ -234,15 +234,18 @@ class Options(_Group):
         name = self._aliases.get(name, name)
         if name in self._groups and name not in self._set:
             group = self._groups[name]()
-            self._set[name] = group.frozen() if self._frozen else group
+            self._set[name] = group.freeze() if self._frozen else group
         return super().__getattr__(name)
 
     def __eq__(self, other: object) -> bool:
         # An empty group is equal to a group that was never accessed.
-        return type(self) is type(other) and self._told() == other._told()
+        return (
+            type(self) is type(other)
+            and self._get_explicit_settings() == other._get_explicit_settings()
+        )
 
     def __hash__(self) -> int:
         return hash(type(self))
 
-    def _told(self) -> dict[str, Any]:
-        return {k: v for k, v in self._set.items() if not isinstance(v, _Group) or v._set}
+    def _get_explicit_settings(self) -> dict[str, Any]:
+        return {k: v for k, v in self._set.items() if not isinstance(v, _OptionGroup) or v._set}

@@ -15,7 +15,7 @@ from meshflow.data.arguments import UNKNOWN_CARDINALITY
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.node import DatasetNode
-from meshflow.data.sources import seed_of
+from meshflow.data.sources import make_seed_words
 from meshflow.data.transformations import Unary
 from meshflow.environment.types import PyTree
 
@@ -50,25 +50,25 @@ class Resample(Unary):
         self._present = (
             None if present is None else np.asarray(structure.to_array(present), np.float64)
         )
-        self._words = seed_of(seed)
+        self._words = make_seed_words(seed)
         self.reshuffles, self.epoch = True, 0
 
-    def seed(self) -> list[int]:
+    def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         class_spec = self._class.output_spec
-        return class_spec or TensorSpec([], dtypes.int64), self._parent.element_spec
+        return class_spec or TensorSpec([], dtypes.int64), self.parent.element_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rng = epoch.generator(self)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rng = epoch.create_generator(self)
         # The estimate starts with a uniform distribution, as if each class had occurred twice.
         counts = np.full(len(self._target), 2.0) if self._present is None else None
-        for element in self._parent._elements(epoch):
+        for element in self.parent.iter_elements(epoch):
             label = self._class(element)
             if counts is not None:
                 counts[int(label)] += 1

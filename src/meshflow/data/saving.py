@@ -19,10 +19,10 @@ from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
-from meshflow.data.storage.complete_run import Runs
+from meshflow.data.storage.complete_run import RunFolder
 from meshflow.data.storage.element_files import (
     ElementWriter,
-    opener,
+    make_opener,
     read_elements,
     spec_from_json,
     spec_to_json,
@@ -30,8 +30,8 @@ from meshflow.data.storage.element_files import (
 from meshflow.data.transformations import ElementList
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import to_path_string
 
 __all__ = ["load_dataset", "save_dataset"]
 
@@ -48,21 +48,21 @@ def save_dataset(
     if dataset.infinite:
         raise InvalidValueError("An infinite dataset cannot be saved: use take(count) first.")
     shard_function = None if shard_func is None else ElementFunction(shard_func, spec, "save")
-    opener(compression)
-    runs = Runs(path, "spec.json")
-    run, folder = runs.begin()
+    make_opener(compression)
+    runs = RunFolder(path, "spec.json")
+    run, folder = runs.create_run()
     try:
-        with Shards(folder, spec, compression) as shards:
-            for element in dataset._elements(Epoch(dataset)):
+        with ShardWriters(folder, spec, compression) as shards:
+            for element in dataset.iter_elements(Epoch(dataset)):
                 shards.write(0 if shard_function is None else int(shard_function(element)), element)
         metadata = {"spec": saved_spec, "shards": shards.counts, "compression": compression}
         runs.publish(run, folder, metadata)
     except BaseException:
-        runs.discard(folder)
+        runs.delete_incomplete(folder)
         raise
 
 
-class Shards:
+class ShardWriters:
     """Files of elements in one folder, each opened when it gets its first element.
 
     Args:
@@ -84,20 +84,20 @@ class Shards:
     def write(self, shard: int, element: PyTree) -> None:
         """Append an element to a shard."""
         if shard not in self._writers:
-            file = self._files.enter_context(replacing(shard_path(self._folder, shard)))
-            compressed = self._files.enter_context(opener(self._compression)(file, "wb"))
+            file = self._files.enter_context(replace_file(get_shard_path(self._folder, shard)))
+            compressed = self._files.enter_context(make_opener(self._compression)(file, "wb"))
             writer = self._writers[shard] = ElementWriter(compressed, self._spec)
-            self._files.push(lambda kind, *_: writer.finish() if kind is None else None)
+            self._files.push(lambda kind, *_: writer.write_end() if kind is None else None)
         self._writers[shard].write(element)
 
-    def __enter__(self) -> Shards:
+    def __enter__(self) -> ShardWriters:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._files.__exit__(*error)
 
 
-def shard_path(folder: str, shard: int) -> str:
+def get_shard_path(folder: str, shard: int) -> str:
     """Return the path of a shard's file."""
     return gfile.join(folder, f"shard-{shard:05}")
 
@@ -109,18 +109,18 @@ def load_dataset(
     reader_func: Callable[[Dataset], Dataset] | None,
 ) -> Dataset:
     """Load a saved dataset; see `Dataset.load`."""
-    runs = Runs(path, "spec.json")
-    metadata = runs.known()
+    runs = RunFolder(path, "spec.json")
+    metadata = runs.read_metadata()
     if metadata is None:
-        raise NotFoundError(f"{text(path)} holds no dataset that Dataset.save wrote.")
+        raise NotFoundError(f"{to_path_string(path)} holds no dataset that Dataset.save wrote.")
     if compression != metadata["compression"]:
         raise InvalidValueError(
-            f"{text(path)} was saved with compression={metadata['compression']!r}, not {compression!r}."
+            f"{to_path_string(path)} was saved with compression={metadata['compression']!r}, not {compression!r}."
         )
     spec = spec_from_json(metadata["spec"])
     if element_spec is not None:
-        structure.merged(spec, element_spec)
-    shards: list[Any] = list(saved_shards(runs.path(metadata), spec, metadata))
+        structure.merge_specs(spec, element_spec)
+    shards: list[Any] = list(open_shards(runs.get_path(metadata), spec, metadata))
     if reader_func is not None:
         result = reader_func(ElementList(shards, DatasetSpec(spec)))
         if not isinstance(result, Dataset):
@@ -133,13 +133,15 @@ def load_dataset(
     return ElementList(shards, DatasetSpec(spec)).interleave(lambda d: d, os.cpu_count() or 1, 1)
 
 
-def saved_shards(folder: str, spec: PyTree, metadata: dict[str, Any]) -> Iterator[Dataset]:
+def open_shards(folder: str, spec: PyTree, metadata: dict[str, Any]) -> Iterator[Dataset]:
     """Iterate over the shards of a run, each a dataset."""
     for index, count in metadata["shards"].items():
-        yield Saved(shard_path(folder, int(index)), spec, int(count), metadata["compression"])
+        yield SavedShard(
+            get_shard_path(folder, int(index)), spec, int(count), metadata["compression"]
+        )
 
 
-class Saved(Dataset):
+class SavedShard(Dataset):
     """The elements in one file.
 
     Args:
@@ -153,11 +155,11 @@ class Saved(Dataset):
         self._path, self._own_spec, self._size = path, spec, count
         self._compression = compression
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return self._size
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         return read_elements(self._path, self._own_spec, self._compression, self._size)

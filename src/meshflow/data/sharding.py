@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
-from meshflow.data.arguments import IntLike, integer
+from meshflow.data.arguments import IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.node import DatasetNode
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
-__all__ = ["auto_shard", "by_policy"]
+__all__ = ["apply_shard_policy", "auto_shard"]
 
 _ADVICE = (
     "set tf.data.Options().experimental_distribute.auto_shard_policy to AutoShardPolicy.DATA or OFF"
@@ -55,12 +55,12 @@ def auto_shard(
       >>> [[int(x) for x in auto_shard(tf.data.Dataset.range(5), 2, i)] for i in range(2)]
       [[0, 2, 4], [1, 3]]
     """
-    part, policy = by_policy(dataset, num_workers, index, policy)
+    part, policy = apply_shard_policy(dataset, num_workers, index, policy)
     count, worker = int(num_workers), int(index)
     return Slice(part, worker, None, count) if policy is AutoShardPolicy.DATA else part
 
 
-def by_policy(
+def apply_shard_policy(
     dataset: Dataset, num_workers: IntLike, index: IntLike, policy: AutoShardPolicy | None = None
 ) -> tuple[Dataset, AutoShardPolicy]:
     """Split a dataset like `auto_shard`, but return the full dataset for the policy DATA.
@@ -81,7 +81,7 @@ def by_policy(
       InvalidArgumentError: With the policy FILE, if there are fewer files than workers; if the
         index is out of range.
     """
-    count, worker = integer(num_workers, "num_workers"), integer(index, "index")
+    count, worker = to_int(num_workers, "num_workers"), to_int(index, "index")
     if not 0 <= worker < count:
         raise InvalidArgumentError(f"index must be in [0, {count}), got {worker}.")
     if policy is None:
@@ -93,107 +93,109 @@ def by_policy(
 
         def replace_hint(node: DatasetNode) -> DatasetNode | None:
             hint = isinstance(node, ShardHint)
-            return Slice(node._parents[0], worker, None, count) if hint else None
+            return Slice(node.parents[0], worker, None, count) if hint else None
 
-        return cast(Dataset, _rewritten(dataset, replace_hint)), policy
+        return cast(Dataset, _rewrite_graph(dataset, replace_hint)), policy
     try:
-        return cast(Dataset, _by_file(dataset, count, worker)), AutoShardPolicy.FILE
-    except (NotFoundError, _TooFewFiles) as error:
+        return cast(Dataset, _shard_by_file(dataset, count, worker)), AutoShardPolicy.FILE
+    except (NotFoundError, _TooFewFilesError) as error:
         if policy is AutoShardPolicy.FILE:
             raise
         # Data in memory is the common case, which needs no warning.
-        level = logging.WARNING if isinstance(error, _TooFewFiles) else logging.INFO
+        level = logging.WARNING if isinstance(error, _TooFewFilesError) else logging.INFO
         logging.getLogger("meshflow").log(level, "Sharding by DATA instead of FILE: %s", error)
         return dataset, AutoShardPolicy.DATA
 
 
-class _TooFewFiles(InvalidArgumentError):
+class _TooFewFilesError(InvalidArgumentError):
     """Raised if there are fewer files than workers."""
 
 
-def _rewritten(
+def _rewrite_graph(
     node: DatasetNode, change: Callable[[DatasetNode], DatasetNode | None]
 ) -> DatasetNode:
     """Replace the nodes of a graph for which a function returns another node."""
     replacement = change(node)
     if replacement is not None:
         return replacement
-    return _with_parents(node, [_rewritten(p, change) for p in node._parents])
+    return _replace_parents(node, [_rewrite_graph(p, change) for p in node.parents])
 
 
-def _with_parents(node: DatasetNode, parents: list[DatasetNode]) -> DatasetNode:
+def _replace_parents(node: DatasetNode, parents: list[DatasetNode]) -> DatasetNode:
     """Return a copy of a node with other parents, or the node itself if they are the same."""
-    if all(new is old for new, old in zip(parents, node._parents, strict=True)):
+    if all(new is old for new, old in zip(parents, node.parents, strict=True)):
         return node
-    copied = node._copied()
-    copied._parents = tuple(parents)
+    copied = node.copy_node()
+    copied.parents = tuple(parents)
     return copied
 
 
-def _by_file(node: DatasetNode, count: int, worker: int) -> DatasetNode:
+def _shard_by_file(node: DatasetNode, count: int, worker: int) -> DatasetNode:
     """Return a graph that reads a worker's part of the files.
 
     Raises:
       NotFoundError: If the graph reads no files.
     """
-    if _is_source(node):
-        names = node._file_names()  # type: ignore[attr-defined]
+    if _is_file_reader(node):
+        names = node.get_file_names()  # type: ignore[attr-defined]
         if names is not None:
-            _check(len(names), count)
-            return node._of_files(names[worker::count])  # type: ignore[attr-defined]
-        return _with_parents(node, [_shard_of_names(node._parents[0], count, worker)])
+            _check_num_files(len(names), count)
+            return node.with_files(names[worker::count])  # type: ignore[attr-defined]
+        return _replace_parents(node, [_shard_file_names(node.parents[0], count, worker)])
     if isinstance(node, FlatMap) and _reads_files(node):
-        return _with_parents(node, [_shard_of_names(node._parents[0], count, worker)])
-    if not node._parents:
+        return _replace_parents(node, [_shard_file_names(node.parents[0], count, worker)])
+    if not node.parents:
         raise NotFoundError(
             f"FILE based sharding is not possible: a source of the dataset is {type(node).__name__}, which reads no "
             f"files; {_ADVICE}."
         )
-    sharded = _with_parents(node, [_by_file(p, count, worker) for p in node._parents])
+    sharded = _replace_parents(node, [_shard_by_file(p, count, worker) for p in node.parents])
     if isinstance(sharded, Cache):
-        sharded._forget(f"{worker}-of-{count}")
+        sharded.reset_for_shard(f"{worker}-of-{count}")
     return sharded
 
 
-def _is_source(node: DatasetNode) -> bool:
+def _is_file_reader(node: DatasetNode) -> bool:
     """Check whether a node reads files with known names, or files that its parent names."""
-    return hasattr(node, "_of_files") and not (
-        node._file_names() is None and not node._parents  # type: ignore[attr-defined]
+    return hasattr(node, "with_files") and not (
+        node.get_file_names() is None and not node.parents  # type: ignore[attr-defined]
     )
 
 
 def _reads_files(node: FlatMap) -> bool:
     """Check whether the datasets that an `interleave` creates read files."""
-    elements = node._parent._elements(Epoch(node._parent))
+    elements = node.parent.iter_elements(Epoch(node.parent))
     try:
         first = next(elements, None)
-        return first is not None and any(map(_is_source, _nodes(node._inner(first))))
+        return first is not None and any(
+            map(_is_file_reader, _iter_nodes(node._create_inner_dataset(first)))
+        )
     finally:
         elements.close()
 
 
-def _nodes(node: DatasetNode) -> Iterator[DatasetNode]:
+def _iter_nodes(node: DatasetNode) -> Iterator[DatasetNode]:
     yield node
-    for parent in node._parents:
-        yield from _nodes(parent)
+    for parent in node.parents:
+        yield from _iter_nodes(parent)
 
 
-def _shard_of_names(names: DatasetNode, count: int, worker: int) -> DatasetNode:
+def _shard_file_names(names: DatasetNode, count: int, worker: int) -> DatasetNode:
     """Split the names of files between workers.
 
     They are split before they are shuffled, so that the parts do not overlap.
     """
     if isinstance(names, Shuffle):
-        return _with_parents(names, [_shard_of_names(names._parents[0], count, worker)])
-    num_files = names._count()
+        return _replace_parents(names, [_shard_file_names(names.parents[0], count, worker)])
+    num_files = names.count_elements()
     if num_files >= 0:
-        _check(num_files, count)
+        _check_num_files(num_files, count)
     return Slice(names, worker, None, count)
 
 
-def _check(files: int, count: int) -> None:
+def _check_num_files(files: int, count: int) -> None:
     if files < count:
-        raise _TooFewFiles(
+        raise _TooFewFilesError(
             f"FILE based sharding is not possible: the dataset only has {files} file(s), which is not enough for "
             f"{count} workers; {_ADVICE}, or split the data into more files."
         )

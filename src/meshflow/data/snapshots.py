@@ -18,17 +18,17 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.data import saving
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
 from meshflow.data.execution.map_function import ElementFunction
-from meshflow.data.execution.resumable import Failed, Raising, caught
 from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
-from meshflow.data.storage.complete_run import Runs
-from meshflow.data.storage.fingerprints import fingerprint
+from meshflow.data.storage.complete_run import RunFolder
+from meshflow.data.storage.fingerprints import compute_fingerprint
 from meshflow.data.transformations import ElementList
 from meshflow.data.transformations.base import Unary
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 
 __all__ = ["Snapshot"]
 
@@ -69,68 +69,70 @@ class Snapshot(Unary):
             raise InvalidValueError(
                 f"snapshot: compression must be 'AUTO', 'SNAPPY', 'GZIP' or None, got {compression!r}."
             )
-        self._path, self._compression = text(path), _COMPRESSIONS[compression]
-        self._reader, self._choose = reader_func or _in_turns, None
+        self._path, self._compression = to_path_string(path), _COMPRESSIONS[compression]
+        self._reader, self._choose = reader_func or _interleave_shards, None
         # The fingerprint is stored, because objects that a function refers to may change while it
         # runs.
-        self._named: tuple[DatasetNode, str] | None = None
+        self._fingerprint: tuple[DatasetNode, str] | None = None
         spec = parent.element_spec
         if shard_func is not None:
             self._choose = ElementFunction(shard_func, spec, "snapshot")
-            self._check_shards(self._choose.output_spec)
+            self._check_shard_spec(self._choose.output_spec)
         if reader_func is not None:
-            self._read([ElementList([], spec)])
+            self._read_shards([ElementList([], spec)])
 
     @staticmethod
-    def _check_shards(spec: PyTree) -> None:
+    def _check_shard_spec(spec: PyTree) -> None:
         if spec is not None and not (
             hasattr(spec, "dtype") and spec.dtype.is_integer and spec.shape.rank == 0
         ):
             raise TypeError(f"shard_func must return an integer scalar, but returned {spec}.")
 
-    def _read(self, shards: list[Dataset]) -> Dataset:
-        result = self._reader(ElementList(shards, DatasetSpec(self._parent.element_spec)))
+    def _read_shards(self, shards: list[Dataset]) -> Dataset:
+        result = self._reader(ElementList(shards, DatasetSpec(self.parent.element_spec)))
         if not isinstance(result, Dataset):
             raise TypeError(
                 f"reader_func must return a Dataset, but returned {type(result).__name__}."
             )
         return result
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        if self._named is None or self._named[0] is not self._parent:
-            self._named = self._parent, fingerprint(self._parent)
-        runs = Runs(gfile.join(self._path, self._named[1]), "snapshot.metadata")
-        metadata = runs.known()
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        if self._fingerprint is None or self._fingerprint[0] is not self.parent:
+            self._fingerprint = self.parent, compute_fingerprint(self.parent)
+        runs = RunFolder(gfile.join(self._path, self._fingerprint[1]), "snapshot.metadata")
+        metadata = runs.read_metadata()
         if metadata is None:
-            return Raising(self._written(runs, caught(self._parent._elements(epoch))))
-        spec = self._parent.element_spec
-        shards = list(saving.saved_shards(runs.path(metadata), spec, metadata))
-        dataset = self._read(shards) if shards else ElementList([], spec)
-        return dataset._elements(Epoch(dataset))
+            return RaisingIterator(
+                self._write_elements(runs, catch_failures(self.parent.iter_elements(epoch)))
+            )
+        spec = self.parent.element_spec
+        shards = list(saving.open_shards(runs.get_path(metadata), spec, metadata))
+        dataset = self._read_shards(shards) if shards else ElementList([], spec)
+        return dataset.iter_elements(Epoch(dataset))
 
-    def _written(self, runs: Runs, items: Iterator[Any]) -> Iterator[Any]:
+    def _write_elements(self, runs: RunFolder, items: Iterator[Any]) -> Iterator[Any]:
         """Iterate over the elements, and write them to the files of a new run."""
-        run, folder = runs.begin()
+        run, folder = runs.create_run()
         count = os.cpu_count() or 1
         try:
-            with saving.Shards(folder, self._parent.element_spec, self._compression) as shards:
+            with saving.ShardWriters(folder, self.parent.element_spec, self._compression) as shards:
                 for index, item in enumerate(items):
-                    if type(item) is Failed:
+                    if type(item) is Failure:
                         yield item
                         return
-                    shard = index % count if self._choose is None else self._chosen(item)
+                    shard = index % count if self._choose is None else self._choose_shard(item)
                     shards.write(shard, item)
                     yield item
             # Another run may have been completed in the meantime, and may be in use.
-            if runs.known() is None:
+            if runs.read_metadata() is None:
                 metadata = {"compression": self._compression, "shards": shards.counts}
                 runs.publish(run, folder, metadata)
                 folder = ""
         finally:
             if folder:
-                runs.discard(folder)
+                runs.delete_incomplete(folder)
 
-    def _chosen(self, element: PyTree) -> int:
+    def _choose_shard(self, element: PyTree) -> int:
         assert self._choose is not None
         shard = np.asarray(self._choose(element))
         if shard.dtype.kind not in "iu" or shard.ndim:
@@ -138,5 +140,5 @@ class Snapshot(Unary):
         return int(shard)
 
 
-def _in_turns(shards: Dataset) -> Dataset:
+def _interleave_shards(shards: Dataset) -> Dataset:
     return shards.interleave(lambda shard: shard, max(1, len(shards)), 1)

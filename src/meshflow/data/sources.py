@@ -12,34 +12,38 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, error_of_python
+from meshflow.core.runtime.errors import (
+    InvalidArgumentError,
+    InvalidValueError,
+    convert_python_error,
+)
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import TensorLike
-from meshflow.core.variables.random import dataset_seed
+from meshflow.core.variables.random_streams import draw_dataset_seed
 from meshflow.data import structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
-from meshflow.data.execution.resumable import Resuming
+from meshflow.data.execution.failures import ResumingIterator
 from meshflow.data.node import IndexStream
 from meshflow.environment.types import PyTree
 
 __all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
-_BLOCK = 4096
+_BLOCK_SIZE = 4096
 # After this many bytes were read from a memory-mapped array, its pages are released. The system
 # maps up to 16 pages when one is read, so up to 16 times as many bytes may be resident.
-_MAPPED = 1 << 25
+_MAX_MAPPED_BYTES = 1 << 25
 
 
-def index_blocks(count: int) -> Iterator[np.ndarray]:
+def iter_index_blocks(count: int) -> Iterator[np.ndarray]:
     """Iterate over blocks of the indices 0 to count - 1."""
-    for start in range(0, count, _BLOCK):
-        yield np.arange(start, min(start + _BLOCK, count))
+    for start in range(0, count, _BLOCK_SIZE):
+        yield np.arange(start, min(start + _BLOCK_SIZE, count))
 
 
 class TensorSlices(Dataset):
@@ -72,22 +76,22 @@ class TensorSlices(Dataset):
             a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"
         ]
         self._read = 0
-        self._own_spec = structure.unbatched(structure.spec_of(arrays))
+        self._own_spec = structure.unbatch_spec(structure.infer_spec(arrays))
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return self._size
 
-    def _vector(self, epoch: Epoch) -> IndexStream:
-        return rows_of(self._leaves, self._note)
+    def vectorize(self, epoch: Epoch) -> IndexStream:
+        return make_row_stream(self._leaves, self._record_rows)
 
-    def _note(self, rows: list[Any]) -> None:
+    def _record_rows(self, rows: list[Any]) -> None:
         """Count the bytes that were read, and release the pages of memory-mapped arrays."""
         if self._mapped:
             self._read += sum(r.nbytes for r in rows)
-            if self._read > _MAPPED:
+            if self._read > _MAX_MAPPED_BYTES:
                 # The released pages remain in the page cache of the system, and no longer count as
                 # memory of this process.
                 self._read = 0
@@ -95,7 +99,7 @@ class TensorSlices(Dataset):
                     array._mmap.madvise(mmap.MADV_DONTNEED)
 
 
-def rows_of(
+def make_row_stream(
     arrays: list[np.ndarray], note: Callable[[list[np.ndarray]], None] = lambda rows: None
 ) -> IndexStream:
     """Return the rows of arrays as a stream of indices.
@@ -107,7 +111,7 @@ def rows_of(
     count = len(arrays[0])
     return IndexStream(
         BatchedGather([LeafGather(a) for a in arrays], note),
-        index_blocks(count),
+        iter_index_blocks(count),
         gather_affine=lambda wanted: BatchedGather(
             [LeafGather(arrays[c.leaf], c.steps, c.shape) for c in wanted], note
         ),
@@ -116,7 +120,7 @@ def rows_of(
     )
 
 
-class Indexed(Dataset):
+class IndexedDataset(Dataset):
     """Elements that are accessed by index.
 
     Args:
@@ -128,14 +132,14 @@ class Indexed(Dataset):
     def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: PyTree) -> None:
         self._size, self._gather, self._own_spec = count, gather, spec
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return self._size
 
-    def _vector(self, epoch: Epoch) -> IndexStream:
-        blocks = index_blocks(self._size)
+    def vectorize(self, epoch: Epoch) -> IndexStream:
+        blocks = iter_index_blocks(self._size)
         return IndexStream(self._gather, blocks, is_in_order=True, index_limit=self._size)
 
 
@@ -151,13 +155,13 @@ class Tensors(Dataset):
     def __init__(self, tensors: PyTree) -> None:
         self._element = structure.to_arrays(tensors)
 
-    def _known_spec(self) -> PyTree:
-        return structure.spec_of(self._element)
+    def _infer_spec(self) -> PyTree:
+        return structure.infer_spec(self._element)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return 1
 
-    def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
         yield self._element
 
 
@@ -181,17 +185,17 @@ class Range(Dataset):
         self._range = range(start, stop, step)
         self._dtype = dtypes.as_dtype(dtype)
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return TensorSpec([], self._dtype)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return INFINITE_CARDINALITY if self._endless else len(self._range)
 
-    def _vector(self, epoch: Epoch) -> IndexStream:
+    def vectorize(self, epoch: Epoch) -> IndexStream:
         start, step = self._range.start, self._range.step
         return IndexStream(
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
-            index_blocks(len(self._range)),
+            iter_index_blocks(len(self._range)),
             is_in_order=True,
             index_limit=len(self._range),
         )
@@ -221,13 +225,13 @@ class Generator(Dataset):
         self._generator, self._signature = generator, signature
         self._args = tuple(structure.to_array(a)[()] for a in args)
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._signature
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
         specs = nest.flatten(self._signature)
         indices = itertools.count()
         iterator: Any = None
@@ -243,16 +247,16 @@ class Generator(Dataset):
                 except StopIteration:
                     return
                 except Exception as error:
-                    tensorflow_error = error_of_python(error)
+                    tensorflow_error = convert_python_error(error)
                     tensorflow_error.add_note(
                         f"(while the generator of a dataset computed element {index})"
                     )
                     raise tensorflow_error from error
-                yield self._checked(value, specs, index)
+                yield self._convert_element(value, specs, index)
 
-        return Resuming(iter_elements)
+        return ResumingIterator(iter_elements)
 
-    def _checked(self, value: PyTree, specs: list[Any], index: int) -> PyTree:
+    def _convert_element(self, value: PyTree, specs: list[Any], index: int) -> PyTree:
         """Convert a yielded value to an element of host arrays that matches the signature."""
         if isinstance(value, list):
             value = tuple(value) if isinstance(self._signature, tuple) else value
@@ -266,7 +270,7 @@ class Generator(Dataset):
             ) from None
         arrays = []
         for spec, leaf in zip(specs, leaves, strict=True):
-            arrays.append(_converted(spec, leaf, index))
+            arrays.append(_convert_leaf(spec, leaf, index))
         return nest.pack_sequence_as(self._signature, arrays)
 
 
@@ -287,7 +291,7 @@ def _flatten_like(signature: PyTree, value: PyTree) -> list[Any]:
     return [value]
 
 
-def _converted(
+def _convert_leaf(
     spec: TensorSpec | SparseTensorSpec, leaf: Any, index: int
 ) -> np.ndarray | SparseTensor:
     """Convert a leaf to a host array that matches a spec."""
@@ -298,7 +302,7 @@ def _converted(
             )
         return leaf
     try:
-        array = np.asarray(convert_to_tensor(leaf, dtype=spec.dtype)._value)
+        array = np.asarray(convert_to_tensor(leaf, dtype=spec.dtype).array)
     except (TypeError, ValueError) as error:
         try:
             array = np.asarray(leaf)
@@ -333,30 +337,30 @@ class Random(Dataset):
     reshuffles = True
 
     def __init__(self, seed: int | None, rerandomize: bool | None) -> None:
-        self._words = seed_of(seed)
+        self._words = make_seed_words(seed)
         self.seeded = seed is not None
         self.reshuffles = bool(rerandomize)
         self.epoch = 0
 
-    def seed(self) -> list[int]:
+    def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
-        words = epoch.draws(self).words
+    def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+        words = epoch.create_draws(self).words
         while True:
             yield from (np.asarray(n) for n in words.take(256).astype(np.int64))
 
 
-def seed_of(seed: int | None) -> list[int]:
+def make_seed_words(seed: int | None) -> list[int]:
     """Combine the seed of a transformation with the global seed; draw a new one if neither is set."""
-    return dataset_seed(None if seed is None else integer(seed, "seed"))
+    return draw_dataset_seed(None if seed is None else to_int(seed, "seed"))
 
 
 def list_files(patterns: TensorLike) -> list[str]:

@@ -15,18 +15,18 @@ def is_sparse(leaf: object) -> bool:
     return isinstance(leaf, SparseTensor)
 
 
-def _arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _get_arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the indices, values and dense shape as host arrays."""
     return sparse.indices.numpy(), sparse.values.numpy(), sparse.dense_shape.numpy()
 
 
-def stacked(parts: Sequence[SparseTensor]) -> SparseTensor:
+def stack_sparse(parts: Sequence[SparseTensor]) -> SparseTensor:
     """Stack sparse tensors along a new first axis; the other sizes are the largest of the parts.
 
     Raises:
       InvalidArgumentError: If the ranks differ.
     """
-    arrays = [_arrays(part) for part in parts]
+    arrays = [_get_arrays(part) for part in parts]
     ranks = {len(shape) for *_, shape in arrays}
     if len(ranks) > 1:
         raise InvalidArgumentError(f"Cannot batch sparse tensors of ranks {sorted(ranks)}.")
@@ -40,7 +40,7 @@ def stacked(parts: Sequence[SparseTensor]) -> SparseTensor:
     )
 
 
-def of_arrays(arrays: Sequence[np.ndarray], row_shape: Sequence[int | None]) -> SparseTensor:
+def arrays_to_sparse(arrays: Sequence[np.ndarray], row_shape: Sequence[int | None]) -> SparseTensor:
     """Combine arrays of different sizes into one sparse tensor, one row for each array.
 
     All values are stored, including zeros.
@@ -74,9 +74,9 @@ def of_arrays(arrays: Sequence[np.ndarray], row_shape: Sequence[int | None]) -> 
     )
 
 
-def rows(sparse: SparseTensor) -> list[SparseTensor]:
+def split_rows(sparse: SparseTensor) -> list[SparseTensor]:
     """Split a sparse tensor along its first axis."""
-    indices, values, shape = _arrays(sparse)
+    indices, values, shape = _get_arrays(sparse)
     order = np.argsort(indices[:, 0], kind="stable")
     indices, values = indices[order], values[order]
     ends = np.searchsorted(indices[:, 0], np.arange(1, int(shape[0])))
@@ -88,7 +88,7 @@ def rows(sparse: SparseTensor) -> list[SparseTensor]:
     ]
 
 
-def batched(spec: SparseTensorSpec, size: int | None) -> SparseTensorSpec:
+def batch_sparse_spec(spec: SparseTensorSpec, size: int | None) -> SparseTensorSpec:
     """Return the spec of batches of sparse tensors."""
     if spec.shape.rank is None:
         return spec

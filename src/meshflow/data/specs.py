@@ -13,7 +13,7 @@ from meshflow.environment.types import PyTree
 _Class = TypeVar("_Class", bound=type)
 
 
-def described_by(spec: type[ElementsSpec]) -> Callable[[_Class], _Class]:
+def register_value_type(spec: type[ElementsSpec]) -> Callable[[_Class], _Class]:
     """Return a class decorator that registers the class of the values of a spec.
 
     Args:
@@ -54,7 +54,7 @@ class ElementsSpec(TypeSpec):
     def is_compatible_with(self, value: Any) -> bool:
         """Check whether the elements of a value, or of the spec of a value, have a compatible spec."""
         known = isinstance(value, (self.value_type, type(self)))
-        return known and structure.compatible(self.element_spec, value.element_spec)
+        return known and structure.are_compatible(self.element_spec, value.element_spec)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, type(self)) and self.element_spec == other.element_spec

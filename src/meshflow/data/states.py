@@ -13,7 +13,7 @@ from meshflow.data.execution.map_function import ElementFunction
 from meshflow.environment.types import PyTree
 
 
-def function_of_state(
+def make_state_function(
     fn: Callable[..., Any],
     state: PyTree,
     element_spec: PyTree,
@@ -36,20 +36,20 @@ def function_of_state(
       TypeError: If the dtypes of the next state differ from those of the first state.
       InvalidArgumentError: If the structure of the next state differs.
     """
-    spec = structure.spec_of(state)
+    spec = structure.infer_spec(state)
     while True:
         function = ElementFunction(fn, (spec, element_spec), caller)
         if function.output_spec is None:
             return function
         next_spec = next_state(function.output_spec)
-        _check(spec, next_spec, caller)
-        merged_spec = structure.merged(spec, next_spec)
+        _check_next_spec(spec, next_spec, caller)
+        merged_spec = structure.merge_specs(spec, next_spec)
         if merged_spec == spec:
             return function
         spec = merged_spec
 
 
-def _check(spec: PyTree, next_spec: PyTree, caller: str) -> None:
+def _check_next_spec(spec: PyTree, next_spec: PyTree, caller: str) -> None:
     """Check that the spec of the next state has the structure and dtypes of the state."""
     try:
         nest.assert_same_structure(spec, next_spec)

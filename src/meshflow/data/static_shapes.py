@@ -27,7 +27,7 @@ class StaticShapes(NamedTuple):
     count: int  # type: ignore[assignment]  # The field hides a method of tuples.
     last: Any
 
-    def batched(self, size: int, drop: bool) -> StaticShapes | None:
+    def batch(self, size: int, drop: bool) -> StaticShapes | None:
         """Return the static shapes of batches of the elements, or None if they are not known.
 
         Args:
@@ -36,14 +36,14 @@ class StaticShapes(NamedTuple):
         """
         if self.last is not None:
             return None
-        spec = structure.batched(self.spec, size)
+        spec = structure.batch_spec(self.spec, size)
         if self.count == INFINITE_CARDINALITY:
             return StaticShapes(spec, self.count, None)
         remainder = 0 if drop else self.count % size
-        last = structure.batched(self.spec, remainder) if remainder else None
+        last = structure.batch_spec(self.spec, remainder) if remainder else None
         return StaticShapes(spec, self.count // size, last)
 
-    def mapped(self, infer_result: Callable[[Any], Any]) -> StaticShapes | None:
+    def apply_function(self, infer_result: Callable[[Any], Any]) -> StaticShapes | None:
         """Return the static shapes of the results of a function, or None if they are not known.
 
         Args:
@@ -57,7 +57,7 @@ class StaticShapes(NamedTuple):
         return StaticShapes(spec, self.count, last)
 
 
-def example_of(spec: PyTree, prepare: Callable[[Any], Any]) -> PyTree:
+def make_example(spec: PyTree, prepare: Callable[[Any], Any]) -> PyTree:
     """Create an element of zeros that matches a spec.
 
     Args:
@@ -69,7 +69,9 @@ def example_of(spec: PyTree, prepare: Callable[[Any], Any]) -> PyTree:
         return prepare(zeros)
 
 
-def examples(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tuple[Any, Any] | None:
+def make_examples(
+    shapes: StaticShapes | None, prepare: Callable[[Any], Any]
+) -> tuple[Any, Any] | None:
     """Create an element of zeros, and one that matches the last element.
 
     Args:
@@ -82,10 +84,10 @@ def examples(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tupl
     """
     if shapes is None:
         return None
-    last = None if shapes.last is None else example_of(shapes.last, prepare)
-    return example_of(shapes.spec, prepare), last
+    last = None if shapes.last is None else make_example(shapes.last, prepare)
+    return make_example(shapes.spec, prepare), last
 
 
-def described(shapes: StaticShapes | None) -> str:
+def describe_shapes(shapes: StaticShapes | None) -> str:
     """Return a text that differs if the static shapes of the elements differ."""
     return "" if shapes is None else f"{shapes.spec} {shapes.last}"

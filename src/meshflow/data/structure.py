@@ -17,7 +17,7 @@ from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
-from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
+from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
@@ -33,7 +33,7 @@ class ElementSource:
         raise NotImplementedError
 
 
-def normalize(
+def map_leaves(
     value: PyTree, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
 ) -> PyTree:
     """Apply a function to the leaves of a structure; lists are leaves.
@@ -46,10 +46,10 @@ def normalize(
     if value is None:
         return nothing(value)
     if isinstance(value, Mapping):
-        changed = {k: normalize(v, leaf, nothing) for k, v in value.items()}
-        return nest.like_mapping(value, changed)
+        changed = {k: map_leaves(v, leaf, nothing) for k, v in value.items()}
+        return nest.rebuild_mapping(value, changed)
     if isinstance(value, tuple):
-        items = [normalize(v, leaf, nothing) for v in value]
+        items = [map_leaves(v, leaf, nothing) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return leaf(value)
 
@@ -67,19 +67,19 @@ def to_array(value: Any) -> Any:
         value = value._as_tensor()
     if not isinstance(value, Tensor):
         value = convert_to_tensor(value)
-    return value._concrete("an element of a dataset")
+    return value.require_value("an element of a dataset")
 
 
 def to_arrays(value: PyTree) -> PyTree:
     """Convert the leaves of a structure to host arrays."""
-    return normalize(value, to_array)
+    return map_leaves(value, to_array)
 
 
 def to_tensor(value: Any) -> Any:
     """Convert a leaf to a tensor; return datasets and sparse tensors as they are."""
     if (
         type(value) is np.ndarray
-        and value.size > HOST_CONSTANT_SIZE
+        and value.size > MAX_HOST_CONSTANT_SIZE
         and value.dtype.kind in "biufc"
     ):
         return Tensor(transfers.to_device(value))
@@ -96,10 +96,10 @@ def to_tensors(element: PyTree) -> PyTree:
         return tuple(map(to_tensor, element))
     if type(element) is dict and _ARRAY.issuperset(map(type, element.values())):
         return {key: to_tensor(array) for key, array in element.items()}
-    return normalize(element, to_tensor)
+    return map_leaves(element, to_tensor)
 
 
-def scalar(value: Any) -> Any:
+def item_to_array(value: Any) -> Any:
     """Wrap an item of an array in an array of rank 0 if it is a scalar or a string.
 
     Sparse tensors are returned as they are.
@@ -109,7 +109,7 @@ def scalar(value: Any) -> Any:
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def packer(spec: PyTree) -> Callable[[list[Any]], Any]:
+def make_packer(spec: PyTree) -> Callable[[list[Any]], Any]:
     """Return a function that packs the list of leaves of an element into its structure.
 
     Flat tuples and dictionaries have a faster implementation than nested structures.
@@ -127,7 +127,7 @@ def packer(spec: PyTree) -> Callable[[list[Any]], Any]:
     return lambda leaves: nest.pack_sequence_as(spec, leaves)
 
 
-def compatible(first: PyTree, second: PyTree) -> bool:
+def are_compatible(first: PyTree, second: PyTree) -> bool:
     """Check whether two specs have the same structure and compatible leaves."""
     try:
         leaves_match = map_specs(lambda a, b: a == b or a.is_compatible_with(b), first, second)
@@ -155,7 +155,7 @@ class NoneTensorSpec(TypeSpec):
         return "NoneTensorSpec()"
 
 
-def spec_of(element: PyTree) -> PyTree:
+def infer_spec(element: PyTree) -> PyTree:
     """Return the spec of an element of host arrays."""
 
     def leaf(array: Any) -> Any:
@@ -165,12 +165,12 @@ def spec_of(element: PyTree) -> PyTree:
             return array._type_spec
         if is_sparse(array):
             return SparseTensorSpec.from_value(array)
-        return TensorSpec(array.shape, dtype_of(array))
+        return TensorSpec(array.shape, infer_dtype(array))
 
-    return normalize(element, leaf, leaf)
+    return map_leaves(element, leaf, leaf)
 
 
-def spec_of_results(specs: PyTree) -> PyTree:
+def infer_result_spec(specs: PyTree) -> PyTree:
     """Return the spec of the results of a traced function.
 
     Args:
@@ -180,17 +180,17 @@ def spec_of_results(specs: PyTree) -> PyTree:
     def leaf(value: Any) -> Any:
         if value is None:
             return NoneTensorSpec()
-        return value if isinstance(value, TypeSpec) else spec_of(to_array(value))
+        return value if isinstance(value, TypeSpec) else infer_spec(to_array(value))
 
     return map_specs(leaf, specs)
 
 
-def dtype_of(array: np.ndarray) -> dtypes.DType:
+def infer_dtype(array: np.ndarray) -> dtypes.DType:
     """Return the dtype of a host array; arrays of objects contain strings."""
     return dtypes.string if array.dtype == object else dtypes.as_dtype(array.dtype)
 
 
-def is_strings(spec: PyTree) -> bool:
+def is_string_scalar(spec: PyTree) -> bool:
     """Check whether a spec describes scalar strings; an unknown shape counts as a scalar."""
     return (
         isinstance(spec, TensorSpec)
@@ -199,7 +199,7 @@ def is_strings(spec: PyTree) -> bool:
     )
 
 
-def zeros(spec: TensorSpec) -> np.ndarray:
+def make_zeros(spec: TensorSpec) -> np.ndarray:
     """Create an array of zeros or empty strings that matches a spec; unknown sizes become 0."""
     shape = [n or 0 for n in spec.shape.as_list()]
     if spec.dtype is dtypes.string:
@@ -212,7 +212,7 @@ def map_specs(fn: Callable[..., Any], *specs: PyTree) -> PyTree:
     return nest.map_structure(fn, *specs)
 
 
-def static(spec: PyTree) -> bool:
+def is_static(spec: PyTree) -> bool:
     """Check whether a spec consists only of numeric tensors of known sizes."""
     leaves = nest.flatten(spec)
     return bool(leaves) and all(
@@ -221,7 +221,7 @@ def static(spec: PyTree) -> bool:
     )
 
 
-def batched(spec: PyTree, size: int | None) -> PyTree:
+def batch_spec(spec: PyTree, size: int | None) -> PyTree:
     """Return the spec of batches of elements.
 
     Args:
@@ -231,7 +231,7 @@ def batched(spec: PyTree, size: int | None) -> PyTree:
 
     def leaf(s: TypeSpec) -> Any:
         if isinstance(s, SparseTensorSpec):
-            return sparse_leaves.batched(s, size)
+            return sparse_leaves.batch_sparse_spec(s, size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
             return s
         return TensorSpec([size, *s.shape.as_list()], s.dtype)
@@ -239,7 +239,7 @@ def batched(spec: PyTree, size: int | None) -> PyTree:
     return map_specs(leaf, spec)
 
 
-def unbatched(spec: PyTree, hint: str = "") -> PyTree:
+def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
     """Return the spec of the rows of elements.
 
     Args:
@@ -268,7 +268,7 @@ def unbatched(spec: PyTree, hint: str = "") -> PyTree:
     return map_specs(leaf, spec)
 
 
-def relaxed(spec: PyTree) -> PyTree:
+def relax_spec(spec: PyTree) -> PyTree:
     """Replace all sizes in a spec by None, because a single element determines only the ranks."""
     spec_types = (TensorSpec, SparseTensorSpec)
     return map_specs(
@@ -276,7 +276,7 @@ def relaxed(spec: PyTree) -> PyTree:
     )
 
 
-def merged(first: PyTree, second: PyTree) -> PyTree:
+def merge_specs(first: PyTree, second: PyTree) -> PyTree:
     """Return the most specific spec that is compatible with both specs.
 
     Raises:
@@ -301,7 +301,7 @@ def merged(first: PyTree, second: PyTree) -> PyTree:
         ) from None
 
 
-def stack(elements: Sequence[Any]) -> PyTree:
+def stack_elements(elements: Sequence[Any]) -> PyTree:
     """Stack elements to a batch.
 
     Raises:
@@ -315,7 +315,7 @@ def stack(elements: Sequence[Any]) -> PyTree:
             leaves.append(None)
             continue
         if is_sparse(first):
-            leaves.append(sparse_leaves.stacked(arrays))
+            leaves.append(sparse_leaves.stack_sparse(arrays))
             continue
         for i, array in enumerate(arrays):
             if array.shape != first.shape:
@@ -323,21 +323,21 @@ def stack(elements: Sequence[Any]) -> PyTree:
                     f"Cannot batch tensors with different shapes in component {component}. First element had shape "
                     f"{list(first.shape)} and element {i} had shape {list(array.shape)}."
                 )
-        leaves.append(_stacked(arrays))
+        leaves.append(_stack_arrays(arrays))
     return nest.pack_sequence_as(elements[0], leaves)
 
 
-def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _stack_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
     first = arrays[0]
     if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
         return np.stack(arrays)
-    adjacent = transfers.joined(arrays)
+    adjacent = transfers.join_adjacent(arrays)
     if adjacent is not None:
         return adjacent
-    return np.stack(arrays, out=transfers.fresh((len(arrays), *first.shape), first.dtype))
+    return np.stack(arrays, out=transfers.allocate((len(arrays), *first.shape), first.dtype))
 
 
-def padded(
+def pad_and_stack(
     elements: Sequence[Any], shapes: Sequence[Sequence[int | None] | None], values: Sequence[Any]
 ) -> PyTree:
     """Pad elements to one shape and stack them to a batch.

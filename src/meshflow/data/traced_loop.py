@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.iterators.callback_infeed import Infeed, infeed_element
-from meshflow.core.iterators.iterator_captures import Source
-from meshflow.core.staging.loops import Elements
+from meshflow.core.iterators.callback_infeed import Infeed, call_feed
+from meshflow.core.iterators.iterator_captures import IteratorSource
+from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
 from meshflow.data.epoch import Epoch, PipelineNode
-from meshflow.data.static_shapes import example_of
+from meshflow.data.static_shapes import make_example
 from meshflow.environment.types import PyTree
 
 
-class LoopSource(Source):
+class LoopSource(IteratorSource):
     """Passes over a dataset, one for each run of a compiled program.
 
     Args:
@@ -38,7 +38,7 @@ class LoopSource(Source):
 
     def restart(self) -> None:
         """Start a new pass."""
-        self._elements = self._dataset._elements(Epoch(self._dataset, measures_time=True))
+        self._elements = self._dataset.iter_elements(Epoch(self._dataset, measures_time=True))
 
     def _produce(self) -> PyTree:
         return self._prepare(next(self._elements))
@@ -62,9 +62,9 @@ class LoopInfeed(Infeed):
         return super().next()
 
 
-def elements(
+def make_loop_elements(
     dataset: PipelineNode, prepare: Callable[[Any], Any] = structure.to_tensors
-) -> Elements | None:
+) -> LoopElements | None:
     """Describe the elements of a dataset to a compiled loop.
 
     Args:
@@ -74,13 +74,13 @@ def elements(
     Returns:
       The elements, or None if the loop has to be unrolled.
     """
-    shapes = dataset._static_shapes()
+    shapes = dataset.infer_static_shapes()
     if shapes is None or shapes.count == 0:
         return None
     source = LoopSource(dataset, prepare)
 
     def make_infeed(spec: PyTree) -> tuple[LoopInfeed, Any]:
-        example = example_of(spec, prepare)
+        example = make_example(spec, prepare)
         return LoopInfeed(source, example), example
 
     infeed, example = make_infeed(shapes.spec)
@@ -96,7 +96,7 @@ def elements(
             # The dependency on the last state of the loop keeps XLA from requesting this element
             # too early.
             operands = [end_index] if after is None else [end_index, after]
-            return infeed_element(last_infeed, last_example, operands)[0]
+            return call_feed(last_infeed, last_example, operands)[0]
 
         last_elements.append(last)
-    return Elements(count, lambda i: infeed_element(infeed, example, [i])[0], rest=last_elements)
+    return LoopElements(count, lambda i: call_feed(infeed, example, [i])[0], rest=last_elements)

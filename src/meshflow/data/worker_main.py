@@ -17,13 +17,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 
-def _follow(descriptor: int) -> None:
+def _exit_with_parent(descriptor: int) -> None:
     """Exit the process as soon as the parent process has ended."""
     os.read(descriptor, 1)
     os._exit(1)
 
 
-def _packed(index: int, error: BaseException) -> bytes:
+def _pickle_error(index: int, error: BaseException) -> bytes:
     """Pickle an error with its traceback.
 
     An error that cannot be pickled is replaced by its traceback.
@@ -39,7 +39,7 @@ def _packed(index: int, error: BaseException) -> bytes:
 
 def main() -> None:
     """Compute results until the parent closes the connection."""
-    threading.Thread(target=_follow, args=(int(sys.argv[2]),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(int(sys.argv[2]),), daemon=True).start()
     connection: Any = Connection(int(sys.argv[1]))
     try:
         # The modules that the function needs must be found as in the parent.
@@ -48,7 +48,7 @@ def main() -> None:
         try:
             function = pickle.loads(packed)
         except Exception as error:
-            connection.send_bytes(_packed(-1, error))
+            connection.send_bytes(_pickle_error(-1, error))
             return
         # A function that cannot be unpickled is reported before a large package is imported.
         import numpy as np  # noqa: PLC0415
@@ -60,7 +60,7 @@ def main() -> None:
             try:
                 message = pickle.dumps((index, function(*arguments)), 5)
             except BaseException as error:
-                message = _packed(index, error)
+                message = _pickle_error(index, error)
             connection.send_bytes(message)
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         return

@@ -18,14 +18,14 @@ import numpy as np
 from meshflow.core.runtime.errors import AbortedError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.data import structure
-from meshflow.data.arguments import IntLike, integer
+from meshflow.data.arguments import IntLike, to_int
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Epoch, ahead
-from meshflow.data.execution.resumable import Failed
+from meshflow.data.epoch import Epoch, prefetch
+from meshflow.data.execution.failures import Failure
 from meshflow.data.node import DatasetNode
-from meshflow.data.sources import seed_of
+from meshflow.data.sources import make_seed_words
 from meshflow.data.transformations import Unary
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import PyTree
 
 __all__ = ["map_with_workers"]
@@ -65,17 +65,17 @@ def map_with_workers(
       >>> [int(n) for n in lengths]
       [3, 5]
     """
-    count = (os.cpu_count() or 1) if num_workers is None else integer(num_workers, "num_workers")
+    count = (os.cpu_count() or 1) if num_workers is None else to_int(num_workers, "num_workers")
     if count < 1:
         raise InvalidValueError(f"num_workers must be at least 1, got {count}.")
-    cloudpickle = extras.load(
+    cloudpickle = optional_packages.import_extra(
         "cloudpickle", "workers", "map_with_workers needs the package cloudpickle"
     )
     packed = cloudpickle.dumps(map_func)
     return lambda dataset: WorkerMap(dataset, packed, count, output_signature)
 
 
-class _Worker:
+class _WorkerProcess:
     """A worker process that computes a function.
 
     Args:
@@ -95,34 +95,34 @@ class _Worker:
         finally:
             remote.close()
             os.close(read_end)
-        self._follows = write_end
+        self._lifeline = write_end
         self.connection: Any = connection.Connection(local.detach())
         # This is the index of the element that the worker is computing.
-        self.number: int | None = None
+        self.index: int | None = None
         try:
             self.connection.send_bytes(pickle.dumps(sys.path))
             self.connection.send_bytes(function)
         except OSError:
-            raise self.death() from None
+            raise self.make_death_error() from None
 
     def start(self, index: int, seed: int, arguments: tuple[Any, ...]) -> None:
         """Send an element to the worker."""
-        self.number = index
+        self.index = index
         try:
             self.connection.send_bytes(pickle.dumps((index, seed, arguments), 5))
         except OSError:
-            raise self.death() from None
+            raise self.make_death_error() from None
 
-    def result(self) -> Any:
+    def receive_result(self) -> Any:
         """Receive the result; errors and the death of the worker are returned as failures."""
         try:
             message = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
-            return Failed(self.death())
-        self.number = None
-        return Failed(_raised(*message)) if len(message) == 3 else message[1]
+            return Failure(self.make_death_error())
+        self.index = None
+        return Failure(_annotate_error(*message)) if len(message) == 3 else message[1]
 
-    def death(self) -> AbortedError:
+    def make_death_error(self) -> AbortedError:
         """Return the error for a dead worker."""
         code = self.process.wait()
         ending = f"exited with status {code}"
@@ -130,7 +130,7 @@ class _Worker:
             ending = f"was killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             ending += " (the system does so when memory runs out: use fewer workers)"
-        context = "" if self.number is None else f" while it computed element {self.number}"
+        context = "" if self.index is None else f" while it computed element {self.index}"
         return AbortedError(
             f"Worker process {self.process.pid} of map_with_workers {ending}{context}."
         )
@@ -145,10 +145,10 @@ class _Worker:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        os.close(self._follows)
+        os.close(self._lifeline)
 
 
-def _raised(index: int, error: BaseException | None, text: str) -> BaseException:
+def _annotate_error(index: int, error: BaseException | None, text: str) -> BaseException:
     """Return the error of a function with a note that contains the element and the traceback."""
     if error is None:
         error = RuntimeError("An exception in a worker process of map_with_workers:\n" + text)
@@ -171,39 +171,39 @@ class WorkerMap(Unary):
     """
 
     reshuffles = True
-    _apart = True
+    runs_parents_in_thread = True
 
     def __init__(self, parent: DatasetNode, function: bytes, workers: int, spec: PyTree) -> None:
         super().__init__(parent)
         self._function, self._workers, self._own_spec = function, workers, spec
         self._unpack = type(parent.element_spec) is tuple
-        self._words = seed_of(None)
+        self._words = make_seed_words(None)
         self.epoch = 0
 
-    def seed(self) -> list[int]:
+    def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _why_not_vectorized(self) -> str:
+    def explain_fallback(self) -> str:
         return f"it runs in {self._workers} worker processes"
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         # A thread keeps the workers busy between two requests of the consumer.
-        return ahead(self._computed(epoch), 2 * self._workers)
+        return prefetch(self._iter_results(epoch), 2 * self._workers)
 
-    def _computed(self, epoch: Epoch) -> Iterator[Any]:
-        seed = int(epoch.generator(self).integers(1 << 32))
-        elements = self._parent._elements(epoch)
-        workers: list[_Worker] = []
+    def _iter_results(self, epoch: Epoch) -> Iterator[Any]:
+        seed = int(epoch.create_generator(self).integers(1 << 32))
+        elements = self.parent.iter_elements(epoch)
+        workers: list[_WorkerProcess] = []
         results_by_index: dict[int, Any] = {}
         num_started = num_yielded = 0
         is_exhausted = False
         try:
             while True:
-                idle = [w for w in workers if w.number is None]
+                idle = [w for w in workers if w.index is None]
                 while not is_exhausted and num_started - num_yielded < 4 * self._workers:
                     if not idle and len(workers) == self._workers:
                         break
@@ -212,30 +212,32 @@ class WorkerMap(Unary):
                         is_exhausted = True
                         break
                     if not idle:
-                        workers.append(_Worker(self._function))
+                        workers.append(_WorkerProcess(self._function))
                         idle.append(workers[-1])
                     idle.pop().start(
-                        num_started, (seed + num_started) % (1 << 32), self._arguments(element)
+                        num_started, (seed + num_started) % (1 << 32), self._make_arguments(element)
                     )
                     num_started += 1
                 if num_yielded in results_by_index:
                     result = results_by_index.pop(num_yielded)
-                    if type(result) is Failed and isinstance(result.error, AbortedError):
+                    if type(result) is Failure and isinstance(result.error, AbortedError):
                         raise result.error
                     num_yielded += 1
                     yield (
-                        result if type(result) is Failed else self._checked(result, num_yielded - 1)
+                        result
+                        if type(result) is Failure
+                        else self._check_result(result, num_yielded - 1)
                     )
                     continue
                 if num_yielded == num_started:
                     return
-                busy = {w.connection: w for w in workers if w.number is not None}
+                busy = {w.connection: w for w in workers if w.index is not None}
                 for ready in connection.wait(list(busy)):
                     worker = busy[ready]
-                    index = worker.number
+                    index = worker.index
                     assert index is not None
-                    results_by_index[index] = worker.result()
-                    if worker.number is not None:
+                    results_by_index[index] = worker.receive_result()
+                    if worker.index is not None:
                         # The worker is dead. The error is raised when the element of the worker
                         # would be yielded.
                         workers.remove(worker)
@@ -245,11 +247,11 @@ class WorkerMap(Unary):
                 worker.stop()
             elements.close()
 
-    def _arguments(self, element: PyTree) -> PyTree:
-        arguments = structure.normalize(element, lambda a: a[()])
+    def _make_arguments(self, element: PyTree) -> PyTree:
+        arguments = structure.map_leaves(element, lambda a: a[()])
         return arguments if self._unpack else (arguments,)
 
-    def _checked(self, result: PyTree, index: int) -> PyTree:
+    def _check_result(self, result: PyTree, index: int) -> PyTree:
         arrays = structure.to_arrays(result)
         if self._own_spec is None:
             return arrays
@@ -261,11 +263,11 @@ class WorkerMap(Unary):
                 f"{self._own_spec} for element {index}: {error}"
             ) from None
         for spec, array in zip(nest.flatten(self._own_spec), nest.flatten(arrays), strict=True):
-            if structure.dtype_of(array) is not spec.dtype or not spec.shape.is_compatible_with(
+            if structure.infer_dtype(array) is not spec.dtype or not spec.shape.is_compatible_with(
                 np.shape(array)
             ):
                 raise TypeError(
-                    f"The function of map_with_workers returned {structure.dtype_of(array).name} of shape "
+                    f"The function of map_with_workers returned {structure.infer_dtype(array).name} of shape "
                     f"{np.shape(array)} for element {index}, but output_signature is {spec}."
                 )
         return arrays

@@ -18,7 +18,15 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.deployment.equations import DimSize, Equation, Program, Value
 from meshflow.environment.types import ArrayLike
 
-__all__ = ["Lowering", "Pads", "Refused", "Rule", "holder", "is_number", "same_pads"]
+__all__ = [
+    "Lowering",
+    "LoweringError",
+    "Pads",
+    "Rule",
+    "compute_same_padding",
+    "find_tensor_with_size",
+    "is_static",
+]
 
 # Padding before and after each dimension; symbolic where it depends on symbolic sizes.
 Pads: TypeAlias = Sequence[tuple[DimSize, ...]]
@@ -36,16 +44,16 @@ TensorT = TypeVar("TensorT", bound=LoweredTensor)
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 
-class Refused(Exception):
+class LoweringError(Exception):
     """Error of an equation that cannot be converted; the message states the reason."""
 
 
-def is_number(size: DimSize) -> bool:
+def is_static(size: DimSize) -> bool:
     """Check whether a size is an integer, not symbolic."""
     return isinstance(size, (int, np.integer))
 
 
-def holder(tensors: Iterable[TensorT], name: str) -> tuple[TensorT, int, int]:
+def find_tensor_with_size(tensors: Iterable[TensorT], name: str) -> tuple[TensorT, int, int]:
     """Find a tensor with a dimension that is a symbolic size or a multiple of it.
 
     Returns:
@@ -59,10 +67,12 @@ def holder(tensors: Iterable[TensorT], name: str) -> tuple[TensorT, int, int]:
             multiple, _, symbol = str(size).rpartition("*")
             if symbol == name and (not multiple or multiple.isdigit()):
                 return tensor, axis, int(multiple or 1)
-    raise Refused(f"no input has the symbolic size {name}")
+    raise LoweringError(f"no input has the symbolic size {name}")
 
 
-def same_pads(shape: Sequence[DimSize], windows: Sequence[int], strides: Sequence[int]) -> Pads:
+def compute_same_padding(
+    shape: Sequence[DimSize], windows: Sequence[int], strides: Sequence[int]
+) -> Pads:
     """Compute the padding of each dimension by XLA's rule 'SAME'.
 
     Args:
@@ -71,7 +81,7 @@ def same_pads(shape: Sequence[DimSize], windows: Sequence[int], strides: Sequenc
       strides: strides of the windows.
     """
     pads = lax.padtype_to_pads(shape, windows, strides, "SAME")
-    return [tuple(int(n) if is_number(n) else n for n in pair) for pair in pads]
+    return [tuple(int(n) if is_static(n) else n for n in pair) for pair in pads]
 
 
 class Lowering(Generic[TensorT]):
@@ -85,20 +95,20 @@ class Lowering(Generic[TensorT]):
 
     runtime: ClassVar[str]
     caller: ClassVar[str]
-    handlers: ClassVar[dict[str, Rule]]
+    rules: ClassVar[dict[str, Rule]]
 
     def __init__(self) -> None:
         self._tensors: dict[Value, TensorT] = {}
-        self._computed: dict[DimSize, TensorT] = {}
+        self._size_tensors: dict[DimSize, TensorT] = {}
         self._constants: dict[Any, tuple[np.ndarray, TensorT]] = {}
-        self._scope = ""
+        self.scope = ""
 
     @classmethod
-    def lowers(cls, *names: str) -> Callable[[RuleT], RuleT]:
+    def register_rule(cls, *names: str) -> Callable[[RuleT], RuleT]:
         """Return a decorator that registers a rule for primitives."""
 
         def register(rule: RuleT) -> RuleT:
-            cls.handlers.update(dict.fromkeys(names, rule))
+            cls.rules.update(dict.fromkeys(names, rule))
             return rule
 
         return register
@@ -129,11 +139,11 @@ class Lowering(Generic[TensorT]):
         """Convert a tensor to another dtype."""
         raise NotImplementedError
 
-    def arithmetic(self, name: str, x: TensorT, y: TensorT) -> TensorT:
+    def emit_size_arithmetic(self, name: str, x: TensorT, y: TensorT) -> TensorT:
         """Compute 'add', 'sub', 'mul', 'floordiv', 'mod', 'max' or 'min' of two sizes."""
         raise NotImplementedError
 
-    def variable_size(self, name: str) -> TensorT:
+    def get_symbol_size(self, name: str) -> TensorT:
         """Return the scalar value of a symbolic size."""
         raise NotImplementedError
 
@@ -141,7 +151,7 @@ class Lowering(Generic[TensorT]):
 
     # ---- programs --------------------------------------------------------------------------
 
-    def run(self, program: Program, inputs: Sequence[TensorT]) -> list[TensorT]:
+    def lower_program(self, program: Program, inputs: Sequence[TensorT]) -> list[TensorT]:
         """Lower a program and return its results.
 
         Args:
@@ -153,17 +163,19 @@ class Lowering(Generic[TensorT]):
         """
         self._tensors.update(zip(program.inputs, inputs, strict=True))
         for equation in program.equations:
-            self._convert(equation)
-        return [self.full(value) for value in program.outputs]
+            self._lower_equation(equation)
+        return [self.get_tensor(value) for value in program.outputs]
 
-    def _convert(self, equation: Equation) -> None:
-        self._scope = equation.scope
-        rule = self.handlers.get(equation.name, _COMMON.get(equation.name))
+    def _lower_equation(self, equation: Equation) -> None:
+        self.scope = equation.scope
+        rule = self.rules.get(equation.name, _COMMON_RULES.get(equation.name))
         try:
             if rule is None:
-                raise Refused(f"{self.runtime} has no operator for it, and Meshflow no composition")
+                raise LoweringError(
+                    f"{self.runtime} has no operator for it, and Meshflow no composition"
+                )
             results = rule(self, equation)
-        except Refused as error:
+        except LoweringError as error:
             location = f"of layer {equation.scope!r}" if equation.scope else "outside of layers"
             shapes = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in equation.inputs)
             raise UnimplementedError(
@@ -175,23 +187,23 @@ class Lowering(Generic[TensorT]):
 
     # ---- tensors and sizes -------------------------------------------------------------------
 
-    def least(self, value: Value) -> TensorT:
+    def get_base(self, value: Value) -> TensorT:
         """Return the tensor of a value before broadcasting."""
-        value = value.least
-        if value.known is not None:
-            return self.constant(value.known)
+        value = value.base
+        if value.data is not None:
+            return self.get_constant(value.data)
         return self._tensors[value]
 
-    def full(self, value: Value) -> TensorT:
+    def get_tensor(self, value: Value) -> TensorT:
         """Return the tensor of a value after broadcasting."""
         if value not in self._tensors:
-            tensor = self.least(value)
+            tensor = self.get_base(value)
             if tensor.shape == value.shape:
                 return tensor
             self._tensors[value] = self.broadcast(tensor, value.shape)
         return self._tensors[value]
 
-    def constant(self, array: ArrayLike) -> TensorT:
+    def get_constant(self, array: ArrayLike) -> TensorT:
         """Return a constant tensor; small constants with equal elements are shared."""
         data = np.asarray(array)
         small = data.size < 64
@@ -201,28 +213,28 @@ class Lowering(Generic[TensorT]):
             self._constants[key] = data, self.make_constant(data)
         return self._constants[key][1]
 
-    def size(self, size: DimSize) -> TensorT:
+    def get_size(self, size: DimSize) -> TensorT:
         """Return a size as a scalar tensor."""
-        if is_number(size):
-            return self.constant(np.asarray(size, self.size_dtype))
-        if size not in self._computed:
-            terms = [self._term(term, count) for term, count in size._sorted_terms]
-            self._computed[size] = functools.reduce(
-                functools.partial(self.arithmetic, "add"), terms
+        if is_static(size):
+            return self.get_constant(np.asarray(size, self.size_dtype))
+        if size not in self._size_tensors:
+            terms = [self._lower_term(term, count) for term, count in size._sorted_terms]
+            self._size_tensors[size] = functools.reduce(
+                functools.partial(self.emit_size_arithmetic, "add"), terms
             )
-        return self._computed[size]
+        return self._size_tensors[size]
 
-    def _term(self, term: Any, count: int) -> TensorT:
+    def _lower_term(self, term: Any, count: int) -> TensorT:
         """Multiply the factors of a term of a symbolic size; the empty product is 1."""
-        factors = [self._factor(f) for f, power in term._factors for _ in range(power)]
+        factors = [self._lower_factor(f) for f, power in term._factors for _ in range(power)]
         if count != 1 or not factors:
-            factors.append(self.size(count))
-        return functools.reduce(functools.partial(self.arithmetic, "mul"), factors)
+            factors.append(self.get_size(count))
+        return functools.reduce(functools.partial(self.emit_size_arithmetic, "mul"), factors)
 
-    def _factor(self, factor: Any) -> TensorT:
+    def _lower_factor(self, factor: Any) -> TensorT:
         if factor.var is not None:
-            return self.variable_size(factor.var)
-        return self.arithmetic(factor.operation, *map(self.size, factor.operands))
+            return self.get_symbol_size(factor.var)
+        return self.emit_size_arithmetic(factor.operation, *map(self.get_size, factor.operands))
 
 
 # ---- rules that all runtimes share -----------------------------------------------------------
@@ -231,44 +243,44 @@ class Lowering(Generic[TensorT]):
 Rule: TypeAlias = Callable[[Any, Equation], Any]
 
 
-def _reshape(l: Lowering[TensorT], e: Equation) -> TensorT:
-    value, order = l.full(e.inputs[0]), e.params.get("dimensions")
+def _lower_reshape(l: Lowering[TensorT], e: Equation) -> TensorT:
+    value, order = l.get_tensor(e.inputs[0]), e.params.get("dimensions")
     if e.name == "reshape" and order is not None:
         value = l.transpose(value, order)
     return l.reshape(value, e.outputs[0].shape)
 
 
-def _transpose(l: Lowering[TensorT], e: Equation) -> TensorT:
-    return l.transpose(l.full(e.inputs[0]), e.params["permutation"])
+def _lower_transpose(l: Lowering[TensorT], e: Equation) -> TensorT:
+    return l.transpose(l.get_tensor(e.inputs[0]), e.params["permutation"])
 
 
-def _slice(l: Lowering[TensorT], e: Equation) -> TensorT:
+def _lower_slice(l: Lowering[TensorT], e: Equation) -> TensorT:
     p = e.params
-    return l.slice(l.full(e.inputs[0]), p["start_indices"], p["limit_indices"], p["strides"])
+    return l.slice(l.get_tensor(e.inputs[0]), p["start_indices"], p["limit_indices"], p["strides"])
 
 
-def _broadcast(l: Lowering[TensorT], e: Equation) -> TensorT:
-    return l.broadcast(l.least(e.inputs[0]), e.outputs[0].shape)
+def _lower_broadcast(l: Lowering[TensorT], e: Equation) -> TensorT:
+    return l.broadcast(l.get_base(e.inputs[0]), e.outputs[0].shape)
 
 
-def _tile(l: Lowering[TensorT], e: Equation) -> TensorT:
+def _lower_tile(l: Lowering[TensorT], e: Equation) -> TensorT:
     # A repeated dimension gets a dimension of size 1 before it, which is broadcast.
-    value, split, repeated = l.full(e.inputs[0]), [], []
+    value, split, repeated = l.get_tensor(e.inputs[0]), [], []
     for size, count in zip(value.shape, e.params["reps"], strict=True):
         split += [size] if count == 1 else [1, size]
         repeated += [size] if count == 1 else [count, size]
     return l.reshape(l.broadcast(l.reshape(value, split), repeated), e.outputs[0].shape)
 
 
-def _size(l: Lowering[TensorT], e: Equation) -> TensorT:
-    return l.cast(l.size(e.params["dim"]), e.outputs[0].dtype)
+def _lower_dim_as_value(l: Lowering[TensorT], e: Equation) -> TensorT:
+    return l.cast(l.get_size(e.params["dim"]), e.outputs[0].dtype)
 
 
-_COMMON: dict[str, Rule] = {
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
-    "transpose": _transpose,
-    "slice": _slice,
-    "tile": _tile,
-    "broadcast": _broadcast,
-    "dim_as_value": _size,
+_COMMON_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _lower_reshape),
+    "transpose": _lower_transpose,
+    "slice": _lower_slice,
+    "tile": _lower_tile,
+    "broadcast": _lower_broadcast,
+    "dim_as_value": _lower_dim_as_value,
 }

@@ -22,19 +22,19 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.jax_internals import mlir, mlir_ir
 from meshflow.environment.types import Array, ClosedJaxpr
 
-__all__ = ["Known", "Reader", "Unread", "jaxpr_of", "reads"]
+__all__ = ["ModuleReader", "StaticValue", "UnsupportedOpError", "read_jaxpr", "register_op"]
 
 # Integer tensors of at most this many elements are evaluated while a program is read.
-_MOST_KNOWN = 64
-_PLACE = re.compile(r'loc\("([^"]+)"')
+_MAX_STATIC_ELEMENTS = 64
+_LOCATION = re.compile(r'loc\("([^"]+)"')
 
 
-class Unread(Exception):
+class UnsupportedOpError(Exception):
     """Error of an op that cannot be read; the message states the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
+class StaticValue:
     """Integers, Booleans or symbolic sizes that are known while a program is read.
 
     Attributes:
@@ -58,7 +58,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (int, bool, np.integer, np.bool_))
 
 
-Operand: TypeAlias = Known | Array
+Operand: TypeAlias = StaticValue | Array
 _Environment: TypeAlias = Mapping[Any, Operand]
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
@@ -67,7 +67,7 @@ _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 _OPS: dict[str, Callable[[Any, list[Any]], Any]] = {}
 
 
-def reads(*names: str) -> Callable[[_FunctionT], _FunctionT]:
+def register_op(*names: str) -> Callable[[_FunctionT], _FunctionT]:
     """Return a decorator that registers the function of ops.
 
     Args:
@@ -81,7 +81,7 @@ def reads(*names: str) -> Callable[[_FunctionT], _FunctionT]:
     return register
 
 
-def jaxpr_of(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
+def read_jaxpr(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
     """Return the closed jaxpr of a saved program.
 
     Args:
@@ -96,22 +96,22 @@ def jaxpr_of(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
     def run(*arrays: Array) -> list[Array]:
         with mlir.make_ir_context():
             module = mlir_ir.Module.parse(exported.mlir_module())
-            reader = Reader(module)
-            platform = [Known(np.array(0, object), np.dtype(np.int32))] * (
+            reader = ModuleReader(module)
+            platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
                 len(exported.platforms) > 1
             )
             arguments = [*platform, *(arrays[i] for i in argument_indices)]
-            return [as_array(v) for v in reader.function("main", arguments)]
+            return [as_array(v) for v in reader.call_function("main", arguments)]
 
     return jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
 
 def as_array(value: Operand) -> Any:
     """Return an operand as an array of the traced program."""
-    return value.as_array() if isinstance(value, Known) else value
+    return value.as_array() if isinstance(value, StaticValue) else value
 
 
-class Reader:
+class ModuleReader:
     """Interpreter of the functions of an MLIR module.
 
     Args:
@@ -121,12 +121,12 @@ class Reader:
     def __init__(self, module: Any) -> None:
         self._functions = mlir_ir.SymbolTable(module.operation)
 
-    def function(self, name: str, arguments: Sequence[Operand]) -> list[Any]:
+    def call_function(self, name: str, arguments: Sequence[Operand]) -> list[Any]:
         """Trace a function of the module and return its results."""
         function: Any = self._functions[name]
-        return self.block(function.entry_block, arguments, {})
+        return self.run_block(function.entry_block, arguments, {})
 
-    def block(self, block: Any, arguments: Sequence[Operand], outer: _Environment) -> list[Any]:
+    def run_block(self, block: Any, arguments: Sequence[Operand], outer: _Environment) -> list[Any]:
         """Trace a block and return its results.
 
         Args:
@@ -140,47 +140,52 @@ class Reader:
             operands = [values[v] for v in operation.operands]
             if operation.name in ("func.return", "stablehlo.return"):
                 return operands
-            results = self._results(operation, operands, values)
+            results = self._run_op(operation, operands, values)
             values.update(zip(operation.results, results, strict=True))
         raise AssertionError("a block ends in a return")
 
-    def _results(self, operation: Any, operands: list[Any], values: _Environment) -> list[Any]:
+    def _run_op(self, operation: Any, operands: list[Any], values: _Environment) -> list[Any]:
         name = operation.name
         if name == "func.call":
-            return self.function(_symbol(operation.attributes["callee"]), operands)
-        evaluate = _KNOWN.get(name.removeprefix("stablehlo."))
-        if evaluate is not None and all(isinstance(v, Known) for v in operands):
-            with contextlib.suppress(Unread):
-                return [self._known(evaluate, operation, operands)]
+            return self.call_function(_get_symbol_name(operation.attributes["callee"]), operands)
+        evaluate = _STATIC_OPS.get(name.removeprefix("stablehlo."))
+        if evaluate is not None and all(isinstance(v, StaticValue) for v in operands):
+            with contextlib.suppress(UnsupportedOpError):
+                return [self._evaluate_statically(evaluate, operation, operands)]
         try:
-            if name in _AMONG_OTHERS:
-                return _AMONG_OTHERS[name](self, operation, operands, values)
+            if name in _CONTEXTUAL_OPS:
+                return _CONTEXTUAL_OPS[name](self, operation, operands, values)
             if name not in _OPS:
-                raise Unread("it is not among the supported ops")
-            with _named(operation):
+                raise UnsupportedOpError("it is not among the supported ops")
+            with _name_scope(operation):
                 results = _OPS[name](operation, operands)
-        except Unread as error:
+        except UnsupportedOpError as error:
             raise UnimplementedError(
-                f"The op {name} of a saved program, at {_place(operation) or 'an unknown location'}, cannot be converted: "
+                f"The op {name} of a saved program, at {_get_location(operation) or 'an unknown location'}, cannot be converted: "
                 f"{error}. Convert the model before it is saved."
             ) from None
         return results if isinstance(results, list) else [results]
 
-    def _known(self, evaluate: Callable[..., Any], operation: Any, operands: list[Known]) -> Known:
-        dtype, shape = element_type(operation.results[0]), static_shape(operation.results[0])
-        if dtype.kind not in "biu" or shape is None or np.prod(shape) > _MOST_KNOWN:
-            raise Unread("its elements are not static")
+    def _evaluate_statically(
+        self, evaluate: Callable[..., Any], operation: Any, operands: list[StaticValue]
+    ) -> StaticValue:
+        dtype, shape = (
+            get_element_type(operation.results[0]),
+            get_static_shape(operation.results[0]),
+        )
+        if dtype.kind not in "biu" or shape is None or np.prod(shape) > _MAX_STATIC_ELEMENTS:
+            raise UnsupportedOpError("its elements are not static")
         try:
             values = evaluate(operation, *(v.values for v in operands))
         except (ValueError, TypeError, ZeroDivisionError, jax.errors.JAXTypeError) as error:
-            raise Unread(str(error)) from None
-        return Known(np.asarray(values, object).reshape(shape), dtype)
+            raise UnsupportedOpError(str(error)) from None
+        return StaticValue(np.asarray(values, object).reshape(shape), dtype)
 
 
 # ---- types and attributes --------------------------------------------------------------------
 
 
-def element_type(value: Any) -> np.dtype:
+def get_element_type(value: Any) -> np.dtype:
     """Return the dtype of an MLIR value."""
     return np.dtype(_DTYPES[str(mlir_ir.RankedTensorType(value.type).element_type)])
 
@@ -194,24 +199,24 @@ _DTYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def static_shape(value: Any) -> tuple[int, ...] | None:
+def get_static_shape(value: Any) -> tuple[int, ...] | None:
     """Return the shape of an MLIR value, or None if it is dynamic."""
     tensor_type = mlir_ir.RankedTensorType(value.type)
     return tuple(tensor_type.shape) if tensor_type.has_static_shape else None
 
 
-def sizes(value: Operand | None) -> list[Any]:
+def get_sizes(value: Operand | None) -> list[Any]:
     """Return the sizes in a static operand.
 
     Raises:
       UnsupportedOpError: if the operand is computed from elements of arrays.
     """
-    if not isinstance(value, Known):
-        raise Unread("sizes depend on values")
+    if not isinstance(value, StaticValue):
+        raise UnsupportedOpError("sizes depend on values")
     return [int(v) if isinstance(v, (bool, np.integer)) else v for v in value.values.reshape(-1)]
 
 
-def numbers(operation: Any, name: str, default: Sequence[int] = ()) -> list[int]:
+def get_integers(operation: Any, name: str, default: Sequence[int] = ()) -> list[int]:
     """Return an attribute that is a list of integers."""
     if name not in operation.attributes:
         return list(default)
@@ -221,26 +226,26 @@ def numbers(operation: Any, name: str, default: Sequence[int] = ()) -> list[int]
     return [int(v) for v in np.array(attribute).reshape(-1)]
 
 
-def number(operation: Any, name: str, default: int = 0) -> int:
+def get_integer(operation: Any, name: str, default: int = 0) -> int:
     """Return an attribute that is an integer."""
     if name not in operation.attributes:
         return default
     return int(mlir_ir.IntegerAttr(operation.attributes[name]).value)
 
 
-def _symbol(attribute: Any) -> str:
+def _get_symbol_name(attribute: Any) -> str:
     return str(mlir_ir.FlatSymbolRefAttr(attribute).value)
 
 
-def _place(operation: Any) -> str:
+def _get_location(operation: Any) -> str:
     """Return the location in the model at which an op was traced, as "model/layer/primitive"."""
-    match = _PLACE.match(str(operation.location))
+    match = _LOCATION.match(str(operation.location))
     return "" if match is None else "/".join(p for p in match[1].split("/") if "(" not in p)
 
 
 @contextlib.contextmanager
-def _named(operation: Any) -> Iterator[None]:
-    scope = _place(operation).rpartition("/")[0]
+def _name_scope(operation: Any) -> Iterator[None]:
+    scope = _get_location(operation).rpartition("/")[0]
     with jax.named_scope(scope) if scope else contextlib.nullcontext():
         yield
 
@@ -248,24 +253,24 @@ def _named(operation: Any) -> Iterator[None]:
 # ---- static evaluation -----------------------------------------------------------------------
 
 
-def _constant(operation: Any) -> np.ndarray:
+def _evaluate_constant(operation: Any) -> np.ndarray:
     return np.array(mlir_ir.DenseElementsAttr(operation.attributes["value"]), object)
 
 
-def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+def _apply_elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """Apply a function of elements to object arrays."""
     apply = np.frompyfunc(function, function.__code__.co_argcount, 1)
     return lambda operation, *arrays: apply(*arrays)
 
 
-def _toward_zero(a: Any, b: Any) -> Any:
+def _divide_toward_zero(a: Any, b: Any) -> Any:
     # Symbolic sizes are not negative, and they have no division that rounds toward zero.
     is_integer = isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer))
     return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if is_integer else a // b
 
 
-def _compared(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    direction = direction_of(operation)
+def _evaluate_compare(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    direction = get_comparison_direction(operation)
     functions = {
         "EQ": lambda x, y: x == y, "NE": lambda x, y: x != y, "LT": lambda x, y: x < y,
         "LE": lambda x, y: x <= y, "GT": lambda x, y: x > y, "GE": lambda x, y: x >= y,
@@ -273,104 +278,115 @@ def _compared(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.frompyfunc(lambda x, y: bool(functions[direction](x, y)), 2, 1)(a, b)
 
 
-def direction_of(operation: Any) -> str:
+def get_comparison_direction(operation: Any) -> str:
     """Return the direction of a comparison: 'EQ', 'NE', 'LT', 'LE', 'GT' or 'GE'."""
     return str(operation.attributes["comparison_direction"]).rpartition(" ")[2].rstrip(">")
 
 
-def _sliced(operation: Any, a: np.ndarray) -> np.ndarray:
-    bounds = (numbers(operation, n) for n in ("start_indices", "limit_indices", "strides"))
+def _evaluate_slice(operation: Any, a: np.ndarray) -> np.ndarray:
+    bounds = (get_integers(operation, n) for n in ("start_indices", "limit_indices", "strides"))
     return a[tuple(slice(*b) for b in zip(*bounds, strict=True))]
 
 
-def _spread(operation: Any, a: np.ndarray) -> np.ndarray:
-    shape = static_shape(operation.results[0])
+def _evaluate_broadcast(operation: Any, a: np.ndarray) -> np.ndarray:
+    shape = get_static_shape(operation.results[0])
     assert shape is not None
     aligned_shape = [1] * len(shape)
-    for axis, size in zip(numbers(operation, "broadcast_dimensions"), a.shape, strict=True):
+    for axis, size in zip(get_integers(operation, "broadcast_dimensions"), a.shape, strict=True):
         aligned_shape[axis] = size
     return np.broadcast_to(a.reshape(aligned_shape), shape)
 
 
-def _joined(operation: Any, *arrays: np.ndarray) -> np.ndarray:
-    return np.concatenate(arrays, number(operation, "dimension"))
+def _evaluate_concatenate(operation: Any, *arrays: np.ndarray) -> np.ndarray:
+    return np.concatenate(arrays, get_integer(operation, "dimension"))
 
 
-_KNOWN: dict[str, Callable[..., Any]] = {
-    "constant": _constant,
+_STATIC_OPS: dict[str, Callable[..., Any]] = {
+    "constant": _evaluate_constant,
     "convert": lambda operation, a: a,
     "reshape": lambda operation, a: a,
-    "concatenate": _joined,
-    "slice": _sliced,
-    "broadcast_in_dim": _spread,
-    "compare": _compared,
+    "concatenate": _evaluate_concatenate,
+    "slice": _evaluate_slice,
+    "broadcast_in_dim": _evaluate_broadcast,
+    "compare": _evaluate_compare,
     "select": lambda operation, c, a, b: np.where(c.astype(bool), a, b),
-    "add": _each(lambda a, b: a + b),
-    "subtract": _each(lambda a, b: a - b),
-    "multiply": _each(lambda a, b: a * b),
-    "divide": _each(_toward_zero),
-    "remainder": _each(lambda a, b: a - b * _toward_zero(a, b)),
-    "negate": _each(lambda a: -a),
-    "maximum": _each(lambda a, b: a if a == b else core.max_dim(a, b)),
-    "minimum": _each(lambda a, b: a if a == b else core.min_dim(a, b)),
-    "and": _each(lambda a, b: a & b),
-    "or": _each(lambda a, b: a | b),
+    "add": _apply_elementwise(lambda a, b: a + b),
+    "subtract": _apply_elementwise(lambda a, b: a - b),
+    "multiply": _apply_elementwise(lambda a, b: a * b),
+    "divide": _apply_elementwise(_divide_toward_zero),
+    "remainder": _apply_elementwise(lambda a, b: a - b * _divide_toward_zero(a, b)),
+    "negate": _apply_elementwise(lambda a: -a),
+    "maximum": _apply_elementwise(lambda a, b: a if a == b else core.max_dim(a, b)),
+    "minimum": _apply_elementwise(lambda a, b: a if a == b else core.min_dim(a, b)),
+    "and": _apply_elementwise(lambda a, b: a & b),
+    "or": _apply_elementwise(lambda a, b: a | b),
 }
 
 
 # ---- loops, branches, computed bounds ---------------------------------------------------------
 
 
-def _while(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:
+def _read_while(
+    reader: ModuleReader, operation: Any, operands: list[Any], outer: _Environment
+) -> list[Any]:
     condition, body = (region.blocks[0] for region in operation.regions)
 
     def run(block: Any) -> Callable[[Any], list[Any]]:
-        return lambda carry: [as_array(v) for v in reader.block(block, carry, outer)]
+        return lambda carry: [as_array(v) for v in reader.run_block(block, carry, outer)]
 
     carried = [as_array(v) for v in operands]
     return list(jax.lax.while_loop(lambda c: run(condition)(c)[0], run(body), carried))
 
 
-def _case(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:
+def _read_case(
+    reader: ModuleReader, operation: Any, operands: list[Any], outer: _Environment
+) -> list[Any]:
     blocks = [region.blocks[0] for region in operation.regions]
     if operation.name == "stablehlo.if":
         blocks.reverse()
-    if isinstance(operands[0], Known):
+    if isinstance(operands[0], StaticValue):
         index = int(operands[0].values.item())
         chosen = blocks[index if 0 <= index < len(blocks) else -1]
-        return reader.block(chosen, (), outer)
-    branches = [lambda _, b=b: [as_array(v) for v in reader.block(b, (), outer)] for b in blocks]
+        return reader.run_block(chosen, (), outer)
+    branches = [
+        lambda _, b=b: [as_array(v) for v in reader.run_block(b, (), outer)] for b in blocks
+    ]
     return list(jax.lax.switch(operands[0].astype(jnp.int32), branches, None))
 
 
-def _composite(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:  # fmt: skip
+def _read_composite(reader: ModuleReader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:  # fmt: skip
     name = str(mlir_ir.StringAttr(operation.attributes["name"]).value)
     if name == "chlo.top_k":
         settings = mlir_ir.DictAttr(operation.attributes["composite_attributes"])
         count = int(mlir_ir.IntegerAttr(settings["k"]).value)
         return list(jax.lax.top_k(as_array(operands[0]), count))
-    return reader.function(_symbol(operation.attributes["decomposition"]), operands)
+    return reader.call_function(_get_symbol_name(operation.attributes["decomposition"]), operands)
 
 
-def _slice(reader: Reader, operation: Any, operands: list[Any], values: _Environment) -> list[Any]:
+def _read_dynamic_slice(
+    reader: ModuleReader, operation: Any, operands: list[Any], values: _Environment
+) -> list[Any]:
     """Slice between bounds; computed limits must be the computed starts plus static sizes."""
-    if all(isinstance(v, Known) for v in operands[1:]):
-        return [jax.lax.slice(as_array(operands[0]), *map(sizes, operands[1:]))]
+    if all(isinstance(v, StaticValue) for v in operands[1:]):
+        return [jax.lax.slice(as_array(operands[0]), *map(get_sizes, operands[1:]))]
     starts, limits, strides = list(operation.operands)[1:]
-    terms = _made_by(limits, "add")
-    if terms is None or starts not in terms or set(sizes(values[strides])) != {1}:
-        raise Unread("sizes depend on values")
+    terms = _get_producer_operands(limits, "add")
+    if terms is None or starts not in terms or set(get_sizes(values[strides])) != {1}:
+        raise UnsupportedOpError("sizes depend on values")
     extent = next((values[v] for v in terms if v != starts), None)
     # `jax.lax.dynamic_slice` clamps the starts again.
-    clamped = _made_by(starts, "clamp")
-    parts = _made_by(starts if clamped is None else clamped[1], "concatenate")
+    clamped = _get_producer_operands(starts, "clamp")
+    parts = _get_producer_operands(starts if clamped is None else clamped[1], "concatenate")
     if parts is None or len(parts) != len(operands[0].shape):
-        raise Unread("its starts are not a list of scalars")
-    scalars = [as_array(values[(_made_by(v, "reshape") or [v])[0]]).reshape(()) for v in parts]
-    return [jax.lax.dynamic_slice(as_array(operands[0]), scalars, sizes(extent))]
+        raise UnsupportedOpError("its starts are not a list of scalars")
+    scalars = [
+        as_array(values[(_get_producer_operands(v, "reshape") or [v])[0]]).reshape(())
+        for v in parts
+    ]
+    return [jax.lax.dynamic_slice(as_array(operands[0]), scalars, get_sizes(extent))]
 
 
-def _made_by(value: Any, name: str) -> list[Any] | None:
+def _get_producer_operands(value: Any, name: str) -> list[Any] | None:
     """Return the operands of the op that produces a value if it has this name, else None."""
     owner = value.owner
     if not isinstance(owner, mlir_ir.Block) and owner.name == f"stablehlo.{name}":
@@ -379,10 +395,10 @@ def _made_by(value: Any, name: str) -> list[Any] | None:
 
 
 # Ops that have blocks, or that depend on the producers of their operands.
-_AMONG_OTHERS: dict[str, Callable[..., list[Any]]] = {
-    "stablehlo.real_dynamic_slice": _slice,
-    "stablehlo.while": _while,
-    "stablehlo.case": _case,
-    "stablehlo.if": _case,
-    "stablehlo.composite": _composite,
+_CONTEXTUAL_OPS: dict[str, Callable[..., list[Any]]] = {
+    "stablehlo.real_dynamic_slice": _read_dynamic_slice,
+    "stablehlo.while": _read_while,
+    "stablehlo.case": _read_case,
+    "stablehlo.if": _read_case,
+    "stablehlo.composite": _read_composite,
 }

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
         from_mesh_tensorflow,
         plan,
     )
-    from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
-    from meshflow.distribute.parameter_server.task import Server
+    from meshflow.distribute.parameter_server import ParameterServerStrategy
+    from meshflow.distribute.parameter_server.processes.server_api import Server
+    from meshflow.distribute.parameter_server.variables import partitioners
     from meshflow.distribute.tpu.strategy import TPUStrategy
 
 __all__ = [
@@ -97,14 +98,14 @@ __all__ = [
 
 # These modules are imported on first use: Keras imports this package, and most programs use one
 # machine.
-_LATER = {
+_LAZY_MODULES = {
     **{n: f"meshflow.distribute.{n}" for n in ("cluster_resolver", "coordinator", "experimental")},
-    "partitioners": "meshflow.distribute.parameter_server.partitioners",
+    "partitioners": "meshflow.distribute.parameter_server.variables.partitioners",
 }
-_NAMES_LATER = {
+_LAZY_NAMES = {
     "MultiWorkerMirroredStrategy": "meshflow.distribute.multi_worker.strategy",
     "ParameterServerStrategy": "meshflow.distribute.parameter_server.strategy",
-    "Server": "meshflow.distribute.parameter_server.task",
+    "Server": "meshflow.distribute.parameter_server.processes.server_api",
     "TPUStrategy": "meshflow.distribute.tpu.strategy",
     **dict.fromkeys(
         ("Hardware", "MeshStrategy", "ParallelOptions", "Pipeline", "Plan")
@@ -115,10 +116,10 @@ _NAMES_LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return importlib.import_module(_LATER[name])
-    if name in _NAMES_LATER:
-        return getattr(importlib.import_module(_NAMES_LATER[name]), name)
+    if name in _LAZY_MODULES:
+        return importlib.import_module(_LAZY_MODULES[name])
+    if name in _LAZY_NAMES:
+        return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,10 +1,10 @@
 """`tf.distribute.coordinator`: scheduling of work for the workers of a `ParameterServerStrategy`."""
 
-from meshflow.distribute.parameter_server.coordinator import (
+from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerValues, RemoteValue
+from meshflow.distribute.parameter_server.coordination.cluster_coordinator import (
     ClusterCoordinator,
     current_worker_index,
 )
-from meshflow.distribute.parameter_server.remote_values import PerWorkerValues, RemoteValue
 
 __all__ = [
     "ClusterCoordinator",

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 from meshflow.distribute import coordinator
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
-from meshflow.distribute.multi_worker.saving import PreemptionCheckpointHandler, TerminationConfig
+from meshflow.distribute.multi_worker.checkpointing import (
+    PreemptionCheckpointHandler,
+    TerminationConfig,
+)
 from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
-from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
+from meshflow.distribute.parameter_server import ParameterServerStrategy
+from meshflow.distribute.parameter_server.variables import partitioners
 from meshflow.distribute.tpu.strategy import TPUStrategy as _TPUStrategy
 
 if TYPE_CHECKING:

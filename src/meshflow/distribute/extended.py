@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import PyTree
-from meshflow.placement.mesh import device_name
+from meshflow.placement.mesh import get_device_name
 
 if TYPE_CHECKING:
     import jax
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["StrategyExtended"]
 
 
-class Extended(Protocol):
+class ExtendedStrategy(Protocol):
     """Interface of a strategy that `StrategyExtended` uses."""
 
     @property
     def _devices(self) -> Sequence[jax.Device]: ...
 
     @property
-    def _is_default(self) -> bool: ...
+    def is_default(self) -> bool: ...
 
     def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: int | None) -> PyTree:
         """See `Strategy.reduce`."""
@@ -48,13 +48,13 @@ class StrategyExtended:
 
     experimental_require_static_shapes = False
 
-    def __init__(self, strategy: Extended) -> None:
+    def __init__(self, strategy: ExtendedStrategy) -> None:
         self._strategy = strategy
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """Return the names of the devices of the replicas."""
-        return tuple(device_name(d) for d in self._strategy._devices)
+        return tuple(get_device_name(d) for d in self._strategy._devices)
 
     parameter_devices = worker_devices
 
@@ -122,7 +122,7 @@ class StrategyExtended:
           ValueError: If the argument is no variable of this strategy.
         """
         strategy = self._strategy
-        if strategy._is_default:
+        if strategy.is_default:
             yield
             return
         if not self.variable_created_in_scope(colocate_with_variable):
@@ -130,5 +130,5 @@ class StrategyExtended:
                 "`colocate_vars_with` must only be passed a variable created in this tf.distribute.Strategy.scope(), not: "
                 f"{colocate_with_variable!r}"
             )
-        with colocate_with_variable._beside():
+        with colocate_with_variable._colocation_scope():
             yield

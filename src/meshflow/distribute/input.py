@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from meshflow.core.iterators.iterator_captures import Source
+from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data import Dataset, static_shapes, traced_loop
-from meshflow.data.epoch import OwnedIterator
+from meshflow.data.epoch import DatasetIterator
 from meshflow.distribute.replicas.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 from meshflow.environment.types import Array, PyTree
 
@@ -112,7 +112,7 @@ def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
 
     def split_leaf(leaf: TensorLike) -> PerReplica | Tensor:
         # Host arrays are transferred directly to the devices of the replicas.
-        value = leaf if isinstance(leaf, np.ndarray) else convert_to_tensor(leaf)._value
+        value = leaf if isinstance(leaf, np.ndarray) else convert_to_tensor(leaf).array
         if count == 1:
             return convert_to_tensor(leaf)
         if not value.ndim:
@@ -122,7 +122,7 @@ def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
             rows = value.reshape(count, size // count, *value.shape[1:])
             if value.dtype == object:
                 return PerReplica([Tensor(part) for part in rows])
-            return Stacked((_placed(strategy, rows),))
+            return Stacked((_place_rows(strategy, rows),))
         part_size = -(-size // count)
         parts = [value[i * part_size : (i + 1) * part_size] for i in range(count)]
         return PerReplica([convert_to_tensor(part) for part in parts])
@@ -130,11 +130,11 @@ def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
     return nest.map_structure(split_leaf, batch)
 
 
-def _placed(strategy: InputStrategy, value: Array) -> Tensor:
+def _place_rows(strategy: InputStrategy, value: Array) -> Tensor:
     return Tensor(strategy.place_batch(value))
 
 
-def _whole(leaf: PerReplica | TensorLike) -> np.ndarray:
+def _join_replicas(leaf: PerReplica | TensorLike) -> np.ndarray:
     if not isinstance(leaf, PerReplica):
         return np.asarray(leaf)
     return np.concatenate([np.asarray(v) for v in leaf.values])
@@ -161,10 +161,10 @@ class DistributedDataset:
         self._strategy, self._source, self._split = strategy, source, split
 
     def __iter__(self) -> DistributedIterator:
-        return DistributedIterator(self._batches(), self)
+        return DistributedIterator(self._iterate_batches(), self)
 
     @property
-    def divided(self) -> Dataset | None:
+    def global_dataset(self) -> Dataset | None:
         """Return the dataset of batches for all replicas, or None if the source is of another type."""
         return self._source if self._split and isinstance(self._source, Dataset) else None
 
@@ -173,9 +173,13 @@ class DistributedDataset:
         return split_batch(self._strategy, batch)
 
     def __autograph_for__(self) -> Any:
-        return None if self.divided is None else traced_loop.elements(self.divided, self.split)
+        return (
+            None
+            if self.global_dataset is None
+            else traced_loop.make_loop_elements(self.global_dataset, self.split)
+        )
 
-    def _batches(self) -> Iterator[PyTree]:
+    def _iterate_batches(self) -> Iterator[PyTree]:
         count = self._strategy.num_replicas_in_sync
         if self._split or count == 1:
             iterate_on_host = (
@@ -188,28 +192,28 @@ class DistributedDataset:
         for batch in self._source:
             pending.append(nest.map_structure(convert_to_tensor, batch))
             if len(pending) == count:
-                yield self._join(pending)
+                yield self._stack_replica_batches(pending)
                 pending = []
         if pending:
             empty = nest.map_structure(lambda t: Tensor(t._value[:0]), pending[0])
-            yield self._join(pending + [empty] * (count - len(pending)))
+            yield self._stack_replica_batches(pending + [empty] * (count - len(pending)))
 
-    def _join(self, batches: list[PyTree]) -> PyTree:
+    def _stack_replica_batches(self, batches: list[PyTree]) -> PyTree:
         def stack_leaf(*parts: Tensor) -> PerReplica:
             if len({(tuple(p.shape.as_list()), p.dtype) for p in parts}) > 1:
                 return PerReplica(parts)
-            return Stacked((_placed(self._strategy, np.stack([np.asarray(p) for p in parts])),))
+            return Stacked((_place_rows(self._strategy, np.stack([np.asarray(p) for p in parts])),))
 
         return nest.map_structure(stack_leaf, *batches)
 
-    def placed_batches(self) -> Iterator[PyTree]:
+    def iterate_global_batches(self) -> Iterator[PyTree]:
         """Yield global batches for the training loop of Keras."""
         if self._split:
             for batch in self._source:
                 yield nest.map_structure(lambda v: np.asarray(convert_to_tensor(v)), batch)
             return
-        for step in self._batches():
-            yield map_replicas(_whole, step)
+        for step in self._iterate_batches():
+            yield map_replicas(_join_replicas, step)
 
     def __len__(self) -> int:
         size = len(self._source)
@@ -246,7 +250,7 @@ class DistributedDataset:
         return state
 
 
-class DistributedIterator(Source):
+class DistributedIterator(IteratorSource):
     """Iterator over a `DistributedDataset`.
 
     Example:
@@ -268,18 +272,18 @@ class DistributedIterator(Source):
         """Return the spec of the elements; see `DistributedDataset.element_spec`."""
         return self._dataset.element_spec
 
-    get_next_as_optional = OwnedIterator.get_next_as_optional
+    get_next_as_optional = DatasetIterator.get_next_as_optional
 
     def _produce(self) -> PyTree:
         return next(self._batches)
 
-    def _likes(self) -> tuple[PyTree, PyTree]:
-        dataset = self._dataset.divided
-        shapes = None if dataset is None else dataset._static_shapes()
-        return static_shapes.examples(shapes, self._dataset.split) or super()._likes()
+    def _make_examples(self) -> tuple[PyTree, PyTree]:
+        dataset = self._dataset.global_dataset
+        shapes = None if dataset is None else dataset.infer_static_shapes()
+        return static_shapes.make_examples(shapes, self._dataset.split) or super()._make_examples()
 
-    def _kind(self) -> tuple[object, ...]:
-        dataset, source = self._dataset.divided, self._dataset._source
+    def _make_cache_key(self) -> tuple[object, ...]:
+        dataset, source = self._dataset.global_dataset, self._dataset._source
         spec = str(getattr(source, "element_spec", id(self._dataset)))
-        shapes = None if dataset is None else dataset._static_shapes()
-        return id(self._dataset._strategy), spec, static_shapes.described(shapes)
+        shapes = None if dataset is None else dataset.infer_static_shapes()
+        return id(self._dataset._strategy), spec, static_shapes.describe_shapes(shapes)

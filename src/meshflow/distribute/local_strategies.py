@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from meshflow.core.runtime.devices import devices_of, main_kind
+from meshflow.core.runtime.devices import get_default_device_type, list_devices
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.strategy import Strategy
-from meshflow.placement.mesh import jax_device
+from meshflow.placement.mesh import find_jax_device
 
 if TYPE_CHECKING:
     from meshflow.distribute.replicas.cross_device import CrossDeviceOps
@@ -30,7 +30,7 @@ class OneDeviceStrategy(Strategy):
     """
 
     def __init__(self, device: str) -> None:
-        self._start([jax_device(device)])
+        self._initialize([find_jax_device(device)])
 
 
 class MirroredStrategy(Strategy):
@@ -58,11 +58,13 @@ class MirroredStrategy(Strategy):
         if isinstance(devices, str):
             devices = [devices]
         jax_devices = (
-            devices_of(main_kind()) if devices is None else [jax_device(d) for d in devices]
+            list_devices(get_default_device_type())
+            if devices is None
+            else [find_jax_device(d) for d in devices]
         )
         if not jax_devices:
             raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
-        self._start(jax_devices)
+        self._initialize(jax_devices)
 
 
 class CentralStorageStrategy(MirroredStrategy):

@@ -12,19 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
-from meshflow.distribute.cluster.addresses import free_port, parse, with_port
-from meshflow.distribute.cluster.channel import SECRET
-from meshflow.distribute.cluster.supervision import Failure, Supervisor, virtual_devices
-from meshflow.environment import extras
+from meshflow.distribute.cluster.addresses import find_free_port, format_address, parse_address
+from meshflow.distribute.cluster.channel import SECRET_VARIABLE
+from meshflow.distribute.cluster.supervision import (
+    JobSupervisor,
+    WorkerFailureError,
+    make_virtual_device_environment,
+)
+from meshflow.environment import optional_packages
 
 __all__ = ["run"]
 
 _Result = TypeVar("_Result")
 
 # Prefixes of environment variables that are passed to workers on other machines.
-_SENT = ("JAX_", "XLA_", "NCCL_", "GLOO_", "MESHFLOW_")
+_PASSED_PREFIXES = ("JAX_", "XLA_", "NCCL_", "GLOO_", "MESHFLOW_")
 # An error in one worker can be caused by the death of another one, which Ray may report later.
-_DEATH_IS_SEEN_WITHIN = 3.0
+_DEATH_REPORT_SECONDS = 3.0
 
 
 def run(
@@ -70,14 +74,22 @@ def run(
     """
     if workers < 1:
         raise ValueError(f"ray.run: workers must be at least 1, got {workers}.")
-    ray, _ = connected()
+    ray, _ = connect()
     resources = dict(resources_per_worker or {"CPU": 1})
     variables = {
-        **{k: v for k, v in os.environ.items() if k.startswith(_SENT) and k != SECRET},
-        **(virtual_devices(devices_per_worker) if devices_per_worker is not None else {}),
+        **{
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(_PASSED_PREFIXES) and k != SECRET_VARIABLE
+        },
+        **(
+            make_virtual_device_environment(devices_per_worker)
+            if devices_per_worker is not None
+            else {}
+        ),
         **(environment or {}),
     }
-    group = _reserve(ray, resources, workers, scheduling_timeout)
+    group = _reserve_placement_group(ray, resources, workers, scheduling_timeout)
     try:
         for restarts in range(max_restarts + 1):
             try:
@@ -85,7 +97,7 @@ def run(
                     ray, group, resources, workers, variables, watchdog, restarts,
                     lambda actor: actor.run.remote(train_fn, tuple(args), dict(kwargs or {})),
                 )  # fmt: skip
-            except Failure as failure:
+            except WorkerFailureError as failure:
                 if restarts == max_restarts:
                     raise UnavailableError(
                         f"{failure} The job has failed after {restarts} restarts."
@@ -96,14 +108,14 @@ def run(
     raise AssertionError("unreachable")
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = _part("ray")
-    _part("ray.util")
+    ray = _import_ray_module("ray")
+    _import_ray_module("ray.util")
     return ray
 
 
-def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]:
+def connect(address: str | None = None, logs: bool = True) -> tuple[Any, bool]:
     """Connect to a Ray cluster; return the module `ray`, and whether this call created the connection.
 
     Args:
@@ -111,7 +123,7 @@ def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]
         this machine, or a new one, in this order.
       logs: Whether to print the output of actors in this process.
     """
-    ray = _ray()
+    ray = _import_ray()
     if ray.is_initialized():
         return ray, False
     if address is None:
@@ -123,11 +135,15 @@ def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]
     return ray, True
 
 
-def _part(module: str) -> Any:
-    return extras.load(module, "ray", "meshflow.distribute.ray needs the package ray")
+def _import_ray_module(module: str) -> Any:
+    return optional_packages.import_extra(
+        module, "ray", "meshflow.distribute.ray needs the package ray"
+    )
 
 
-def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float) -> Any:
+def _reserve_placement_group(
+    ray: Any, resources: dict[str, float], workers: int, timeout: float
+) -> Any:
     """Reserve resources for all workers at once, because a part of them could only wait."""
     group = ray.util.placement_group([resources] * workers, strategy="PACK")
     if not group.wait(timeout):
@@ -140,12 +156,12 @@ def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float
     return group
 
 
-class _Worker:
+class _WorkerActor:
     """Ray actor of a worker."""
 
     def address(self) -> str:
         """Return the address by which others reach this worker."""
-        return f"{_part('ray.util').get_node_ip_address()}:{free_port()}"
+        return f"{_import_ray_module('ray.util').get_node_ip_address()}:{find_free_port()}"
 
     def configure(self, variables: dict[str, str]) -> None:
         """Set environment variables before the function is unpickled."""
@@ -168,9 +184,9 @@ def _run_once(
     restarts: int,
     call: Callable[[Any], Any],
 ) -> list[Any]:
-    strategies = _part("ray.util.scheduling_strategies")
+    strategies = _import_ray_module("ray.util.scheduling_strategies")
     custom_resources = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
-    create_actor = ray.remote(_Worker).options
+    create_actor = ray.remote(_WorkerActor).options
     actors = [
         create_actor(
             num_cpus=resources.get("CPU", 0),
@@ -188,19 +204,22 @@ def _run_once(
     try:
         addresses = ray.get([a.address.remote() for a in actors])
         host = ray.util.get_node_ip_address()
-        if {parse(a)[0] for a in addresses} == {host}:
+        if {parse_address(a)[0] for a in addresses} == {host}:
             # If all workers are on this machine, no other machine has to reach them.
             host = "127.0.0.1"
-            addresses = [with_port(host, parse(a)[1]) for a in addresses]
-        supervisor = Supervisor(addresses, watchdog, host)
+            addresses = [format_address(host, parse_address(a)[1]) for a in addresses]
+        supervisor = JobSupervisor(addresses, watchdog, host)
         for index, actor in enumerate(actors):
             task = {"type": "worker", "index": index}
             config = {"cluster": {"worker": addresses}, "task": task}
-            worker_variables = {**supervisor.environment(restarts), "TF_CONFIG": json.dumps(config)}
+            worker_variables = {
+                **supervisor.make_environment(restarts),
+                "TF_CONFIG": json.dumps(config),
+            }
             ray.get(actor.configure.remote(worker_variables))
-        return _collect(ray, [call(a) for a in actors], supervisor)
+        return _collect_results(ray, [call(a) for a in actors], supervisor)
     except ray.exceptions.RayActorError as error:
-        raise Failure(f"A worker died before it called the function: {error}") from error
+        raise WorkerFailureError(f"A worker died before it called the function: {error}") from error
     finally:
         # The actors end before the supervisor: workers that lose it exit, which Ray would report as
         # failures.
@@ -210,7 +229,7 @@ def _run_once(
             supervisor.close()
 
 
-def _collect(ray: Any, futures: list[Any], supervisor: Supervisor) -> list[Any]:
+def _collect_results(ray: Any, futures: list[Any], supervisor: JobSupervisor) -> list[Any]:
     """Return the results when all workers have finished."""
     pending = dict(zip(futures, range(len(futures)), strict=True))
     results: list[Any] = [None] * len(futures)
@@ -221,23 +240,25 @@ def _collect(ray: Any, futures: list[Any], supervisor: Supervisor) -> list[Any]:
             try:
                 results[index] = ray.get(future)
             except ray.exceptions.RayActorError as error:
-                raise Failure(f"Worker {index} died.") from error
+                raise WorkerFailureError(f"Worker {index} died.") from error
             except ray.exceptions.RayTaskError as error:
-                dead = _dead(ray, pending)
+                dead = _find_dead_worker(ray, pending)
                 if dead is not None:
-                    raise Failure(f"Worker {dead} died.") from error
-                if _lost_connection(error):
-                    raise Failure(f"Worker {index} lost the connection to the others.") from error
+                    raise WorkerFailureError(f"Worker {dead} died.") from error
+                if _is_lost_connection(error):
+                    raise WorkerFailureError(
+                        f"Worker {index} lost the connection to the others."
+                    ) from error
                 raise
-        supervisor.check(list(pending.values()))
+        supervisor.check_workers(list(pending.values()))
     return results
 
 
-def _dead(ray: Any, pending: dict[Any, int]) -> int | None:
+def _find_dead_worker(ray: Any, pending: dict[Any, int]) -> int | None:
     """Return the index of a dead worker, or None."""
     futures = list(pending)
     done, _ = (
-        ray.wait(futures, num_returns=len(futures), timeout=_DEATH_IS_SEEN_WITHIN)
+        ray.wait(futures, num_returns=len(futures), timeout=_DEATH_REPORT_SECONDS)
         if futures
         else ([], [])
     )
@@ -251,6 +272,6 @@ def _dead(ray: Any, pending: dict[Any, int]) -> int | None:
     return None
 
 
-def _lost_connection(error: Exception) -> bool:
+def _is_lost_connection(error: Exception) -> bool:
     """Check whether an error was raised by a collective after another worker was lost."""
     return "has lost another worker" in str(error) or "Gloo" in str(error)

@@ -10,18 +10,18 @@ import jax
 
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.identity import IdentityWeakDict
+from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import DistributedDataset, InputContext, ValueContext
-from meshflow.distribute.replicas.collectives import AXIS
-from meshflow.distribute.replicas.context import ReplicaContext, entered, stacks
+from meshflow.distribute.replicas.collectives import REPLICA_AXIS
+from meshflow.distribute.replicas.context import ReplicaContext, context_scope, context_stack
 from meshflow.distribute.replicas.reductions_and_gathers import (
     ReductionsAndGathers,
-    require_cross_replica,
+    check_cross_replica_context,
 )
 from meshflow.distribute.replicas.spmd import run_replicas
 from meshflow.distribute.replicas.values import PerReplica, map_replicas
@@ -29,7 +29,7 @@ from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadV
 from meshflow.environment.types import PyTree
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
-from meshflow.placement.mesh import Mesh, line
+from meshflow.placement.mesh import Mesh, create_1d_mesh
 
 __all__ = [
     "Strategy",
@@ -41,21 +41,21 @@ __all__ = [
 ]
 
 
-class Scope:
+class StrategyScope:
     """Context manager of `Strategy.scope()`, which can be entered repeatedly."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._open: list[AbstractContextManager[Strategy]] = []
+        self._active: list[AbstractContextManager[Strategy]] = []
 
     def __enter__(self) -> Strategy:
-        scope = self._strategy._entered()
+        scope = self._strategy.activate()
         strategy = scope.__enter__()
-        self._open.append(scope)
+        self._active.append(scope)
         return strategy
 
     def __exit__(self, *error: Any) -> bool | None:
-        return self._open.pop().__exit__(*error)
+        return self._active.pop().__exit__(*error)
 
 
 class Strategy(ReductionsAndGathers):
@@ -80,35 +80,35 @@ class Strategy(ReductionsAndGathers):
     hosts_variables = False
 
     def __init__(self, extended: object = None) -> None:
-        self._start([jax.local_devices()[0]])
+        self._initialize([jax.local_devices()[0]])
 
-    def _start(self, devices: Sequence[jax.Device], mesh: Mesh | None = None) -> None:
+    def _initialize(self, devices: Sequence[jax.Device], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
-        self.mesh = mesh or line(tuple(self._devices), AXIS)
-        self.mesh.shown = False
+        self.mesh = mesh or create_1d_mesh(tuple(self._devices), REPLICA_AXIS)
+        self.mesh.is_printed = False
         self.extended = StrategyExtended(self)
         self._programs = IdentityWeakDict()
-        self._placer = BatchPlacer(self.mesh, AXIS if AXIS in self.mesh else None)
+        self._placer = BatchPlacer(self.mesh, REPLICA_AXIS if REPLICA_AXIS in self.mesh else None)
         # A single default device needs no placement.
-        self.places = self._devices != jax.local_devices()[:1]
+        self.needs_placement = self._devices != jax.local_devices()[:1]
 
     @property
     def num_replicas_in_sync(self) -> int:
         """Return the number of replicas that compute a step; 1 in the single step of `fit`."""
-        entry = stacks.entries[-1] if stacks.entries else None
+        entry = context_stack.entries[-1] if context_stack.entries else None
         is_global = (
-            isinstance(entry, ReplicaContext) and entry.whole_batch and entry.strategy is self
+            isinstance(entry, ReplicaContext) and entry.has_global_batch and entry.strategy is self
         )
-        return 1 if is_global else self._replicas
+        return 1 if is_global else self._num_replicas
 
     @property
-    def _is_default(self) -> bool:
+    def is_default(self) -> bool:
         """Check whether this is the strategy that is used outside of all scopes."""
-        return bool(_default) and self is _default[0]
+        return bool(_default_strategies) and self is _default_strategies[0]
 
     @property
-    def _replicas(self) -> int:
-        return self.mesh.dim_size(AXIS)
+    def _num_replicas(self) -> int:
+        return self.mesh.dim_size(REPLICA_AXIS)
 
     @property
     def cluster_resolver(self) -> Any:
@@ -117,7 +117,7 @@ class Strategy(ReductionsAndGathers):
 
     # ---- scope -----------------------------------------------------------------------------
 
-    def scope(self) -> Scope:
+    def scope(self) -> StrategyScope:
         """Make this the current strategy: variables that are created inside are on all its devices.
 
         Returns:
@@ -134,49 +134,49 @@ class Strategy(ReductionsAndGathers):
           >>> strategy.extended.variable_created_in_scope(v)
           True
         """
-        return Scope(self)
+        return StrategyScope(self)
 
     @contextmanager
-    def _entered(self) -> Iterator[Strategy]:
+    def activate(self) -> Iterator[Strategy]:
         """Make this the current strategy; the context manager can be entered once."""
-        if stacks.entries and has_strategy() and get_strategy() is not self:
+        if context_stack.entries and has_strategy() and get_strategy() is not self:
             raise RuntimeError(
                 f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
                 "Leave the scope of the first one before entering the other."
             )
-        if self._is_default:
+        if self.is_default:
             # TensorFlow's default strategy has no scope.
             yield self
             return
         saved, context.num_replicas = context.num_replicas, self.num_replicas_in_sync
         try:
-            with entered(self), variable_creator_scope(self._create_variable):
+            with context_scope(self), variable_creator_scope(self._create_variable):
                 yield self
         finally:
             context.num_replicas = saved
 
-    def replicated(self, rank: int) -> Layout:
+    def get_replicated_layout(self, rank: int) -> Layout:
         """Return the layout of variables: a copy on every device."""
         return Layout.replicated(self.mesh, rank)
 
-    def batched(self, rank: int) -> Layout:
+    def get_stacked_layout(self, rank: int) -> Layout:
         """Return the layout of stacked per-replica values, with the first axis over the devices."""
-        return Layout.batch_sharded(self.mesh, AXIS, rank)
+        return Layout.batch_sharded(self.mesh, REPLICA_AXIS, rank)
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
-        _check_roles(kwargs)
+        _check_variable_options(kwargs)
         # In models that are only planned, variables are those of one replica.
-        has_replicas = self._replicas > 1 and not context.shapes_only
+        has_replicas = self._num_replicas > 1 and not context.shapes_only
         saved, context.variable_creators = context.variable_creators, []
         try:
             if kwargs.get("synchronization") is VariableSynchronization.ON_READ and has_replicas:
                 variable: Variable = SyncOnReadVariable(
-                    replicas=self._replicas, layout=self.batched, **kwargs
+                    replicas=self._num_replicas, layout=self.get_stacked_layout, **kwargs
                 )
             else:
                 variable = MirroredVariable(**kwargs)
-                if self.places and variable.dtype.name != "string":
-                    variable._layout = self.replicated(variable.ndim)
+                if self.needs_placement and variable.dtype.name != "string":
+                    variable._layout = self.get_replicated_layout(variable.ndim)
         finally:
             context.variable_creators = saved
         variable._distribute_strategy = self  # type: ignore[attr-defined]
@@ -214,13 +214,13 @@ class Strategy(ReductionsAndGathers):
           2.0
         """
         keywords = dict(kwargs or {})
-        require_cross_replica("run")
+        check_cross_replica_context("run")
         if not callable(fn):
             raise TypeError(f"Strategy.run: `fn` must be callable, got {fn!r}.")
-        with self._running():
+        with self._run_scope():
             if self.num_replicas_in_sync == 1:
-                args, keywords = map_replicas(_only, (tuple(args), keywords))
-                with entered(ReplicaContext(self, 0)):
+                args, keywords = map_replicas(_unwrap_single, (tuple(args), keywords))
+                with context_scope(ReplicaContext(self, 0)):
                     return fn(*args, **keywords)
             return run_replicas(self, fn, tuple(args), keywords)
 
@@ -246,7 +246,7 @@ class Strategy(ReductionsAndGathers):
         return self.run(fn, () if input_iterator is None else (next(input_iterator),))
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _run_scope(self) -> Iterator[None]:
         """Create variables of this strategy, and set the number of replicas."""
         saved, context.num_replicas = context.num_replicas, self.num_replicas_in_sync
         try:
@@ -272,7 +272,7 @@ class Strategy(ReductionsAndGathers):
             )
             if key not in programs:
                 program = make()
-                if program.initializes:
+                if program.sets_initial_values:
                     return program
                 programs[key] = program
                 self._programs[fn] = programs
@@ -299,7 +299,7 @@ class Strategy(ReductionsAndGathers):
         Returns:
           An iterable of `PerReplica` structures; for the default strategy, the dataset itself.
         """
-        return dataset if self._is_default else DistributedDataset(self, dataset, split=True)
+        return dataset if self.is_default else DistributedDataset(self, dataset, split=True)
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
@@ -315,7 +315,7 @@ class Strategy(ReductionsAndGathers):
           `dataset_fn`.
         """
         dataset = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
-        return dataset if self._is_default else DistributedDataset(self, dataset, split=False)
+        return dataset if self.is_default else DistributedDataset(self, dataset, split=False)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
@@ -341,13 +341,13 @@ class Strategy(ReductionsAndGathers):
 
     def place_batch(self, batch: PyTree) -> PyTree:
         """Place a batch of arrays on all devices, split along the first axis if it is divisible."""
-        return self._onto_devices(batch, 0)
+        return self._place_on_devices(batch, 0)
 
     def place_batches(self, batches: PyTree) -> PyTree:
         """Place batches that are stacked along a new first axis, each split as by `place_batch`."""
-        return self._onto_devices(batches, 1)
+        return self._place_on_devices(batches, 1)
 
-    def _onto_devices(self, batch: PyTree, axis: int) -> PyTree:
+    def _place_on_devices(self, batch: PyTree, axis: int) -> PyTree:
         return self._placer(batch, axis)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Strategy:
@@ -357,7 +357,7 @@ class Strategy(ReductionsAndGathers):
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
 
 
-def _check_roles(arguments: dict[str, Any]) -> None:
+def _check_variable_options(arguments: dict[str, Any]) -> None:
     """Check the synchronization and aggregation of a variable."""
     name = arguments.get("name")
     synchronization = arguments.get("synchronization", VariableSynchronization.AUTO)
@@ -375,12 +375,12 @@ def _check_roles(arguments: dict[str, Any]) -> None:
         raise ValueError(f"Invalid variable aggregation mode: {aggregation} for variable: {name}")
 
 
-def _only(leaf: object) -> object:
+def _unwrap_single(leaf: object) -> object:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
 
-_default: list[Strategy] = []
-_default_context: list[ReplicaContext] = []
+_default_strategies: list[Strategy] = []
+_default_contexts: list[ReplicaContext] = []
 
 
 def get_strategy() -> Strategy:
@@ -391,13 +391,13 @@ def get_strategy() -> Strategy:
       >>> tf.distribute.get_strategy().num_replicas_in_sync
       1
     """
-    if stacks.entries:
-        entry = stacks.entries[-1]
+    if context_stack.entries:
+        entry = context_stack.entries[-1]
         strategy: Any = entry.strategy if isinstance(entry, ReplicaContext) else entry
         return strategy
-    if not _default:
-        _default.append(Strategy())
-    return _default[0]
+    if not _default_strategies:
+        _default_strategies.append(Strategy())
+    return _default_strategies[0]
 
 
 def has_strategy() -> bool:
@@ -412,7 +412,9 @@ def has_strategy() -> bool:
       True
     """
     current = get_strategy()
-    return bool(stacks.entries) and not (_default and current is _default[0])
+    return bool(context_stack.entries) and not (
+        _default_strategies and current is _default_strategies[0]
+    )
 
 
 def in_cross_replica_context() -> bool:
@@ -424,7 +426,7 @@ def in_cross_replica_context() -> bool:
       ...     tf.distribute.in_cross_replica_context()
       True
     """
-    return bool(stacks.entries) and not isinstance(stacks.entries[-1], ReplicaContext)
+    return bool(context_stack.entries) and not isinstance(context_stack.entries[-1], ReplicaContext)
 
 
 def get_replica_context() -> ReplicaContext | None:
@@ -436,11 +438,11 @@ def get_replica_context() -> ReplicaContext | None:
       >>> strategy.run(lambda: tf.distribute.get_replica_context().num_replicas_in_sync)
       2
     """
-    if not stacks.entries:
-        if not _default_context:
-            _default_context.append(ReplicaContext(get_strategy(), 0))
-        return _default_context[0]
-    entry = stacks.entries[-1]
+    if not context_stack.entries:
+        if not _default_contexts:
+            _default_contexts.append(ReplicaContext(get_strategy(), 0))
+        return _default_contexts[0]
+    entry = context_stack.entries[-1]
     return entry if isinstance(entry, ReplicaContext) else None
 
 
@@ -461,17 +463,17 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
       True
       >>> tf.distribute.experimental_set_strategy(None)
     """
-    if len(stacks.entries) > len(_held):
+    if len(context_stack.entries) > len(_set_scopes):
         raise RuntimeError(
             "tf.distribute.experimental_set_strategy: Must not be called inside a "
             "`tf.distribute.Strategy` scope."
         )
-    if _held:
-        _held.pop().__exit__(None, None, None)
+    if _set_scopes:
+        _set_scopes.pop().__exit__(None, None, None)
     if strategy is not None:
         scope = strategy.scope()
         scope.__enter__()
-        _held.append(scope)
+        _set_scopes.append(scope)
 
 
-_held: list[Scope] = []
+_set_scopes: list[StrategyScope] = []

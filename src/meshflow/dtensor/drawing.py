@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from meshflow.core.runtime.devices import type_of
+from meshflow.core.runtime.devices import get_device_type
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.placement.layout import Layout, layout_of, layout_of_array
-from meshflow.placement.mesh import device_name
+from meshflow.placement.layout import Layout, find_array_layout, find_layout
+from meshflow.placement.mesh import get_device_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +32,7 @@ _COLOURS = (
 
 
 @dataclass(frozen=True)
-class Grid:
+class TableGrid:
     """Table with a caption, headings and rows; if coloured, equal cells have equal colours."""
 
     caption: str
@@ -40,7 +40,7 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     coloured: bool
 
-    def colour(self, column: int, cell: str) -> str | None:
+    def get_colour(self, column: int, cell: str) -> str | None:
         """Return the background colour of a cell, or None."""
         if not self.coloured or not column:
             return None
@@ -57,21 +57,21 @@ class Drawing:
       grids: Tables of the drawing.
     """
 
-    grids: tuple[Grid, ...]
+    grids: tuple[TableGrid, ...]
 
     @property
     def text(self) -> str:
         """Return the tables as plain text."""
-        return "\n\n".join(_plain(grid) for grid in self.grids)
+        return "\n\n".join(_format_text(grid) for grid in self.grids)
 
     @property
     def html(self) -> str:
         """Return the tables as HTML."""
-        return "\n".join(_html(grid) for grid in self.grids)
+        return "\n".join(_format_html(grid) for grid in self.grids)
 
     def print(self) -> None:
         """Print the tables: as HTML in a notebook, else with rich if available, else as text."""
-        if _in_notebook():
+        if _is_in_notebook():
             from IPython.display import HTML, display  # noqa: PLC0415 - available in notebooks
 
             display(HTML(self.html))
@@ -83,7 +83,7 @@ class Drawing:
             return
         console = Console()
         for grid in self.grids:
-            console.print(_rich(grid))
+            console.print(_build_rich_table(grid))
 
     def __str__(self) -> str:
         return self.text
@@ -131,7 +131,7 @@ def draw(value: object) -> Drawing:
             raise InvalidValueError(
                 "visualize: the model has no weights yet. Build it, or call it on a batch."
             )
-        return Drawing((_of_weights(list(weights)),))
+        return Drawing((_draw_weights(list(weights)),))
     array = getattr(value, "_value", value)
     if isinstance(array, np.ndarray):
         array = jax.device_put(array)
@@ -139,17 +139,19 @@ def draw(value: object) -> Drawing:
         raise InvalidValueError(
             f"visualize: expected a tensor, a variable or a model, got {type(value).__name__}."
         )
-    return Drawing(_of_array(array, getattr(value, "name", "").removesuffix(":0")))
+    return Drawing(_draw_array(array, getattr(value, "name", "").removesuffix(":0")))
 
 
-def _short(device: jax.Device) -> str:
-    tail = device_name(device).split("/device:")[1]
+def _format_device(device: jax.Device) -> str:
+    tail = get_device_name(device).split("/device:")[1]
     return tail if jax.process_count() == 1 else f"{device.process_index}/{tail}"
 
 
-def _names(devices: list[jax.Device]) -> str:
+def _format_devices(devices: list[jax.Device]) -> str:
     """Format device names, with consecutive indices as ranges."""
-    names = sorted((_short(d).rsplit(":", 1) for d in devices), key=lambda p: (p[0], int(p[1])))
+    names = sorted(
+        (_format_device(d).rsplit(":", 1) for d in devices), key=lambda p: (p[0], int(p[1]))
+    )
     runs: list[tuple[str, int, int]] = []
     for kind, text in names:
         index = int(text)
@@ -160,7 +162,7 @@ def _names(devices: list[jax.Device]) -> str:
     return ", ".join(f"{k}:{a}" if a == b else f"{k}:{a}-{b}" for k, a, b in runs)
 
 
-def _of_array(array: jax.Array, name: str) -> tuple[Grid, ...]:
+def _draw_array(array: jax.Array, name: str) -> tuple[TableGrid, ...]:
     shape = array.shape
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
     for device, index in array.sharding.devices_indices_map(shape).items():
@@ -168,7 +170,7 @@ def _of_array(array: jax.Array, name: str) -> tuple[Grid, ...]:
         holders.setdefault(spans, []).append(device)
     axis_spans = [sorted({spans[axis] for spans in holders}) for axis in range(len(shape))]
     split = [axis for axis, spans in enumerate(axis_spans) if len(spans) > 1]
-    layout = layout_of_array(array)
+    layout = find_array_layout(array)
     title = " ".join(
         filter(
             None,
@@ -194,32 +196,35 @@ def _of_array(array: jax.Array, name: str) -> tuple[Grid, ...]:
                 selected: dict[int, Any] = {**location, **({down: row} if down is not None else {})}
                 selected |= {across: column} if across is not None else {}
                 spans = tuple(selected.get(axis, axis_spans[axis][0]) for axis in range(len(shape)))
-                cells.append(_names(holders[spans]))
-            rows.append((_span(down, row), *cells))
+                cells.append(_format_devices(holders[spans]))
+            rows.append((_format_span(down, row), *cells))
         head = (
             "",
-            *[_span(across, c) for c in (axis_spans[across] if across is not None else [None])],
+            *[
+                _format_span(across, c)
+                for c in (axis_spans[across] if across is not None else [None])
+            ],
         )
-        position = " ".join(_span(axis, span) for axis, span in location.items())
-        grids.append(Grid(" ".join(filter(None, [title, position])), head, tuple(rows), True))
+        position = " ".join(_format_span(axis, span) for axis, span in location.items())
+        grids.append(TableGrid(" ".join(filter(None, [title, position])), head, tuple(rows), True))
     return tuple(grids)
 
 
-def _span(axis: int | None, span: tuple[int, int] | None) -> str:
+def _format_span(axis: int | None, span: tuple[int, int] | None) -> str:
     return "" if axis is None or span is None else f"axis {axis} [{span[0]}:{span[1]}]"
 
 
-def _specs(layout: Layout | None) -> str:
+def _format_layout(layout: Layout | None) -> str:
     if layout is None:
         return ""
     return "replicated" if layout.is_fully_replicated() else ", ".join(layout.sharding_specs)
 
 
-def _of_weights(weights: list[Variable]) -> Grid:
+def _draw_weights(weights: list[Variable]) -> TableGrid:
     rows, local_bytes, total_bytes = [], 0, 0
     for weight in weights:
         array = weight._value
-        layout = layout_of(weight)
+        layout = find_layout(weight)
         shard_shape = array.sharding.shard_shape(array.shape)
         shard_bytes = int(np.prod(shard_shape, dtype=np.int64)) * array.dtype.itemsize
         local_bytes, total_bytes = local_bytes + shard_bytes, total_bytes + array.nbytes
@@ -227,23 +232,25 @@ def _of_weights(weights: list[Variable]) -> Grid:
             (
                 weight.name.removesuffix(":0"),
                 str(tuple(array.shape)),
-                _specs(layout),
+                _format_layout(layout),
                 str(tuple(shard_shape)),
                 f"{shard_bytes:,}",
-                _names(list(array.sharding.device_set)),
+                _format_devices(list(array.sharding.device_set)),
             )
         )
     rows.append(("all", "", "", "", f"{local_bytes:,} of {total_bytes:,}", ""))
     head = ("weight", "shape", "layout", "on each device", "bytes", "devices")
-    types = {type_of(d) for w in weights for d in w._value.sharding.device_set}
+    types = {get_device_type(d) for w in weights for d in w._value.sharding.device_set}
     count = len({d for w in weights for d in w._value.sharding.device_set})
-    return Grid(f"{len(weights)} weights on {count} {'/'.join(types)}", head, tuple(rows), False)
+    return TableGrid(
+        f"{len(weights)} weights on {count} {'/'.join(types)}", head, tuple(rows), False
+    )
 
 
 # ---- output formats ------------------------------------------------------------------------
 
 
-def _plain(grid: Grid) -> str:
+def _format_text(grid: TableGrid) -> str:
     lines = [grid.head, *grid.rows]
     if not any(grid.head):
         lines = lines[1:]
@@ -256,7 +263,7 @@ def _plain(grid: Grid) -> str:
     return "\n".join(text)
 
 
-def _rich(grid: Grid) -> Table:
+def _build_rich_table(grid: TableGrid) -> Table:
     from rich.table import Table  # noqa: PLC0415 - optional dependency
     from rich.text import Text  # noqa: PLC0415
 
@@ -266,15 +273,15 @@ def _rich(grid: Grid) -> Table:
     for row in grid.rows:
         cells = []
         for i, cell in enumerate(row):
-            colour = grid.colour(i, cell)
+            colour = grid.get_colour(i, cell)
             cells.append(Text(cell, style=f"black on {colour}" if colour else ""))
         table.add_row(*cells)
     return table
 
 
-def _html(grid: Grid) -> str:
+def _format_html(grid: TableGrid) -> str:
     def format_cell(i: int, text: str) -> str:
-        colour = grid.colour(i, text)
+        colour = grid.get_colour(i, text)
         style = f' style="background:{colour};color:#000"' if colour else ""
         return f"<td{style}>{html.escape(text)}</td>"
 
@@ -286,6 +293,6 @@ def _html(grid: Grid) -> str:
     return f"<table><caption>{html.escape(grid.caption)}</caption><tr>{head}</tr>{rows}</table>"
 
 
-def _in_notebook() -> bool:
+def _is_in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"

@@ -10,12 +10,12 @@ import jax
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.placement.scratch import put_in_files
+from meshflow.placement.activation_files import count_stored_bytes
 
-__all__ = ["held_by_host", "moved_to_files", "moved_to_host"]
+__all__ = ["count_bytes_to_files", "count_bytes_to_host", "count_host_bytes"]
 
 
-def held_by_host(arrays: Sequence[Array]) -> int:
+def count_host_bytes(arrays: Sequence[Array]) -> int:
     """Count the bytes of the shards of one device that are in host memory."""
     total = 0
     for array in arrays:
@@ -25,38 +25,40 @@ def held_by_host(arrays: Sequence[Array]) -> int:
     return total
 
 
-def moved_to_host(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+def count_bytes_to_host(jaxpr: Jaxpr | ClosedJaxpr) -> int:
     """Count the bytes that a program moves to host memory; inside `shard_map`, those of one device."""
-    return _moved(jaxpr, _to_host)
+    return _sum_over_equations(jaxpr, _count_device_put)
 
 
-def moved_to_files(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+def count_bytes_to_files(jaxpr: Jaxpr | ClosedJaxpr) -> int:
     """Count the bytes that a program writes to activation files; see `count_bytes_to_host`."""
-    return _moved(jaxpr, put_in_files)
+    return _sum_over_equations(jaxpr, count_stored_bytes)
 
 
-def _moved(jaxpr: Jaxpr | ClosedJaxpr, count: Callable[[JaxprEqn], int]) -> int:
-    return sum(_of_equation(e, count) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+def _sum_over_equations(jaxpr: Jaxpr | ClosedJaxpr, count: Callable[[JaxprEqn], int]) -> int:
+    return sum(_count_equation(e, count) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
-def _of_equation(equation: JaxprEqn, count: Callable[[JaxprEqn], int]) -> int:
+def _count_equation(equation: JaxprEqn, count: Callable[[JaxprEqn], int]) -> int:
     moved = count(equation)
     if moved:
         return moved
-    inside = [_moved(program, count) for program in _programs(equation.params)]
+    inside = [
+        _sum_over_equations(program, count) for program in _list_inner_jaxprs(equation.params)
+    ]
     if equation.primitive.name == "cond":
         return max(inside)
     return sum(inside) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
 
 
-def _to_host(equation: JaxprEqn) -> int:
+def _count_device_put(equation: JaxprEqn) -> int:
     if equation.primitive.name != "device_put":
         return 0
     pairs = zip(equation.outvars, equation.params["devices"], strict=True)
-    return sum(_bytes(v) for v, target in pairs if _is_host(target))
+    return sum(_count_bytes(v) for v, target in pairs if _is_host(target))
 
 
-def _bytes(variable: Any) -> int:
+def _count_bytes(variable: Any) -> int:
     return int(variable.aval.size) * int(variable.aval.dtype.itemsize)
 
 
@@ -64,7 +66,7 @@ def _is_host(target: object) -> bool:
     return target is jax.memory.Space.Host or getattr(target, "memory_kind", None) == "pinned_host"
 
 
-def _programs(params: Mapping[str, object]) -> list[Jaxpr | ClosedJaxpr]:
+def _list_inner_jaxprs(params: Mapping[str, object]) -> list[Jaxpr | ClosedJaxpr]:
     values = [
         v for value in params.values() for v in (value if isinstance(value, tuple) else (value,))
     ]

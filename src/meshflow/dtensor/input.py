@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshflow.core.iterators.iterator_captures import Source
+from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Epoch, ahead
+from meshflow.data.epoch import Epoch, prefetch
 from meshflow.environment.types import Array, PyTree
-from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
+from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions, put_on_mesh
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["DTensorDataset", "TFDataServiceConfig"]
@@ -94,7 +94,7 @@ class DTensorDataset:
         self._mesh, self._layouts, self._prefetch = mesh, layouts, prefetch
         nest.assert_same_structure(dataset.element_spec, layouts)
         specs, flat = nest.flatten(dataset.element_spec), nest.flatten(layouts)
-        split = () if batch_dim is None else dimensions_of(batch_dim, mesh)
+        split = () if batch_dim is None else list_spec_dimensions(batch_dim, mesh)
         replicas = math.prod(mesh.dim_size(name) for name in split)
         size = int(global_batch_size)
         if size % replicas:
@@ -104,7 +104,7 @@ class DTensorDataset:
             )
         num_batch_axes = 1 if dataset_already_batched else 0
         global_specs = [
-            self._checked(i, spec, layout, batch_dim, num_batch_axes, size)
+            self._check_component(i, spec, layout, batch_dim, num_batch_axes, size)
             for i, (spec, layout) in enumerate(zip(specs, flat, strict=True))
         ]
         self._global_spec = nest.pack_sequence_as(dataset.element_spec, global_specs)
@@ -116,11 +116,11 @@ class DTensorDataset:
                     f"{actual} but expected {expected}. That is global_batch_size {size} over the {replicas} replicas of "
                     f"the mesh: batch the dataset by {expected} with drop_remainder=True."
                 )
-            self._batches, self._together = dataset, replicas
+            self._batches, self._batches_per_step = dataset, replicas
         else:
-            self._batches, self._together = dataset.batch(size, drop_remainder=True), 1
+            self._batches, self._batches_per_step = dataset.batch(size, drop_remainder=True), 1
 
-    def _checked(
+    def _check_component(
         self,
         index: int,
         spec: TensorSpec,
@@ -170,7 +170,7 @@ class DTensorDataset:
                 f"Expected layout with rank {len(shape)} for component {index}, whose batches have shape "
                 f"{tuple(shape)}, but found layout {layout.sharding_specs} with rank {layout.rank}."
             )
-        layout.check(shape, f"batch component {index}")
+        layout.check_shape(shape, f"batch component {index}")
         return TensorSpec(shape, spec.dtype)
 
     @property
@@ -179,38 +179,38 @@ class DTensorDataset:
         return self._global_spec
 
     def __iter__(self) -> DTensorIterator:
-        return DTensorIterator(self._made(), self._global_spec)
+        return DTensorIterator(self._iterate_batches(), self._global_spec)
 
-    def _made(self) -> Iterator[PyTree]:
-        elements = self._batches._elements(Epoch(self._batches))
+    def _iterate_batches(self) -> Iterator[PyTree]:
+        elements = self._batches.iter_elements(Epoch(self._batches))
         if self._prefetch:
-            elements = ahead(elements, self._prefetch)
+            elements = prefetch(elements, self._prefetch)
         pending: list[PyTree] = []
         for element in elements:
             pending.append(element)
-            if len(pending) == self._together:
-                yield nest.map_structure(self._place, self._layouts, *pending)
+            if len(pending) == self._batches_per_step:
+                yield nest.map_structure(self._place_component, self._layouts, *pending)
                 pending = []
 
-    def _place(self, layout: Layout, *batches: Array) -> Tensor:
+    def _place_component(self, layout: Layout, *batches: Array) -> Tensor:
         global_batch = batches[0] if len(batches) == 1 else np.concatenate(batches)
-        return Tensor(put(global_batch, layout))
+        return Tensor(put_on_mesh(global_batch, layout))
 
     def __len__(self) -> int:
-        return len(self._batches) // self._together
+        return len(self._batches) // self._batches_per_step
 
     def cardinality(self) -> np.int64:
         """Return the number of batches as an int64 scalar; -1 if infinite, -2 if unknown."""
-        count = self._batches._count()
-        return np.int64(count // self._together if count >= 0 else count)
+        count = self._batches.count_elements()
+        return np.int64(count // self._batches_per_step if count >= 0 else count)
 
     @property
     def infinite(self) -> bool:
         """Check whether the dataset is infinite."""
-        return self._batches._count() == -1
+        return self._batches.count_elements() == -1
 
 
-class DTensorIterator(Source):
+class DTensorIterator(IteratorSource):
     """Iterator over a `DTensorDataset`."""
 
     def __init__(self, batches: Iterator[PyTree], element_spec: PyTree) -> None:
@@ -225,5 +225,5 @@ class DTensorIterator(Source):
     def _produce(self) -> PyTree:
         return next(self._batches)
 
-    def _kind(self) -> str:
+    def _make_cache_key(self) -> str:
         return str(self._spec)

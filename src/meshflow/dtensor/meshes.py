@@ -15,13 +15,19 @@ from jax.experimental import mesh_utils
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
-from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
+from meshflow.core.runtime.devices import (
+    MESH_DEVICE,
+    create_virtual_cpus,
+    get_device_type,
+    list_device_types,
+    list_devices,
+)
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
 from meshflow.distribute.cluster.coordination import join_cluster
 from meshflow.environment.jax_internals import distributed
 from meshflow.environment.types import Array
-from meshflow.placement.layout import Layout, put
-from meshflow.placement.mesh import Mesh, jax_device
+from meshflow.placement.layout import Layout, put_on_mesh
+from meshflow.placement.mesh import Mesh, find_jax_device
 
 __all__ = [
     "barrier",
@@ -53,18 +59,18 @@ __all__ = [
 _MeshDims: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]]
 
 
-def _of_kind(device_type: str | None, local: bool) -> list[jax.Device]:
-    kind = (device_type or kinds()[-1]).upper()
-    devices = devices_of(kind, local)
+def _list_devices(device_type: str | None, local: bool) -> list[jax.Device]:
+    kind = (device_type or list_device_types()[-1]).upper()
+    devices = list_devices(kind, local)
     if not devices:
         raise InvalidValueError(
             f"There are no devices of type {device_type!r}; this machine has "
-            f"{sorted({type_of(d) for d in jax.devices()} | {'CPU'})}."
+            f"{sorted({get_device_type(d) for d in jax.devices()} | {'CPU'})}."
         )
     return devices
 
 
-def _sizes(mesh_dims: _MeshDims | None, count: int) -> tuple[list[str], list[int]]:
+def _parse_mesh_dims(mesh_dims: _MeshDims | None, count: int) -> tuple[list[str], list[int]]:
     """Parse the names and sizes of a mesh's dimensions.
 
     Raises:
@@ -116,8 +122,8 @@ def create_mesh(
       >>> tf.experimental.dtensor.create_mesh([("x", 1), ("y", 1)], devices=["CPU:0"]).shape()
       [1, 1]
     """
-    chosen = list(devices) if devices is not None else _of_kind(device_type, local=True)
-    names, sizes = _sizes(mesh_dims, len(chosen))
+    chosen = list(devices) if devices is not None else _list_devices(device_type, local=True)
+    names, sizes = _parse_mesh_dims(mesh_dims, len(chosen))
     size = math.prod(sizes)
     if size != len(chosen):
         raise InvalidValueError(
@@ -150,14 +156,14 @@ def create_distributed_mesh(
       ValueError: If the product of the sizes is not the number of devices, or if
         `initialize_accelerator_system` was not called.
     """
-    if not _System.started:
+    if not _AcceleratorSystem.is_initialized:
         raise InvalidValueError(
             "Accelerators are uninitialized: call dtensor.initialize_accelerator_system() first."
         )
     if jax.process_count() == 1:
         return create_mesh(mesh_dims, mesh_name, local_devices, device_type, use_xla_spmd)
     global_devices = sorted(
-        _of_kind(device_type, local=False), key=lambda d: (d.process_index, d.id)
+        _list_devices(device_type, local=False), key=lambda d: (d.process_index, d.id)
     )
     if local_devices is not None:
         count = len(local_devices)
@@ -165,7 +171,7 @@ def create_distributed_mesh(
         for process in range(jax.process_count()):
             selected += [d for d in global_devices if d.process_index == process][:count]
         global_devices = selected
-    names, sizes = _sizes(mesh_dims, len(global_devices))
+    names, sizes = _parse_mesh_dims(mesh_dims, len(global_devices))
     if math.prod(sizes) != len(global_devices):
         raise InvalidValueError(
             f"create_distributed_mesh: {len(global_devices)} devices in {jax.process_count()} processes "
@@ -203,20 +209,20 @@ def create_tpu_mesh(
             f"create_tpu_mesh: {len(mesh_dim_names)} names {list(mesh_dim_names)} for a mesh of shape "
             f"{tuple(mesh_shape)}."
         )
-    cores = _of_kind("TPU", local=False)
+    cores = _list_devices("TPU", local=False)
     if math.prod(mesh_shape) != len(cores):
         raise InvalidValueError(
             f"length of devices ({len(cores)}) must be equal to total size of the mesh of shape "
             f"{tuple(mesh_shape)} ({math.prod(mesh_shape)})."
         )
-    ordered = _in_torus_order(mesh_shape, cores)
+    ordered = _sort_by_torus(mesh_shape, cores)
     local_ids = [i for i, d in enumerate(ordered) if d.process_index == jax.process_index()]
     ids = np.arange(len(ordered)).reshape(tuple(mesh_shape))
     own_devices = [ordered[i] for i in local_ids]
     return Mesh(mesh_dim_names, ids, local_ids, own_devices, mesh_name, ordered, use_xla_spmd)
 
 
-def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[jax.Device]) -> list[jax.Device]:
+def _sort_by_torus(mesh_shape: Sequence[int], cores: Sequence[jax.Device]) -> list[jax.Device]:
     return list(mesh_utils.create_device_mesh(tuple(mesh_shape), cores).ravel())
 
 
@@ -244,17 +250,17 @@ def default_mesh(mesh: Mesh) -> Iterator[None]:
     """
     if not isinstance(mesh, Mesh):
         raise InvalidValueError(f"Expect `mesh` to be `Mesh`, got {type(mesh).__name__}.")
-    saved, context.placing = context.placing, _OntoMesh(mesh)
+    saved, context.place_output = context.place_output, _MeshReplicator(mesh)
     try:
         yield
     finally:
-        context.placing = saved
+        context.place_output = saved
 
 
 run_on = default_mesh
 
 
-class _OntoMesh:
+class _MeshReplicator:
     """Callable that replicates an array on a mesh, unless it is on a mesh already or holds strings."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -265,7 +271,7 @@ class _OntoMesh:
             return array
         if isinstance(getattr(array, "sharding", None), jax.sharding.NamedSharding):
             return array
-        return put(array, Layout.replicated(self.mesh, array.ndim))
+        return put_on_mesh(array, Layout.replicated(self.mesh, array.ndim))
 
 
 def get_default_mesh() -> Mesh | None:
@@ -280,8 +286,8 @@ def get_default_mesh() -> Mesh | None:
       >>> tf.experimental.dtensor.get_default_mesh() is None
       True
     """
-    place_output = context.placing
-    return place_output.mesh if isinstance(place_output, _OntoMesh) else None
+    place_output = context.place_output
+    return place_output.mesh if isinstance(place_output, _MeshReplicator) else None
 
 
 def device_name() -> str:
@@ -298,10 +304,10 @@ def device_name() -> str:
 # ---- clients -------------------------------------------------------------------------------
 
 
-class _System:
+class _AcceleratorSystem:
     """State of the accelerator system: whether it is initialized."""
 
-    started = False
+    is_initialized = False
 
 
 def initialize_accelerator_system(
@@ -329,17 +335,17 @@ def initialize_accelerator_system(
       DeadlineExceededError: If a process does not connect in time; the message names it.
     """
     del enable_coordination_service, experimental_reset_context, experimental_enable_megcore
-    if _System.started:
+    if _AcceleratorSystem.is_initialized:
         raise InvalidValueError(
             "Accelerator system has already been initialized. Call dtensor.shutdown_accelerator_system() first."
         )
     if num_logical_cpu_devices is not None:
-        make_virtual_cpus(num_logical_cpu_devices)
+        create_virtual_cpus(num_logical_cpu_devices)
     addresses = jobs()
     if len(addresses) > 1 and jax.distributed.is_initialized() is False:
         join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
-    type_found = type_of(_of_kind(device_type, local=True)[0])
-    _System.started = True
+    type_found = get_device_type(_list_devices(device_type, local=True)[0])
+    _AcceleratorSystem.is_initialized = True
     return type_found
 
 
@@ -369,11 +375,11 @@ def shutdown_accelerator_system() -> None:
     Raises:
       ValueError: If the system was not initialized.
     """
-    if not _System.started:
+    if not _AcceleratorSystem.is_initialized:
         raise InvalidValueError(
             "Accelerator system is not initialized. Call dtensor.initialize_accelerator_system() first."
         )
-    _System.started = False
+    _AcceleratorSystem.is_initialized = False
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
 
@@ -473,7 +479,7 @@ def num_local_devices(device_type: str) -> int:
       True
     """
     try:
-        return len(_of_kind(device_type, local=True))
+        return len(_list_devices(device_type, local=True))
     except InvalidValueError:
         return 0
 
@@ -488,12 +494,12 @@ def num_global_devices(device_type: str) -> int:
       True
     """
     try:
-        return len(_of_kind(device_type, local=False))
+        return len(_list_devices(device_type, local=False))
     except InvalidValueError:
         return 0
 
 
-_barriers: dict[str, int] = {}
+_barrier_counts: dict[str, int] = {}
 
 
 def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
@@ -509,11 +515,11 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     """
     jax.effects_barrier()
     for name in mesh.local_devices():
-        jax.device_put(np.zeros((), np.int32), jax_device(name)).block_until_ready()
+        jax.device_put(np.zeros((), np.int32), find_jax_device(name)).block_until_ready()
     if jax.process_count() == 1:
         return
     name = barrier_name or "(barrier)"
-    count = _barriers[name] = _barriers.get(name, -1) + 1
+    count = _barrier_counts[name] = _barrier_counts.get(name, -1) + 1
     timeout = 24 * 60 * 60 * 1000 if timeout_in_ms is None else int(timeout_in_ms)
     try:
         # JAX has no public barrier with a time limit.

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from meshflow.checkpoint.assigning import parts_of
+from meshflow.checkpoint.assignment import shard_array
 from meshflow.checkpoint.checkpoint import Checkpoint
-from meshflow.checkpoint.containers import open_checkpoint, written
-from meshflow.checkpoint.graph import stored
-from meshflow.checkpoint.slices import Parts
+from meshflow.checkpoint.formats import open_checkpoint, write_checkpoint
+from meshflow.checkpoint.object_graph import get_stored_value
+from meshflow.checkpoint.slices import ArrayParts
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -24,7 +24,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.dtensor.values import DVariable
 from meshflow.environment.types import Array, StrPath
 from meshflow.placement.file_store import FileArray
-from meshflow.placement.layout import layout_of
+from meshflow.placement.layout import find_layout
 from meshflow.placement.mesh import Mesh
 
 __all__ = [
@@ -103,7 +103,7 @@ def sharded_save(
     del mesh
     if context.trace is not None:
         raise RuntimeError("sharded_save must run eagerly, not inside a tf.function.")
-    names, slices = _texts(tensor_names), _texts(shape_and_slices)
+    names, slices = _to_strings(tensor_names), _to_strings(shape_and_slices)
     if not len(names) == len(slices) == len(tensors):
         raise InvalidValueError(
             f"sharded_save: got {len(names)} names, {len(slices)} slices and {len(tensors)} tensors; pass one name "
@@ -111,8 +111,8 @@ def sharded_save(
         )
     if any(slices):
         raise InvalidValueError('sharded_save: the only shape_and_slices supported is "".')
-    path = _texts(file_prefix)[0]
-    written(path, {name: _value(t) for name, t in zip(names, tensors, strict=True)})
+    path = _to_strings(file_prefix)[0]
+    write_checkpoint(path, {name: _get_value(t) for name, t in zip(names, tensors, strict=True)})
 
 
 def name_based_save(
@@ -160,10 +160,10 @@ def name_based_restore(
       NotFoundError: If the checkpoint or a name in it does not exist.
     """
     del mesh
-    folder = open_checkpoint(_texts(checkpoint_prefix)[0])
+    folder = open_checkpoint(_to_strings(checkpoint_prefix)[0])
     restored: OrderedDict[str, Tensor] = OrderedDict()
     for name, target in name_tensor_dict.items():
-        layout = layout_of(target) if isinstance(target, (Tensor, Variable)) else None
+        layout = find_layout(target) if isinstance(target, (Tensor, Variable)) else None
         if layout is None:
             raise InvalidValueError(
                 f"Saving/Restoring tensor must be a DTensor: {name} is not on a mesh."
@@ -174,11 +174,11 @@ def name_based_restore(
                 f"name_based_restore: {name} was saved with shape {tuple(value.shape)}, the tensor to read into has "
                 f"{tuple(target.shape)}."
             )
-        restored[name] = parts_of(value, layout, target.dtype.dtype)
+        restored[name] = shard_array(value, layout, target.dtype.dtype)
     return restored
 
 
-def _texts(value: Any) -> list[str]:
+def _to_strings(value: Any) -> list[str]:
     if isinstance(value, (str, bytes, os.PathLike)):
         return [os.fsdecode(value)]
     if isinstance(value, (Tensor, Variable)):
@@ -188,7 +188,7 @@ def _texts(value: Any) -> list[str]:
     return [os.fsdecode(v) for v in value]
 
 
-def _value(tensor: TensorLike) -> Array | FileArray | Parts:
+def _get_value(tensor: TensorLike) -> Array | FileArray | ArrayParts:
     if isinstance(tensor, Variable):
-        return stored(tensor)
-    return convert_to_tensor(tensor)._value
+        return get_stored_value(tensor)
+    return convert_to_tensor(tensor).array

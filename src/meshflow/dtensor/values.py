@@ -12,12 +12,19 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.tensor import Tensor, TensorLike, register_mesh_text
+from meshflow.core.values.tensor import Tensor, TensorLike, register_mesh_formatter
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
-from meshflow.ops.printing import value_text
-from meshflow.placement.layout import MATCH, Layout, layout_of, layout_of_array, place, place_like
-from meshflow.placement.mesh import jax_device
+from meshflow.ops.printing import format_value
+from meshflow.placement.layout import (
+    MATCH,
+    Layout,
+    apply_layout,
+    apply_layout_like,
+    find_array_layout,
+    find_layout,
+)
+from meshflow.placement.mesh import find_jax_device
 
 __all__ = [
     "DVariable",
@@ -62,11 +69,11 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
     tensor = convert_to_tensor(tensor)
     if MATCH in layout.sharding_specs and context.trace is None:
         if layout.rank != len(tensor.shape):
-            layout.check(tensor.shape.as_list())
-        current = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
+            layout.check_shape(tensor.shape.as_list())
+        current = find_layout(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
         pairs = zip(layout.sharding_specs, current.sharding_specs, strict=True)
         layout = Layout([p if s == MATCH else s for s, p in pairs], layout.mesh)
-    return place(tensor, layout)
+    return apply_layout(tensor, layout)
 
 
 def relayout_like(
@@ -86,7 +93,7 @@ def relayout_like(
       True
     """
     if context.trace is not None and getattr(layout_tensor, "layout", None) is None:
-        return place_like(convert_to_tensor(tensor), convert_to_tensor(layout_tensor))
+        return apply_layout_like(convert_to_tensor(tensor), convert_to_tensor(layout_tensor))
     layout = fetch_layout(layout_tensor)
     if layout is None:
         raise TypeError(f"relayout_like: {layout_tensor!r} is neither a tensor nor a variable.")
@@ -159,10 +166,12 @@ def pack(tensors: Sequence[TensorLike], layout: Layout) -> Tensor:
             raise InvalidArgumentError(
                 f"pack: component {i} has dtype {part.dtype.name}, component 0 {parts[0].dtype.name}."
             )
-    devices = [jax_device(d) for d in layout.mesh.local_devices()]
-    arrays = [jax.device_put(p._value, d) for p, d in zip(parts, devices, strict=True)]
+    devices = [find_jax_device(d) for d in layout.mesh.local_devices()]
+    arrays = [jax.device_put(p.array, d) for p, d in zip(parts, devices, strict=True)]
     global_shape = layout.global_shape_from_local_shape(shape)
-    return Tensor(jax.make_array_from_single_device_arrays(global_shape, layout.sharding(), arrays))
+    return Tensor(
+        jax.make_array_from_single_device_arrays(global_shape, layout.to_sharding(), arrays)
+    )
 
 
 def unpack(tensor: Tensor) -> list[Tensor]:
@@ -187,13 +196,14 @@ def unpack(tensor: Tensor) -> list[Tensor]:
         raise TypeError(
             f"Expecting a Tensor to unpack, got {type(tensor).__name__}. Read a variable with read_value()."
         )
-    layout = layout_of(tensor)
+    layout = find_layout(tensor)
     if layout is None:
         raise InvalidArgumentError(
             "DTensorUnpack expects a tensor placed on the DTensor device: put it on a mesh with copy_to_mesh or pack."
         )
-    by_device = {s.device: s.data for s in tensor._value.addressable_shards}
-    return [Tensor(by_device[jax_device(d)]) for d in layout.mesh.local_devices()]
+    array: Any = tensor.array
+    by_device = {s.device: s.data for s in array.addressable_shards}
+    return [Tensor(by_device[find_jax_device(d)]) for d in layout.mesh.local_devices()]
 
 
 def fetch_layout(tensor: object) -> Layout | None:
@@ -227,7 +237,7 @@ def fetch_layout(tensor: object) -> Layout | None:
         raise TypeError(
             f"{tensor} is out of scope and cannot be used here: it belongs to a function that is being traced."
         )
-    layout = layout_of(tensor)
+    layout = find_layout(tensor)
     if layout is None:
         raise InvalidArgumentError(
             "FetchLayout expects a tensor placed on the layout device: put it on a mesh with copy_to_mesh or pack."
@@ -253,7 +263,7 @@ def is_dtensor(tensor: object) -> bool:
         raise RuntimeError(
             "`is_dtensor` must be called eagerly. It was called inside a tf.function."
         )
-    return isinstance(tensor, (Tensor, Variable)) and layout_of(tensor) is not None
+    return isinstance(tensor, (Tensor, Variable)) and find_layout(tensor) is not None
 
 
 def check_layout(tensor: Tensor | Variable, layout: Layout) -> None:
@@ -301,25 +311,25 @@ def call_with_layout(
     return nest.map_structure(lambda t: relayout(t, layout), result)
 
 
-def _text(array: Any) -> str | None:
+def _format_on_mesh(array: Any) -> str | None:
     """Format an array and its layout as TensorFlow does: by device, unless it is replicated."""
-    layout = layout_of_array(array)
-    if layout is None or not layout.mesh.shown:
+    layout = find_array_layout(array)
+    if layout is None or not layout.mesh.is_printed:
         return None
     if layout.is_fully_replicated():
-        value = value_text(array.addressable_data(0))
+        value = format_value(array.addressable_data(0))
     else:
         parts = {s.device: s.data for s in array.addressable_shards}
-        names = [(jax_device(n), n.split("device:")[1]) for n in layout.mesh.local_devices()]
-        value = ", ".join(f'"{name}": {value_text(parts[d])}' for d, name in names)
+        names = [(find_jax_device(n), n.split("device:")[1]) for n in layout.mesh.local_devices()]
+        value = ", ".join(f'"{name}": {format_value(parts[d])}' for d, name in names)
         value = f"{{{value}}}"
     return f'{value}, layout="{layout.to_string()}"'
 
 
-register_mesh_text(_text)
+register_mesh_formatter(_format_on_mesh)
 
 
-class _OnMesh(type(Variable)):  # type: ignore[misc]
+class _DVariableType(type(Variable)):  # type: ignore[misc]
     """Metaclass that makes every variable with a layout an instance of `DVariable`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -328,7 +338,7 @@ class _OnMesh(type(Variable)):  # type: ignore[misc]
         return isinstance(instance, Variable) and instance.layout is not None
 
 
-class DVariable(Variable, metaclass=_OnMesh):
+class DVariable(Variable, metaclass=_DVariableType):
     """Variable on a mesh, with a constant layout.
 
     Args:
@@ -366,7 +376,7 @@ class DVariable(Variable, metaclass=_OnMesh):
         if callable(initial_value) and not isinstance(initial_value, Tensor):
             initial_value = initial_value()
         value_layout = (
-            layout_of(initial_value) if isinstance(initial_value, (Tensor, Variable)) else None
+            find_layout(initial_value) if isinstance(initial_value, (Tensor, Variable)) else None
         )
         if layout is None and value_layout is None:
             raise InvalidArgumentError(

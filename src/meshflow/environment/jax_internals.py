@@ -134,7 +134,7 @@ DIFFERENCES = (
     Difference("0.11", "`jax.export.Exported` has no field `_has_named_shardings`.", "`make_exported`"),
     Difference("0.11", "Annotations have `jax.Array`, not `jax.jaxlib._jax.Array`.", "`numpy/jnp_wrappers.py`"),
     Difference("0.11", "`log2` and `one_minus_square` are primitives.", "`deployment/newer_primitives.py`"),
-    Difference("0.11", "`top_k` has `is_stable`, which is true by default.", "`lite/shaping.py`"),
+    Difference("0.11", "`top_k` has `is_stable`, which is true by default.", "`lite/array_ops.py`"),
     Difference("0.11", "Iteration over an array is one `unstack`.", "`deployment/newer_primitives.py`"),
     Difference("0.11", "XLA has no flag `--xla_cpu_use_fusion_emitters`.", "`tests/tiers.py`"),
     Difference("0.11", "XLA's foreign function interface has version 0.4.", "`kernels/library.py`"),

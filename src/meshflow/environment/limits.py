@@ -9,23 +9,23 @@ import os
 
 __all__ = [
     "IMAGE_VARIABLE",
-    "INFLATED",
+    "MAX_DEFLATE_RATIO",
     "UNPACKED_VARIABLE",
-    "image_limit",
-    "unpacked_limit",
+    "get_image_limit",
+    "get_unpacked_limit",
 ]
 
 UNPACKED_VARIABLE = "MESHFLOW_MAX_UNPACKED_BYTES"
 IMAGE_VARIABLE = "MESHFLOW_MAX_IMAGE_BYTES"
 # Deflate expands a byte to at most this number of bytes.
-INFLATED = 1032
-_SMALLEST_UNPACKED = 1 << 30
+MAX_DEFLATE_RATIO = 1032
+_MIN_UNPACKED_LIMIT = 1 << 30
 _UNPACKED_RATIO = 20
 # TensorFlow's image decoders have the same limit, in bytes.
-_IMAGE = 1 << 29
+_DEFAULT_IMAGE_LIMIT = 1 << 29
 
 
-def unpacked_limit(size: int) -> int:
+def get_unpacked_limit(size: int) -> int:
     """Return the maximum size of a file's unpacked content.
 
     Args:
@@ -38,15 +38,15 @@ def unpacked_limit(size: int) -> int:
     Raises:
       ValueError: If the environment variable is not a number.
     """
-    explicit_limit = _given(UNPACKED_VARIABLE)
+    explicit_limit = _read_byte_count(UNPACKED_VARIABLE)
     return (
-        max(_SMALLEST_UNPACKED, _UNPACKED_RATIO * size)
+        max(_MIN_UNPACKED_LIMIT, _UNPACKED_RATIO * size)
         if explicit_limit is None
         else explicit_limit
     )
 
 
-def image_limit() -> int:
+def get_image_limit() -> int:
     """Return the maximum size of an image's pixels, for all frames together.
 
     Returns:
@@ -55,11 +55,11 @@ def image_limit() -> int:
     Raises:
       ValueError: If the environment variable is not a number.
     """
-    explicit_limit = _given(IMAGE_VARIABLE)
-    return _IMAGE if explicit_limit is None else explicit_limit
+    explicit_limit = _read_byte_count(IMAGE_VARIABLE)
+    return _DEFAULT_IMAGE_LIMIT if explicit_limit is None else explicit_limit
 
 
-def _given(variable: str) -> int | None:
+def _read_byte_count(variable: str) -> int | None:
     text = os.environ.get(variable)
     if text is None:
         return None

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 __all__ = [
-    "bytes_field",
-    "fields",
-    "fixed_field",
-    "number_field",
-    "read_varint",
-    "signed",
-    "varint",
+    "decode_varint",
+    "encode_bytes_field",
+    "encode_fixed32_field",
+    "encode_integer_field",
+    "encode_varint",
+    "iterate_fields",
+    "to_signed",
 ]
 
-_VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5
-_64 = 1 << 64
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_TWO_TO_64 = 1 << 64
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     r"""Encode an integer in groups of 7 bits, the lowest first.
 
     Args:
@@ -42,7 +42,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Decode a variable-length integer.
 
     Args:
@@ -61,44 +61,44 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
         offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            if value >= _64:
+            if value >= _TWO_TO_64:
                 break
             return value, offset
         shift += 7
     raise ValueError(f"the integer that ends at byte {offset} is incomplete or too long")
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """Reinterpret an unsigned 64-bit integer as a signed one."""
-    return value - _64 if value >= _64 >> 1 else value
+    return value - _TWO_TO_64 if value >= _TWO_TO_64 >> 1 else value
 
 
-def number_field(tag: int, value: int) -> bytes:
+def encode_integer_field(tag: int, value: int) -> bytes:
     r"""Encode an integer field; a negative value takes 64 bits.
 
     Example:
       >>> number_field(1, 150)
       b'\x08\x96\x01'
     """
-    return varint(tag << 3 | _VARINT) + varint(value % _64)
+    return encode_varint(tag << 3 | _VARINT) + encode_varint(value % _TWO_TO_64)
 
 
-def fixed_field(tag: int, value: int) -> bytes:
+def encode_fixed32_field(tag: int, value: int) -> bytes:
     """Encode a field of a four-byte unsigned integer."""
-    return varint(tag << 3 | _INT) + value.to_bytes(4, "little")
+    return encode_varint(tag << 3 | _FIXED32) + value.to_bytes(4, "little")
 
 
-def bytes_field(tag: int, content: bytes) -> bytes:
+def encode_bytes_field(tag: int, content: bytes) -> bytes:
     r"""Encode a field of bytes, text or a nested message.
 
     Example:
       >>> bytes_field(2, b"ab")
       b'\x12\x02ab'
     """
-    return varint(tag << 3 | _BYTES) + varint(len(content)) + content
+    return encode_varint(tag << 3 | _BYTES) + encode_varint(len(content)) + content
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def iterate_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and value of each field of a message.
 
     Values are integers for variable-length integers, and bytes for all other types.
@@ -112,16 +112,16 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """
     offset = 0
     while offset < len(message):
-        tag, offset = read_varint(message, offset)
+        tag, offset = decode_varint(message, offset)
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _VARINT:
-            value, offset = read_varint(message, offset)
+            value, offset = decode_varint(message, offset)
             yield number, value
             continue
         if wire_type == _BYTES:
-            size, offset = read_varint(message, offset)
-        elif wire_type in (_LONG, _INT):
-            size = 8 if wire_type == _LONG else 4
+            size, offset = decode_varint(message, offset)
+        elif wire_type in (_FIXED64, _FIXED32):
+            size = 8 if wire_type == _FIXED64 else 4
         else:
             raise ValueError(f"the tag that ends at byte {offset} has an unknown wire type")
         if offset + size > len(message):

@@ -12,7 +12,7 @@ from meshflow.core.values.tensor import Tensor
 
 __all__ = ["from_dlpack", "to_dlpack"]
 
-_CPU = (1, 0)
+_CPU_DEVICE = (1, 0)
 
 
 class _Capsule:
@@ -25,7 +25,7 @@ class _Capsule:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU
+        return _CPU_DEVICE
 
 
 def to_dlpack(tf_tensor: Any) -> Any:
@@ -38,7 +38,7 @@ def to_dlpack(tf_tensor: Any) -> Any:
       array([1., 2.], dtype=float32)
     """
     tensor = convert_to_tensor(tf_tensor)
-    tensor._concrete("a tensor that is shared")
+    tensor.require_value("a tensor that is shared")
     return jax.device_put(tensor.array).__dlpack__()
 
 

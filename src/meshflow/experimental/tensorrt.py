@@ -19,19 +19,19 @@ import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
-from meshflow.deployment.programs import of_saved_model
+from meshflow.deployment.deployable_function import trace_saved_model
 from meshflow.environment.types import StrPath
-from meshflow.files.replacing import replacing
-from meshflow.onnx.exporting import exported
-from meshflow.onnx.lowering import onnx
-from meshflow.onnx.sessions import Session, providers_for, runtime
-from meshflow.saved_model.concretes import SignatureMap
-from meshflow.saved_model.loading import TENSORRT_FILE, TENSORRT_MODEL
+from meshflow.files.atomic_writes import replace_file
+from meshflow.onnx.exporter import convert_to_onnx
+from meshflow.onnx.lowering import load_onnx
+from meshflow.onnx.sessions import OnnxSession, choose_providers, load_runtime
+from meshflow.saved_model.loader import TENSORRT_FILE, TENSORRT_MODEL
+from meshflow.saved_model.programs.restored_signatures import SignatureMap
 
 __all__ = ["ConversionParams", "Converter", "TrtConversionParams", "TrtPrecisionMode", "load"]
 
 _log = logging.getLogger("meshflow")
-_ENGINES = "engines"
+_ENGINES_FOLDER = "engines"
 
 
 class TrtPrecisionMode:
@@ -127,7 +127,7 @@ class Converter:
             use_calibration,
             allow_build_at_runtime,
         )
-        _check(self._params)
+        _check_params(self._params)
         if dynamic_shape_profile_strategy not in (None, *_STRATEGIES):
             raise ValueError(
                 f"profile_strategy {dynamic_shape_profile_strategy!r} is not supported. It should be one of {list(_STRATEGIES)}."
@@ -137,7 +137,9 @@ class Converter:
         self._shapes: dict[str, list[tuple[int, ...]]] = {}
         self._work = tempfile.TemporaryDirectory(prefix="tensorrt-")
 
-    def convert(self, calibration_input_fn: Callable[[], Iterable[Any]] | None = None) -> Session:
+    def convert(
+        self, calibration_input_fn: Callable[[], Iterable[Any]] | None = None
+    ) -> OnnxSession:
         """Convert the model.
 
         Args:
@@ -160,19 +162,19 @@ class Converter:
             )
         if calibration_input_fn is not None and not needs_samples:
             raise ValueError("Should not specify calibration_input_fn because INT8 calibration is not needed.")  # fmt: skip
-        content = exported(of_saved_model(str(self._folder), self._signature))
+        content = convert_to_onnx(trace_saved_model(str(self._folder), self._signature))
         if calibration_input_fn is not None:
-            content = _calibrated(content, calibration_input_fn)
+            content = _quantize(content, calibration_input_fn)
         self._content = content
-        return self._session()
+        return self._make_session()
 
-    def _session(self) -> Session:
+    def _make_session(self) -> OnnxSession:
         assert self._content is not None
-        folder = Path(self._work.name) / _ENGINES
+        folder = Path(self._work.name) / _ENGINES_FOLDER
         folder.mkdir(exist_ok=True)
-        return Session(self._content, providers_for(self._options(folder)))
+        return OnnxSession(self._content, choose_providers(self._make_options(folder)))
 
-    def _options(self, folder: Path) -> dict[str, Any]:
+    def _make_options(self, folder: Path) -> dict[str, Any]:
         return {
             "trt_max_workspace_size": self._params.max_workspace_size_bytes,
             "trt_min_subgraph_size": max(self._params.minimum_segment_size, 1),
@@ -180,7 +182,7 @@ class Converter:
             "trt_int8_enable": self._mode == "INT8",
             "trt_engine_cache_enable": True,
             "trt_engine_cache_path": str(folder),
-            **_profiles(self._shapes),
+            **_make_shape_profiles(self._shapes),
         }
 
     def build(self, input_fn: Callable[[], Iterable[Any]] | None) -> None:
@@ -194,25 +196,25 @@ class Converter:
           NotImplementedError: Engines are already built.
           ValueError: `input_fn` yields no sample.
         """
-        self._converted("build")
+        self._require_content("build")
         if input_fn is None:
             raise RuntimeError(
                 "Converter.build requires input_fn: engines are built for the shapes of its samples."
             )
         if self._shapes:
             raise NotImplementedError("Converter.build was already called; call it once.")
-        session = self._session()
-        samples = [_feed(session, sample) for sample in input_fn()]
+        session = self._make_session()
+        samples = [_make_feed(session, sample) for sample in input_fn()]
         if not samples:
             raise ValueError("input_fn yielded no samples, but engines are built for their shapes.")
         for sample in samples:
             for name, array in sample.items():
                 self._shapes.setdefault(name, []).append(array.shape)
-        session = self._session()
+        session = self._make_session()
         for sample in samples:
-            session.arrays(sample)
+            session.run_arrays(sample)
 
-    def _converted(self, method: str) -> bytes:
+    def _require_content(self, method: str) -> bytes:
         if self._content is None:
             raise RuntimeError(f"Converter.{method} requires convert() to be called first.")
         return self._content
@@ -228,22 +230,22 @@ class Converter:
         Raises:
           RuntimeError: The model is not converted yet.
         """
-        content = self._converted("save")
+        content = self._require_content("save")
         target = Path(output_saved_model_dir)
         if target.resolve() != self._folder.resolve():
             shutil.copytree(self._folder, target, dirs_exist_ok=True)
-        with replacing(target / TENSORRT_MODEL) as file:
+        with replace_file(target / TENSORRT_MODEL) as file:
             file.write(content)
-        engines = Path(self._work.name) / _ENGINES
+        engines = Path(self._work.name) / _ENGINES_FOLDER
         if save_gpu_specific_engines and engines.is_dir():
-            shutil.copytree(engines, target / _ENGINES, dirs_exist_ok=True)
+            shutil.copytree(engines, target / _ENGINES_FOLDER, dirs_exist_ok=True)
         settings = {
             "params": self._params._asdict(),
             "shapes": self._shapes,
             "signature": self._signature,
         }
         # `load` ignores folders without this file, so it is written last.
-        with replacing(target / TENSORRT_FILE, "w") as file:
+        with replace_file(target / TENSORRT_FILE, "w") as file:
             file.write(json.dumps(settings))
 
     def summary(
@@ -260,8 +262,8 @@ class Converter:
           RuntimeError: The model is not converted yet.
         """
         write = print_fn or print
-        model = onnx().load_from_string(self._converted("summary"))
-        session = self._session()
+        model = load_onnx().load_from_string(self._require_content("summary"))
+        session = self._make_session()
         counts = collections.Counter(node.op_type for node in model.graph.node)
         runs = ", ".join(p.removesuffix("ExecutionProvider") for p in session.providers)
         write(
@@ -274,14 +276,14 @@ class Converter:
                 write(f"{code:<24}{count:>6}"[:line_length])
 
 
-def load(export_dir: StrPath) -> Session:
+def load(export_dir: StrPath) -> OnnxSession:
     """Load a model that `Converter.save` wrote, as a function of tensors by name.
 
     Raises:
       FileNotFoundError: The folder has no converted model.
       DataLossError: The files are damaged.
     """
-    return _read(Path(export_dir))[1]
+    return _load_session(Path(export_dir))[1]
 
 
 def replace_signature(folder: str, root: Any) -> None:
@@ -292,14 +294,14 @@ def replace_signature(folder: str, root: Any) -> None:
       root: Loaded model with the attribute `signatures`.
     """
     try:
-        signature, session = _read(Path(folder))
+        signature, session = _load_session(Path(folder))
     except ImportError as error:
         _log.warning("%s was converted for TensorRT, but runs without it: %s", folder, error)
         return
     root.signatures = SignatureMap({**root.signatures, signature: session})
 
 
-def _read(folder: Path) -> tuple[str, Session]:
+def _load_session(folder: Path) -> tuple[str, OnnxSession]:
     """Return the name of the converted signature and its session."""
     if not (folder / TENSORRT_FILE).is_file() or not (folder / TENSORRT_MODEL).is_file():
         raise FileNotFoundError(f"{folder} has no {TENSORRT_MODEL}; expected a folder that Converter.save wrote.")  # fmt: skip
@@ -310,13 +312,15 @@ def _read(folder: Path) -> tuple[str, Session]:
         converter = Converter(str(folder), None, signature, conversion_params=params)
         for name, shapes in saved["shapes"].items():
             converter._shapes[str(name)] = [tuple(int(d) for d in shape) for shape in shapes]
-        options = converter._options(folder / _ENGINES)
+        options = converter._make_options(folder / _ENGINES_FOLDER)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataLossError(f"{folder / TENSORRT_FILE} is damaged: {error!r}.") from error
-    return converter._signature, Session(str(folder / TENSORRT_MODEL), providers_for(options))
+    return converter._signature, OnnxSession(
+        str(folder / TENSORRT_MODEL), choose_providers(options)
+    )
 
 
-def _check(params: TrtConversionParams) -> None:
+def _check_params(params: TrtConversionParams) -> None:
     modes = TrtPrecisionMode.supported_precision_modes()
     if params.precision_mode not in modes:
         raise ValueError(
@@ -328,7 +332,7 @@ def _check(params: TrtConversionParams) -> None:
         )
 
 
-def _profiles(shapes: Mapping[str, list[tuple[int, ...]]]) -> dict[str, str]:
+def _make_shape_profiles(shapes: Mapping[str, list[tuple[int, ...]]]) -> dict[str, str]:
     """Return the minimum, usual and maximum input shapes as options of the TensorRT provider."""
     if not shapes:
         return {}
@@ -348,7 +352,7 @@ def _profiles(shapes: Mapping[str, list[tuple[int, ...]]]) -> dict[str, str]:
     }
 
 
-def _feed(session: Session, sample: Any) -> dict[str, np.ndarray]:
+def _make_feed(session: OnnxSession, sample: Any) -> dict[str, np.ndarray]:
     """Convert a sample to arrays by input name."""
     specs = session.structured_input_signature[1]
     if not isinstance(sample, Mapping):
@@ -359,11 +363,11 @@ def _feed(session: Session, sample: Any) -> dict[str, np.ndarray]:
     return {n: np.asarray(sample[n]).astype(spec.dtype.dtype) for n, spec in specs.items()}
 
 
-def _calibrated(content: bytes, samples: Callable[[], Iterable[Any]]) -> bytes:
+def _quantize(content: bytes, samples: Callable[[], Iterable[Any]]) -> bytes:
     """Return the model with int8 quantization, calibrated with samples."""
-    quantization = runtime(".quantization")
-    session = Session(content, providers_for(None))
-    feeds = iter([_feed(session, sample) for sample in samples()])
+    quantization = load_runtime(".quantization")
+    session = OnnxSession(content, choose_providers(None))
+    feeds = iter([_make_feed(session, sample) for sample in samples()])
 
     class Samples(quantization.CalibrationDataReader):  # type: ignore[name-defined]
         """Reader that returns one sample after the other."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import named_errors, remote, text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import get_file_system, to_path_string, translate_errors
 
 
 @contextlib.contextmanager
@@ -31,14 +31,14 @@ def local_copy(path: StrPath) -> Iterator[str]:
       ...     open(path).read()
       'tea'
     """
-    name = text(path)
-    store = remote(name)
+    name = to_path_string(path)
+    store = get_file_system(name)
     if store is None:
         yield name
         return
     with tempfile.TemporaryDirectory(prefix="meshflow-") as folder:
         copy = os.path.join(folder, os.path.basename(name))
-        with named_errors(name):
+        with translate_errors(name):
             store.get_file(name, copy)
         yield copy
 
@@ -56,9 +56,11 @@ def copy_folder(folder: str, target: StrPath) -> None:
     for root, _, names in os.walk(folder):
         relative = os.path.relpath(root, folder)
         target_root = (
-            text(target) if relative == os.curdir else gfile.join(target, *relative.split(os.sep))
+            to_path_string(target)
+            if relative == os.curdir
+            else gfile.join(target, *relative.split(os.sep))
         )
         for name in sorted(names):
             file = os.path.join(root, name)
-            with open(file, "rb") as source, replacing(gfile.join(target_root, name)) as copy:
+            with open(file, "rb") as source, replace_file(gfile.join(target_root, name)) as copy:
                 shutil.copyfileobj(source, copy)

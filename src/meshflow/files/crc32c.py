@@ -6,7 +6,7 @@ import google_crc32c
 import numpy as np
 
 # The checksum is computed with Python's lock held, so other threads can run between chunks.
-_PIECE = 4 << 20
+_CHUNK_BYTES = 4 << 20
 
 
 def crc32c(data: bytes | np.ndarray, start: int = 0) -> int:
@@ -22,12 +22,12 @@ def crc32c(data: bytes | np.ndarray, start: int = 0) -> int:
       >>> crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
       True
     """
-    for begin in range(0, len(data), _PIECE):
-        start = google_crc32c.extend(start, data[begin : begin + _PIECE])
+    for begin in range(0, len(data), _CHUNK_BYTES):
+        start = google_crc32c.extend(start, data[begin : begin + _CHUNK_BYTES])
     return start
 
 
-def masked(checksum: int) -> int:
+def mask_checksum(checksum: int) -> int:
     """Mask a checksum, so that it can be part of data that has a checksum itself.
 
     Example:

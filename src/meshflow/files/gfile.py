@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 from meshflow.core.runtime import errors
 from meshflow.environment.types import StrPath
 from meshflow.files import paths as _paths
-from meshflow.files.paths import full_disk_named, named_errors
+from meshflow.files.paths import translate_errors, translate_full_disk_error
 
 __all__ = [
     "GFile",
@@ -68,7 +68,7 @@ class GFile:
     def __init__(self, name: StrPath, mode: str = "r") -> None:
         if mode not in _MODES:
             raise errors.InvalidArgumentError(f"mode must be one of {_MODES}, got {mode!r}.")
-        self._name = _paths.text(name)
+        self._name = _paths.to_path_string(name)
         self._mode = mode
         self._file: IO[Any] | None = None
 
@@ -82,12 +82,12 @@ class GFile:
         """Return the mode."""
         return self._mode
 
-    def _opened(self) -> IO[Any]:
+    def _open(self) -> IO[Any]:
         if self._file is None:
-            remote = _paths.remote(self._name)
+            remote = _paths.get_file_system(self._name)
             opener = open if remote is None else remote.open
             encoding = None if "b" in self._mode else "utf-8"
-            with named_errors(self._name):
+            with translate_errors(self._name):
                 self._file = opener(self._name, self._mode, encoding=encoding)
         return self._file
 
@@ -101,15 +101,15 @@ class GFile:
         """Read the next `n` characters (or bytes); by default, all that remain."""
         if self._mode[0] != "r" and "+" not in self._mode:
             raise errors.PermissionDeniedError("File isn't open for reading")
-        return self._opened().read(n)
+        return self._open().read(n)
 
     def readline(self) -> Any:
         """Read the next line, including its line break."""
-        return self._opened().readline()
+        return self._open().readline()
 
     def readlines(self) -> list[Any]:
         """Read all remaining lines."""
-        return self._opened().readlines()
+        return self._open().readlines()
 
     def write(self, file_content: str | bytes) -> None:
         """Write text or bytes."""
@@ -119,16 +119,16 @@ class GFile:
             file_content = file_content.decode()
         if isinstance(file_content, str) and "b" in self._mode:
             file_content = file_content.encode()
-        with full_disk_named(self._name):
-            self._opened().write(file_content)
+        with translate_full_disk_error(self._name):
+            self._open().write(file_content)
 
     def seek(self, offset: int, whence: int = 0) -> None:
         """Move to `offset`, relative to the start (0), the current position (1) or the end (2)."""
-        self._opened().seek(offset, whence)
+        self._open().seek(offset, whence)
 
     def tell(self) -> int:
         """Return the position."""
-        return self._opened().tell()
+        return self._open().tell()
 
     def seekable(self) -> bool:
         """Return True, since all files are seekable."""
@@ -137,19 +137,19 @@ class GFile:
     def flush(self) -> None:
         """Pass buffered data to the operating system."""
         if self._file is not None:
-            with full_disk_named(self._name):
+            with translate_full_disk_error(self._name):
                 self._file.flush()
 
     def close(self) -> None:
         """Close the file; a file in mode 'w' or 'a' is created even if nothing was written."""
         if self._file is None and self._mode[0] in "wa":
-            self._opened()
+            self._open()
         if self._file is not None:
             file, self._file = self._file, None
             if self._mode in ("r", "rb"):
                 file.close()
                 return
-            with full_disk_named(self._name):
+            with translate_full_disk_error(self._name):
                 file.close()
 
     def __enter__(self) -> GFile:
@@ -159,10 +159,10 @@ class GFile:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._opened())
+        return iter(self._open())
 
     def __next__(self) -> Any:
-        return next(self._opened())
+        return next(self._open())
 
 
 def exists(path: StrPath) -> bool:
@@ -173,8 +173,8 @@ def exists(path: StrPath) -> bool:
       >>> tf.io.gfile.exists("/no/such/file")
       False
     """
-    path = _paths.text(path)
-    remote = _paths.remote(path)
+    path = _paths.to_path_string(path)
+    remote = _paths.get_file_system(path)
     return os.path.exists(path) if remote is None else remote.exists(path)
 
 
@@ -186,8 +186,8 @@ def isdir(path: StrPath) -> bool:
       >>> tf.io.gfile.isdir("/no/such/folder")
       False
     """
-    path = _paths.text(path)
-    remote = _paths.remote(path)
+    path = _paths.to_path_string(path)
+    remote = _paths.get_file_system(path)
     return os.path.isdir(path) if remote is None else remote.isdir(path)
 
 
@@ -202,10 +202,10 @@ def listdir(path: StrPath) -> list[str]:
       >>> tf.io.gfile.listdir(folder)
       ['a.txt']
     """
-    path = _paths.text(path)
+    path = _paths.to_path_string(path)
     if not isdir(path):
         raise errors.NotFoundError(f"Could not find directory {path}")
-    remote = _paths.remote(path)
+    remote = _paths.get_file_system(path)
     if remote is None:
         return os.listdir(path)
     return [p.rstrip("/").rsplit("/", 1)[-1] for p in remote.ls(path, detail=False)]
@@ -225,8 +225,8 @@ def glob(pattern: StrPath | Sequence[StrPath]) -> list[str]:
     """
     patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
     matches: list[str] = []
-    for text in map(_paths.text, patterns):
-        remote = _paths.remote(text)
+    for text in map(_paths.to_path_string, patterns):
+        remote = _paths.get_file_system(text)
         if remote is None:
             matches += sorted(python_glob.glob(text))
         else:
@@ -246,10 +246,10 @@ def makedirs(path: StrPath) -> None:
       >>> tf.io.gfile.isdir(folder)
       True
     """
-    path = _paths.text(path)
-    remote = _paths.remote(path)
+    path = _paths.to_path_string(path)
+    remote = _paths.get_file_system(path)
     if remote is None:
-        with named_errors(path):
+        with translate_errors(path):
             os.makedirs(path, exist_ok=True)
     else:
         remote.makedirs(path, exist_ok=True)
@@ -257,19 +257,19 @@ def makedirs(path: StrPath) -> None:
 
 def mkdir(path: StrPath) -> None:
     """Create a folder in an existing parent; an existing folder is kept."""
-    path = _paths.text(path)
+    path = _paths.to_path_string(path)
     if isdir(path):
         return
-    remote = _paths.remote(path)
-    with named_errors(path):
+    remote = _paths.get_file_system(path)
+    with translate_errors(path):
         os.mkdir(path) if remote is None else remote.mkdir(path)
 
 
 def remove(path: StrPath) -> None:
     """Delete a file."""
-    path = _paths.text(path)
-    remote = _paths.remote(path)
-    with named_errors(path):
+    path = _paths.to_path_string(path)
+    remote = _paths.get_file_system(path)
+    with translate_errors(path):
         os.remove(path) if remote is None else remote.rm_file(path)
 
 
@@ -285,10 +285,10 @@ def rmtree(path: StrPath) -> None:
       >>> tf.io.gfile.exists(folder)
       False
     """
-    path = _paths.text(path)
-    remote = _paths.remote(path)
+    path = _paths.to_path_string(path)
+    remote = _paths.get_file_system(path)
     local = os.remove if os.path.isfile(path) else shutil.rmtree
-    with named_errors(path):
+    with translate_errors(path):
         local(path) if remote is None else remote.rm(path, recursive=True)
 
 
@@ -312,11 +312,11 @@ def rename(src: StrPath, dst: StrPath, overwrite: bool = False) -> None:
       >>> tf.io.gfile.exists(path)
       False
     """
-    src, dst = _paths.text(src), _paths.text(dst)
+    src, dst = _paths.to_path_string(src), _paths.to_path_string(dst)
     stat(src)
-    _check_free(dst, overwrite)
-    remote = _paths.remote(src)
-    with named_errors(src):
+    _check_absent(dst, overwrite)
+    remote = _paths.get_file_system(src)
+    with translate_errors(src):
         os.replace(src, dst) if remote is None else remote.mv(src, dst, recursive=isdir(src))
 
 
@@ -340,15 +340,15 @@ def copy(src: StrPath, dst: StrPath, overwrite: bool = False) -> None:
       >>> tf.io.read_file(path + ".copy").numpy()
       b'tea'
     """
-    src, dst = _paths.text(src), _paths.text(dst)
+    src, dst = _paths.to_path_string(src), _paths.to_path_string(dst)
     with GFile(src, "rb") as source:
         content = source.read()
-    _check_free(dst, overwrite)
+    _check_absent(dst, overwrite)
     with GFile(dst, "wb") as target:
         target.write(content)
 
 
-def _check_free(path: str, overwrite: bool) -> None:
+def _check_absent(path: str, overwrite: bool) -> None:
     if not overwrite and exists(path):
         raise errors.AlreadyExistsError(f"{path}; file already exists")
 
@@ -364,20 +364,20 @@ def stat(path: StrPath) -> FileStatistics:
       >>> tf.io.gfile.stat(path).length
       3
     """
-    path = _paths.text(path)
-    remote = _paths.remote(path)
+    path = _paths.to_path_string(path)
+    remote = _paths.get_file_system(path)
     if remote is not None:
-        with named_errors(path):
+        with translate_errors(path):
             info = remote.info(path)
         return FileStatistics(
-            info.get("size") or 0, _changed(info), info.get("type") == "directory"
+            info.get("size") or 0, _get_modification_time(info), info.get("type") == "directory"
         )
-    with named_errors(path):
+    with translate_errors(path):
         local = os.stat(path)
     return FileStatistics(local.st_size, local.st_mtime_ns, os.path.isdir(path))
 
 
-def _changed(info: dict[str, Any]) -> int:
+def _get_modification_time(info: dict[str, Any]) -> int:
     """Return the modification time of a remote file in nanoseconds; 0 if unknown."""
     for key in ("LastModified", "mtime", "updated", "last_modified", "created"):
         time = info.get(key)
@@ -418,7 +418,7 @@ def walk(
         if onerror:
             onerror(error)
         return
-    top = _paths.text(top)
+    top = _paths.to_path_string(top)
     folders = [n for n in names if isdir(join(top, n))]
     entry = top, folders, [n for n in names if n not in folders]
     if topdown:
@@ -437,7 +437,7 @@ def join(path: StrPath, *paths: StrPath) -> str:
       >>> tf.io.gfile.join("data", "train", "a.txt")
       'data/train/a.txt'
     """
-    return os.path.join(_paths.text(path), *map(_paths.text, paths))
+    return os.path.join(_paths.to_path_string(path), *map(_paths.to_path_string, paths))
 
 
 def get_registered_schemes() -> list[str]:

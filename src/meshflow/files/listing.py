@@ -7,25 +7,25 @@ import os
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import remote, text
+from meshflow.files.paths import get_file_system, to_path_string
 
 
-def folders_in(folder: StrPath) -> list[str]:
+def list_folders(folder: StrPath) -> list[str]:
     """Return the sorted names of the subfolders of a folder.
 
     Raises:
       NotFoundError: The folder does not exist.
     """
-    path = text(folder)
+    path = to_path_string(folder)
     if not gfile.isdir(path):
         raise NotFoundError(f"Could not find directory {path}")
-    if remote(path) is None:
+    if get_file_system(path) is None:
         with os.scandir(path) as entries:
             return sorted(e.name for e in entries if e.is_dir())
     return sorted(n for n in gfile.listdir(path) if gfile.isdir(gfile.join(path, n)))
 
 
-def files_below(folder: StrPath, endings: tuple[str, ...], follow_links: bool = False) -> list[str]:
+def find_files(folder: StrPath, endings: tuple[str, ...], follow_links: bool = False) -> list[str]:
     """Return the paths of the files in a folder and its subfolders, folder by folder.
 
     Args:
@@ -33,8 +33,8 @@ def files_below(folder: StrPath, endings: tuple[str, ...], follow_links: bool = 
       endings: Endings of the file names, in lower case.
       follow_links: Whether to enter folders that are symbolic links.
     """
-    path = text(folder)
-    local = remote(path) is None
+    path = to_path_string(folder)
+    local = get_file_system(path) is None
     walk = os.walk(path, followlinks=follow_links) if local else gfile.walk(path)
     return [
         gfile.join(root, name)

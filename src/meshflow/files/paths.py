@@ -13,10 +13,10 @@ from meshflow.environment.types import StrPath
 
 # Extra of Meshflow that installs the driver of a scheme.
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL_CODES = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def text(path: Any) -> str:
+def to_path_string(path: Any) -> str:
     """Convert a path to a string.
 
     Args:
@@ -37,10 +37,10 @@ def text(path: Any) -> str:
 
 def is_remote(path: StrPath) -> bool:
     """Check whether a path has the scheme of a store."""
-    return "://" in text(path)
+    return "://" in to_path_string(path)
 
 
-def remote(path: str) -> Any:
+def get_file_system(path: str) -> Any:
     """Return the fsspec file system of a path with a scheme; None for a local path.
 
     Args:
@@ -70,7 +70,7 @@ def remote(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def named_errors(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Translate errors of the operating system and of stores to TensorFlow's errors, with the path."""
     try:
         yield
@@ -82,28 +82,28 @@ def named_errors(path: str) -> Iterator[None]:
         raise errors.PermissionDeniedError(f"{path}; Permission denied") from None
     except OSError as error:
         message = f"{path}; {error.strerror or error}"
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL_CODES:
             raise errors.ResourceExhaustedError(message) from None
         raise errors.FailedPreconditionError(message) from None
 
 
 @contextlib.contextmanager
-def full_disk_named(path: str) -> Iterator[None]:
+def translate_full_disk_error(path: str) -> Iterator[None]:
     """Translate the error of a full disk to TensorFlow's error, with the path; other errors pass."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL_CODES:
             raise
         raise errors.ResourceExhaustedError(f"{path}; {error.strerror or error}") from None
 
 
-def parent(path: str) -> str:
+def get_parent(path: str) -> str:
     """Return the parent folder of a path; empty for a bare name."""
     head, separator, _ = path.rstrip("/").rpartition("/")
     return head or separator
 
 
-def absolute(path: str) -> str:
+def make_absolute(path: str) -> str:
     """Make a path of `to_path_string` absolute, if it is local."""
     return path if is_remote(path) else os.path.abspath(path)

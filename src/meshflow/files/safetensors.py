@@ -20,13 +20,13 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import to_path_string
 
-__all__ = ["INDEX", "load_file", "load_sharded", "save_file", "save_sharded"]
+__all__ = ["INDEX_SUFFIX", "load_file", "load_sharded", "save_file", "save_sharded"]
 
 # Ending of the names of index files.
-INDEX = ".safetensors.index.json"
+INDEX_SUFFIX = ".safetensors.index.json"
 
 _DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -41,9 +41,9 @@ _DTYPES = {
     **{f"I{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
     **{f"U{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 
 
 def save_file(
@@ -74,7 +74,7 @@ def save_file(
     converted = {name: np.asarray(value) for name, value in tensors.items()}
     for name in sorted(converted, key=lambda n: (-converted[n].dtype.itemsize, n)):
         array = np.ascontiguousarray(converted[name]).reshape(converted[name].shape)
-        kind = _NAMES.get(array.dtype)
+        kind = _DTYPE_NAMES.get(array.dtype)
         if kind is None or name == _METADATA:
             raise InvalidArgumentError(
                 f"{name}: safetensors files support neither {array.dtype} arrays nor the name {_METADATA}."
@@ -85,7 +85,7 @@ def save_file(
         end += array.nbytes
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with replacing(filename) as file:
+    with replace_file(filename) as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for array in arrays:
             file.write(array.reshape(-1).view(np.uint8).data)
@@ -121,9 +121,11 @@ def save_sharded(
       >>> sorted(os.listdir(folder))
       ['a-00001-of-00002.safetensors', 'a-00002-of-00002.safetensors', 'a.safetensors.index.json']
     """
-    folder, name = os.path.split(text(index))
-    if not name.endswith(INDEX):
-        raise InvalidArgumentError(f"{text(index)}: the name of an index must end in {INDEX}.")
+    folder, name = os.path.split(to_path_string(index))
+    if not name.endswith(INDEX_SUFFIX):
+        raise InvalidArgumentError(
+            f"{to_path_string(index)}: the name of an index must end in {INDEX_SUFFIX}."
+        )
     shards: list[dict[str, Any]] = [{}]
     size = total = 0
     for key, value in tensors.items():
@@ -133,13 +135,13 @@ def save_sharded(
             size = 0
         shards[-1][key] = value
         size, total = size + num_bytes, total + num_bytes
-    old_files = _files_of(index)
-    files = _free_names(name.removesuffix(INDEX), len(shards), old_files)
+    old_files = _list_shard_files(index)
+    files = _choose_shard_names(name.removesuffix(INDEX_SUFFIX), len(shards), old_files)
     weight_map: dict[str, str] = {}
     for file_name, shard in zip(files, shards, strict=True):
         save_file(shard, gfile.join(folder, file_name), metadata)
         weight_map |= dict.fromkeys(shard, file_name)
-    with replacing(index, "w") as file:
+    with replace_file(index, "w") as file:
         files_by_name = dict(sorted(weight_map.items()))
         content = {"metadata": {"total_size": total}, "weight_map": files_by_name}
         file.write(json.dumps(content, indent=2) + "\n")
@@ -148,15 +150,15 @@ def save_sharded(
             gfile.remove(gfile.join(folder, file_name))
 
 
-def _files_of(index: StrPath) -> set[str]:
+def _list_shard_files(index: StrPath) -> set[str]:
     """Return the names of the files that an index lists; empty if the index cannot be read."""
     try:
-        return set(_places(index).values())
+        return set(_read_weight_map(index).values())
     except (NotFoundError, DataLossError):
         return set()
 
 
-def _free_names(stem: str, count: int, taken: set[str]) -> list[str]:
+def _choose_shard_names(stem: str, count: int, taken: set[str]) -> list[str]:
     """Return unused file names, so that the old files are complete until the index is replaced."""
     names = [f"{stem}-{i:05}-of-{count:05}" for i in range(1, count + 1)]
     suffix = "" if taken.isdisjoint(f"{n}.safetensors" for n in names) else "-again"
@@ -170,7 +172,7 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
       NotFoundError: The index or one of its files does not exist.
       DataLossError: The index is damaged or does not match its files.
     """
-    path, weight_map = text(index), _places(index)
+    path, weight_map = to_path_string(index), _read_weight_map(index)
     arrays: dict[str, np.ndarray] = {}
     for name in sorted(set(weight_map.values())):
         shard = load_file(gfile.join(os.path.dirname(path), name))
@@ -181,7 +183,7 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _places(index: StrPath) -> dict[str, str]:
+def _read_weight_map(index: StrPath) -> dict[str, str]:
     """Return the file name of each array of an index."""
     with gfile.GFile(index, "rb") as file:
         content = file.read()
@@ -192,7 +194,9 @@ def _places(index: StrPath) -> dict[str, str]:
         if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in files):
             raise ValueError("a file in weight_map is not the bare name of a .safetensors file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLossError(f"{text(index)} is damaged or not an index: {error!r}.") from None
+        raise DataLossError(
+            f"{to_path_string(index)} is damaged or not an index: {error!r}."
+        ) from None
     return weight_map
 
 
@@ -206,16 +210,16 @@ def load_file(filename: StrPath) -> dict[str, np.ndarray]:
     with gfile.GFile(filename, "rb") as file:
         content = file.read()
     try:
-        return _arrays(content)
+        return _parse_arrays(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(
-            f"{text(filename)} is damaged or not a safetensors file: {error!r}."
+            f"{to_path_string(filename)} is damaged or not a safetensors file: {error!r}."
         ) from None
 
 
-def _arrays(content: bytes) -> dict[str, np.ndarray]:
+def _parse_arrays(content: bytes) -> dict[str, np.ndarray]:
     size = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or size > min(len(content) - 8, _LONGEST_HEADER):
+    if len(content) < 8 or size > min(len(content) - 8, _MAX_HEADER_BYTES):
         raise ValueError(f"the header is longer than the file of {len(content)} bytes")
     header = json.loads(content[8 : 8 + size])
     header.pop(_METADATA, None)

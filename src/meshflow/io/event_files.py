@@ -14,7 +14,7 @@ from meshflow.io.records import TFRecordWriter
 
 __all__ = ["EventFile"]
 
-_numbers = itertools.count()
+_file_counter = itertools.count()
 
 
 class EventFile:
@@ -29,10 +29,10 @@ class EventFile:
     """
 
     def __init__(self, folder: str, suffix: str) -> None:
-        self._event = protos.Event
+        self._event_class = protos.Event
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         gfile.makedirs(folder)
-        self._records = TFRecordWriter(f"{folder}/{name}.{next(_numbers)}{suffix}")
+        self._records = TFRecordWriter(f"{folder}/{name}.{next(_file_counter)}{suffix}")
         self.add(0, file_version="brain.Event:2", source_metadata={"writer": "meshflow.summary"})
         self.flush()
 
@@ -43,7 +43,7 @@ class EventFile:
           step: Training step of the event.
           **content: Content of the event: `summary` or `graph_def`.
         """
-        event = self._event(wall_time=time.time(), step=step, **content)
+        event = self._event_class(wall_time=time.time(), step=step, **content)
         self._records.write(event.SerializeToString())
 
     def flush(self) -> None:

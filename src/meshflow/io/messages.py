@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from meshflow.environment.messages import DecodeError, Table, declared
+from meshflow.environment.protobuf_messages import DecodeError, MessageTable, declare_messages
 
 __all__ = [
-    "EXAMPLES",
-    "TENSORS",
+    "EXAMPLE_MESSAGES",
+    "TENSOR_MESSAGES",
     "BytesList",
     "DecodeError",
     "Event",
@@ -42,7 +42,7 @@ __all__ = [
 # A protocol buffer. Its attributes are created at run time, so type checkers do not know them.
 Message: TypeAlias = Any
 
-TENSORS: Table = {
+TENSOR_MESSAGES: MessageTable = {
     "TensorShapeProto": {"dim": (2, "*TensorShapeProto.Dim"), "unknown_rank": (3, "bool")},
     "TensorShapeProto.Dim": {"size": (1, "int64"), "name": (2, "string")},
     "TensorProto": {
@@ -65,7 +65,7 @@ TENSORS: Table = {
         "float8_val": (18, "bytes"),
     },
 }
-EXAMPLES: Table = {
+EXAMPLE_MESSAGES: MessageTable = {
     "BytesList": {"value": (1, "*bytes")},
     "FloatList": {"value": (1, "*float")},
     "Int64List": {"value": (1, "*int64")},
@@ -77,12 +77,12 @@ EXAMPLES: Table = {
     "Features": {"feature": (1, "{}Feature")},
     "Example": {"features": (1, "Features")},
 }
-_MESSAGES: Table = {
-    **EXAMPLES,
+_MESSAGES: MessageTable = {
+    **EXAMPLE_MESSAGES,
     "FeatureList": {"feature": (1, "*Feature")},
     "FeatureLists": {"feature_list": (1, "{}FeatureList")},
     "SequenceExample": {"context": (1, "Features"), "feature_lists": (2, "FeatureLists")},
-    **TENSORS,
+    **TENSOR_MESSAGES,
     # TensorBoard reads the following messages.
     "SummaryMetadata": {
         "plugin_data": (1, "SummaryMetadata.PluginData"),
@@ -109,7 +109,7 @@ _MESSAGES: Table = {
 }
 
 
-_classes = declared("meshflow/records.proto", _MESSAGES)
+_classes = declare_messages("meshflow/records.proto", _MESSAGES)
 BytesList = _classes["BytesList"]
 FloatList = _classes["FloatList"]
 Int64List = _classes["Int64List"]

@@ -22,8 +22,8 @@ from meshflow.io.features import (
     SparseFeature,
     VarLenFeature,
 )
-from meshflow.ops.deferred_host_values import Pending
-from meshflow.ops.files import host_bytes
+from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.ops.files import to_host_strings
 
 __all__ = [
     "parse_example",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class _Kind(NamedTuple):
+class _FeatureType(NamedTuple):
     """A dtype of features: its name, the field of the message that holds it, and its NumPy type."""
 
     name: str
@@ -44,26 +44,26 @@ class _Kind(NamedTuple):
 
 _Parsed: TypeAlias = Tensor | SparseTensor
 
-_KINDS = {
-    "int64": _Kind("int64", "int64_list", np.int64),
-    "float32": _Kind("float", "float_list", np.float32),
-    "string": _Kind("string", "bytes_list", object),
+_FEATURE_TYPES = {
+    "int64": _FeatureType("int64", "int64_list", np.int64),
+    "float32": _FeatureType("float", "float_list", np.float32),
+    "string": _FeatureType("string", "bytes_list", object),
 }
 
 
-def _kind(key: str, dtype: DTypeLike | None) -> _Kind:
+def _get_feature_type(key: str, dtype: DTypeLike | None) -> _FeatureType:
     if dtype is None:
         raise ValueError(f"Missing type for feature {key}.")
     name = as_dtype(dtype).name
-    if name not in _KINDS:
+    if name not in _FEATURE_TYPES:
         raise InvalidValueError(
             f"Feature {key!r} has dtype {name}, but records hold int64, float32 and string: read it as "
             "one of these and convert it with tf.cast."
         )
-    return _KINDS[name]
+    return _FEATURE_TYPES[name]
 
 
-def _sizes(key: str, shape: ShapeLike) -> list[int]:
+def _get_static_shape(key: str, shape: ShapeLike) -> list[int]:
     sizes = TensorShape(shape).as_list()
     if None in sizes:
         raise ValueError(
@@ -72,7 +72,7 @@ def _sizes(key: str, shape: ShapeLike) -> list[int]:
     return sizes
 
 
-def _array(values: Sequence[Any], kind: _Kind) -> np.ndarray:
+def _to_array(values: Sequence[Any], kind: _FeatureType) -> np.ndarray:
     if kind.numpy is object:
         array = np.empty(len(values), object)
         array[:] = list(values)
@@ -80,7 +80,7 @@ def _array(values: Sequence[Any], kind: _Kind) -> np.ndarray:
     return np.fromiter(values, kind.numpy, len(values))
 
 
-class _Record:
+class _ParsedRecord:
     """The features of a record.
 
     Args:
@@ -91,7 +91,7 @@ class _Record:
     def __init__(self, features: Mapping[str, Any], name: str) -> None:
         self._features, self._name = features, name
 
-    def values(self, key: str, kind: _Kind) -> Sequence[Any] | None:
+    def values(self, key: str, kind: _FeatureType) -> Sequence[Any] | None:
         """Return the values of a feature; None if the record lacks it.
 
         Raises:
@@ -99,9 +99,9 @@ class _Record:
         """
         if key not in self._features:
             return None
-        return values_of(self._features[key], key, kind, self._name)
+        return get_feature_values(self._features[key], key, kind, self._name)
 
-    def missing(self, key: str, kind: _Kind) -> InvalidArgumentError:
+    def make_missing_error(self, key: str, kind: _FeatureType) -> InvalidArgumentError:
         """Return the error for a required feature that the record lacks."""
         present = ", ".join(sorted(self._features)) or "none"
         return InvalidArgumentError(
@@ -109,7 +109,9 @@ class _Record:
             f"The record has: {present}."
         )
 
-    def wrong_size(self, key: str, kind: _Kind, count: int, shape: Any) -> InvalidArgumentError:
+    def make_size_error(
+        self, key: str, kind: _FeatureType, count: int, shape: Any
+    ) -> InvalidArgumentError:
         """Return the error for an unexpected number of values."""
         return InvalidArgumentError(
             f"Name: {self._name}, Key: {key}.  Number of {kind.name} values != expected.  "
@@ -117,7 +119,7 @@ class _Record:
         )
 
 
-def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Any:
+def get_feature_values(feature: Any, key: str, kind: _FeatureType, name: str) -> Any:
     """Return the values of a `tf.train.Feature`; None if it is empty."""
     field = feature.WhichOneof("kind")
     if field is None:
@@ -130,7 +132,7 @@ def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Any:
     return getattr(feature, field).value
 
 
-def _parsed(message: Any, texts: Sequence[bytes], names: Sequence[str]) -> list[Any]:
+def _parse_messages(message: Any, texts: Sequence[bytes], names: Sequence[str]) -> list[Any]:
     parsed = []
     for text, name in zip(texts, names, strict=True):
         try:
@@ -142,14 +144,14 @@ def _parsed(message: Any, texts: Sequence[bytes], names: Sequence[str]) -> list[
     return parsed
 
 
-def _names(names: Any, count: int) -> list[str]:
+def _get_record_names(names: Any, count: int) -> list[str]:
     if names is None:
         return ["<unknown>"] * count
-    flat = host_bytes(names, "names of examples").reshape(-1).tolist()
+    flat = to_host_strings(names, "names of examples").reshape(-1).tolist()
     return [n.decode() for n in flat] if len(flat) == count else ["<unknown>"] * count
 
 
-def _default(key: str, value: Any, shape: Sequence[int], kind: _Kind) -> np.ndarray:
+def _make_default(key: str, value: Any, shape: Sequence[int], kind: _FeatureType) -> np.ndarray:
     """Return the default value of a feature with the given shape."""
     array = np.asarray(convert_to_tensor(value).array)
     if (array.dtype == object) != (kind.numpy is object):
@@ -163,41 +165,41 @@ def _default(key: str, value: Any, shape: Sequence[int], kind: _Kind) -> np.ndar
     return array.astype(kind.numpy).reshape(shape)
 
 
-def _fixed(records: list[_Record], key: str, feature: FixedLenFeature) -> np.ndarray:
-    kind, shape = _kind(key, feature.dtype), _sizes(key, feature.shape)
+def _parse_fixed(records: list[_ParsedRecord], key: str, feature: FixedLenFeature) -> np.ndarray:
+    kind, shape = _get_feature_type(key, feature.dtype), _get_static_shape(key, feature.shape)
     count = int(np.prod(shape, dtype=np.int64))
     value = feature.default_value
-    default = None if value is None else _default(key, value, shape, kind).reshape(-1)
+    default = None if value is None else _make_default(key, value, shape, kind).reshape(-1)
     result = np.empty((len(records), count), kind.numpy)
     for row, record in zip(result, records, strict=True):
         values = record.values(key, kind)
         if values is None:
             if default is None:
-                raise record.missing(key, kind)
+                raise record.make_missing_error(key, kind)
             row[:] = default
         elif len(values) != count:
-            raise record.wrong_size(key, kind, len(values), shape)
+            raise record.make_size_error(key, kind, len(values), shape)
         else:
-            row[:] = _array(values, kind)
+            row[:] = _to_array(values, kind)
     return result.reshape(len(records), *shape)
 
 
-def _padded(rows: list[np.ndarray], shape: Sequence[int], kind: _Kind, value: Any, key: str) -> np.ndarray:  # fmt: skip
+def _pad_sequences(rows: list[np.ndarray], shape: Sequence[int], kind: _FeatureType, value: Any, key: str) -> np.ndarray:  # fmt: skip
     """Stack sequences of rows, padded to the longest with `value`."""
     longest = max((len(r) for r in rows), default=0)
     if value is None:
         value = b"" if kind.numpy is object else 0
-    padding = _default(key, value, [], kind)[()]
+    padding = _make_default(key, value, [], kind)[()]
     result = np.full((len(rows), longest, *shape), padding, kind.numpy)
     for target, row in zip(result, rows, strict=True):
         target[: len(row)] = row
     return result
 
 
-def _sequences(
-    records: list[_Record], key: str, feature: FixedLenSequenceFeature
+def _parse_sequences(
+    records: list[_ParsedRecord], key: str, feature: FixedLenSequenceFeature
 ) -> list[np.ndarray]:
-    kind, shape = _kind(key, feature.dtype), _sizes(key, feature.shape)
+    kind, shape = _get_feature_type(key, feature.dtype), _get_static_shape(key, feature.shape)
     if not feature.allow_missing:
         raise ValueError("Unsupported: FixedLenSequenceFeature requires allow_missing to be True.")
     stride = int(np.prod(shape, dtype=np.int64))
@@ -205,12 +207,12 @@ def _sequences(
     for record in records:
         values = record.values(key, kind) or ()
         if stride == 0 or len(values) % stride:
-            raise record.wrong_size(key, kind, len(values), [None, *shape])
-        rows.append(_array(values, kind).reshape(-1, *shape))
+            raise record.make_size_error(key, kind, len(values), [None, *shape])
+        rows.append(_to_array(values, kind).reshape(-1, *shape))
     return rows
 
 
-def _ragged(lists: list[np.ndarray], kind: _Kind, single: bool) -> SparseTensor:
+def _make_sparse_rows(lists: list[np.ndarray], kind: _FeatureType, single: bool) -> SparseTensor:
     """Return lists of values as rows of a sparse matrix, or as a sparse vector if `single` is True."""
     lengths = [len(v) for v in lists]
     columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, int)])
@@ -222,16 +224,18 @@ def _ragged(lists: list[np.ndarray], kind: _Kind, single: bool) -> SparseTensor:
     return SparseTensor(indices, values, [len(lists), max(lengths, default=0)])
 
 
-def _sparse(records: list[_Record], key: str, feature: SparseFeature, single: bool) -> SparseTensor:
+def _parse_sparse(
+    records: list[_ParsedRecord], key: str, feature: SparseFeature, single: bool
+) -> SparseTensor:
     is_list = isinstance(feature.index_key, (list, tuple))
     index_keys = list(feature.index_key) if is_list else [str(feature.index_key)]
     size_list: Any = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
     sizes = [int(n) for n in size_list]
-    kind, integers = _kind(key, feature.dtype), _KINDS["int64"]
+    kind, integers = _get_feature_type(key, feature.dtype), _FEATURE_TYPES["int64"]
     indices, values = [], []
     for row, record in enumerate(records):
-        row_values = _array(record.values(feature.value_key, kind) or (), kind)
-        coordinates = [_array(record.values(k, integers) or (), integers) for k in index_keys]
+        row_values = _to_array(record.values(feature.value_key, kind) or (), kind)
+        coordinates = [_to_array(record.values(k, integers) or (), integers) for k in index_keys]
         for name, index, size in zip(index_keys, coordinates, sizes, strict=True):
             if len(index) != len(row_values):
                 raise InvalidArgumentError(
@@ -256,28 +260,28 @@ def _sparse(records: list[_Record], key: str, feature: SparseFeature, single: bo
     )
 
 
-def _features(records: list[_Record], features: Mapping[str, Any], single: bool) -> dict[str, _Parsed]:  # fmt: skip
+def _parse_features(records: list[_ParsedRecord], features: Mapping[str, Any], single: bool) -> dict[str, _Parsed]:  # fmt: skip
     """Parse all features of records; `single` drops the dimension of records."""
     if not features:
         raise ValueError("Missing features: `features` is empty.")
     parsed: dict[str, _Parsed] = {}
-    for key, feature in _in_order(features):
+    for key, feature in _sort_features(features):
         if isinstance(feature, FixedLenFeature):
-            array = _fixed(records, key, feature)
+            array = _parse_fixed(records, key, feature)
             parsed[key] = convert_to_tensor(array[0] if single else array)
         elif isinstance(feature, FixedLenSequenceFeature):
-            kind = _kind(key, feature.dtype)
-            rows = _sequences(records, key, feature)
-            shape = _sizes(key, feature.shape)
+            kind = _get_feature_type(key, feature.dtype)
+            rows = _parse_sequences(records, key, feature)
+            shape = _get_static_shape(key, feature.shape)
             parsed[key] = convert_to_tensor(
-                rows[0] if single else _padded(rows, shape, kind, feature.default_value, key)
+                rows[0] if single else _pad_sequences(rows, shape, kind, feature.default_value, key)
             )
         elif isinstance(feature, VarLenFeature):
-            kind = _kind(key, feature.dtype)
-            lists = [_array(r.values(key, kind) or (), kind) for r in records]
-            parsed[key] = _ragged(lists, kind, single)
+            kind = _get_feature_type(key, feature.dtype)
+            lists = [_to_array(r.values(key, kind) or (), kind) for r in records]
+            parsed[key] = _make_sparse_rows(lists, kind, single)
         elif isinstance(feature, SparseFeature):
-            parsed[key] = _sparse(records, key, feature, single)
+            parsed[key] = _parse_sparse(records, key, feature, single)
         else:
             raise ValueError(
                 f"Invalid feature {key}:{feature}: expected tf.io.FixedLenFeature, FixedLenSequenceFeature, "
@@ -286,7 +290,7 @@ def _features(records: list[_Record], features: Mapping[str, Any], single: bool)
     return parsed
 
 
-def _in_order(features: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _sort_features(features: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Sort features in the order of TensorFlow's results: variable-length, dense, sparse."""
 
     def sort_key(item: tuple[str, Any]) -> tuple[int, str]:
@@ -330,18 +334,18 @@ def parse_example(
       >>> parsed["n"].numpy().tolist()
       [[3, 4], [3, 4]]
     """
-    if isinstance(serialized, Pending):
-        return _pending(serialized, features)
-    texts = host_bytes(serialized, "a serialized example")
+    if isinstance(serialized, DeferredValue):
+        return _parse_deferred(serialized, features)
+    texts = to_host_strings(serialized, "a serialized example")
     if texts.ndim > 1:
         raise InvalidArgumentError(
             f"serialized must be a vector of strings, got shape {list(texts.shape)}."
         )
     flat = texts.reshape(-1).tolist()
-    names = _names(example_names, len(flat))
-    examples = _parsed(protos.Example, flat, names)
-    records = [_Record(e.features.feature, n) for e, n in zip(examples, names, strict=True)]
-    return _features(records, features, single=texts.ndim == 0)
+    names = _get_record_names(example_names, len(flat))
+    examples = _parse_messages(protos.Example, flat, names)
+    records = [_ParsedRecord(e.features.feature, n) for e, n in zip(examples, names, strict=True)]
+    return _parse_features(records, features, single=texts.ndim == 0)
 
 
 def parse_single_example(
@@ -373,19 +377,19 @@ def parse_single_example(
       >>> tf.io.parse_single_example(record.SerializeToString(), features)["name"].numpy()
       b'tea'
     """
-    if isinstance(serialized, Pending):
-        return _pending(serialized, features)
-    texts = host_bytes(serialized, "a serialized example")
+    if isinstance(serialized, DeferredValue):
+        return _parse_deferred(serialized, features)
+    texts = to_host_strings(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
     return parse_example(serialized, features, example_names)
 
 
-def _pending(serialized: Pending, features: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_deferred(serialized: DeferredValue, features: Mapping[str, Any]) -> dict[str, Any]:
     """Record the parsing of strings that are unknown while a map function is traced."""
     batch = lambda texts: parse_example(texts, features)
-    placeholders: dict[str, Any] = context.recording.examples(
-        serialized, features, batch, lambda: _specs_of_fixed(features)
+    placeholders: dict[str, Any] = context.host_recorder.parse_examples(
+        serialized, features, batch, lambda: _make_fixed_specs(features)
     )
     return placeholders
 
@@ -404,7 +408,7 @@ def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dt
     return parsed
 
 
-def _specs_of_fixed(features: Mapping[str, Any]) -> dict[str, Any]:
+def _make_fixed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specs of features of fixed size.
 
     Raises:
@@ -412,10 +416,12 @@ def _specs_of_fixed(features: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not all(isinstance(feature, FixedLenFeature) for feature in features.values()):
         raise ValueError("Only FixedLenFeature has a static shape.")
-    return feature_specs(features)
+    return make_feature_specs(features)
 
 
-def feature_specs(features: Mapping[str, Any], batch: Sequence[int | None] = ()) -> dict[str, Any]:
+def make_feature_specs(
+    features: Mapping[str, Any], batch: Sequence[int | None] = ()
+) -> dict[str, Any]:
     """Return the specs of parsed features.
 
     Args:
@@ -431,9 +437,9 @@ def feature_specs(features: Mapping[str, Any], batch: Sequence[int | None] = ())
             sizes = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
             return SparseTensorSpec([*batch, *sizes], kind)
         steps = [None] if isinstance(feature, FixedLenSequenceFeature) else []
-        return TensorSpec([*batch, *steps, *_sizes(key, feature.shape)], kind)
+        return TensorSpec([*batch, *steps, *_get_static_shape(key, feature.shape)], kind)
 
-    return {key: make_spec(key, feature) for key, feature in _in_order(features)}
+    return {key: make_spec(key, feature) for key, feature in _sort_features(features)}
 
 
 def parse_single_sequence_example(
@@ -470,10 +476,10 @@ def parse_single_sequence_example(
       >>> print(parsed["x"].numpy())
       [5 6]
     """
-    texts = host_bytes(serialized, "a serialized example")
+    texts = to_host_strings(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
-    context, steps, _ = _sequence_examples(
+    context, steps, _ = _parse_sequence_examples(
         texts, context_features, sequence_features, example_name, single=True
     )
     return context, steps
@@ -513,22 +519,22 @@ def parse_sequence_example(
       >>> print(parsed["x"].numpy(), lengths["x"].numpy())
       [[5 6]] [2]
     """
-    texts = host_bytes(serialized, "a serialized example")
-    return _sequence_examples(
+    texts = to_host_strings(serialized, "a serialized example")
+    return _parse_sequence_examples(
         texts, context_features, sequence_features, example_names, single=False
     )
 
 
-def _sequence_examples(
+def _parse_sequence_examples(
     texts: np.ndarray, context_features: Any, sequence_features: Any, names: Any, single: bool
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     if not context_features and not sequence_features:
         raise ValueError("Missing features: pass context_features or sequence_features.")
     flat = texts.reshape(-1).tolist()
-    labels = _names(names, len(flat))
-    examples = _parsed(protos.SequenceExample, flat, labels)
-    records = [_Record(e.context.feature, n) for e, n in zip(examples, labels, strict=True)]
-    context = _features(records, context_features, single) if context_features else {}
+    labels = _get_record_names(names, len(flat))
+    examples = _parse_messages(protos.SequenceExample, flat, labels)
+    records = [_ParsedRecord(e.context.feature, n) for e, n in zip(examples, labels, strict=True)]
+    context = _parse_features(records, context_features, single) if context_features else {}
     steps: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
     for key, feature in (sequence_features or {}).items():
@@ -536,21 +542,29 @@ def _sequence_examples(
             raise ValueError(
                 f"Invalid sequence feature {key}:{feature}: expected tf.io.FixedLenSequenceFeature or VarLenFeature."
             )
-        kind = _kind(key, feature.dtype)
-        lists = [_steps(e, key, feature, kind, n) for e, n in zip(examples, labels, strict=True)]
+        kind = _get_feature_type(key, feature.dtype)
+        lists = [
+            _parse_steps(e, key, feature, kind, n) for e, n in zip(examples, labels, strict=True)
+        ]
         lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
         if isinstance(feature, VarLenFeature):
-            steps[key] = _ragged(lists[0], kind, False) if single else _ragged_steps(lists, kind)
+            steps[key] = (
+                _make_sparse_rows(lists[0], kind, False)
+                if single
+                else _make_sparse_steps(lists, kind)
+            )
             continue
-        shape = _sizes(key, feature.shape)
+        shape = _get_static_shape(key, feature.shape)
         arrays = [np.array(rows, kind.numpy).reshape(len(rows), *shape) for rows in lists]
         steps[key] = convert_to_tensor(
-            arrays[0] if single else _padded(arrays, shape, kind, feature.default_value, key)
+            arrays[0] if single else _pad_sequences(arrays, shape, kind, feature.default_value, key)
         )
     return context, steps, lengths
 
 
-def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list[np.ndarray]:
+def _parse_steps(
+    example: Any, key: str, feature: Any, kind: _FeatureType, name: str
+) -> list[np.ndarray]:
     """Return the values of every step of one record."""
     feature_lists = example.feature_lists.feature_list
     fixed = isinstance(feature, FixedLenSequenceFeature)
@@ -563,8 +577,8 @@ def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list
         return []
     rows = []
     for index, step in enumerate(feature_lists[key].feature):
-        array = _array(values_of(step, key, kind, name) or (), kind)
-        if fixed and len(array) != np.prod(shape := _sizes(key, feature.shape)):
+        array = _to_array(get_feature_values(step, key, kind, name) or (), kind)
+        if fixed and len(array) != np.prod(shape := _get_static_shape(key, feature.shape)):
             raise InvalidArgumentError(
                 f"Name: {name}, Key: {key}, Index: {index}.  Number of {kind.name} values != expected.  values "
                 f"size: {len(array)} but output shape: {list(shape)}"
@@ -573,7 +587,7 @@ def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list
     return rows
 
 
-def _ragged_steps(lists: list[list[np.ndarray]], kind: _Kind) -> SparseTensor:
+def _make_sparse_steps(lists: list[list[np.ndarray]], kind: _FeatureType) -> SparseTensor:
     indices = [
         (record, step, column)
         for record, rows in enumerate(lists)

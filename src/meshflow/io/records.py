@@ -21,25 +21,25 @@ from meshflow.core.runtime.errors import (
     InvalidValueError,
     ResourceExhaustedError,
 )
-from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.crc32c import crc32c, masked
+from meshflow.files.atomic_writes import AtomicFile
+from meshflow.files.crc32c import crc32c, mask_checksum
 from meshflow.files.gfile import GFile
-from meshflow.files.paths import full_disk_named
-from meshflow.files.paths import text as path_text
-from meshflow.files.replacing import Replacement
+from meshflow.files.paths import to_path_string as path_text
+from meshflow.files.paths import translate_full_disk_error
 
-__all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
+__all__ = ["TFRecordOptions", "TFRecordWriter", "open_decompressed", "read_records"]
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
 # Longer records are read in chunks of this size.
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-def compression_of(value: Any) -> str:
+def parse_compression(value: Any) -> str:
     """Return the compression ('', 'GZIP' or 'ZLIB') of options, a name, a TensorFlow 1 code, or None.
 
     Raises:
@@ -99,7 +99,7 @@ class TFRecordOptions:
         mem_level: int | None = None,
         compression_strategy: int | None = None,
     ) -> None:
-        self.compression_type = compression_of(compression_type)
+        self.compression_type = parse_compression(compression_type)
         self.flush_mode = flush_mode
         self.input_buffer_size = input_buffer_size
         self.output_buffer_size = output_buffer_size
@@ -116,7 +116,7 @@ class TFRecordOptions:
         Args:
           options: Options, a name, or None.
         """
-        return compression_of(options)
+        return parse_compression(options)
 
 
 class TFRecordWriter:
@@ -140,19 +140,19 @@ class TFRecordWriter:
     def __init__(self, path: StrPath, options: TFRecordOptions | str | None = None) -> None:
         self._path = path_text(path)
         settings = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
-        self._squeeze: Any = None
+        self._compressor: Any = None
         if settings.compression_type:
             bits = 15 if settings.window_bits is None else abs(settings.window_bits)
-            self._squeeze = zlib.compressobj(
+            self._compressor = zlib.compressobj(
                 -1 if settings.compression_level is None else settings.compression_level,
                 zlib.DEFLATED,
                 bits + 16 if settings.compression_type == "GZIP" else bits,
                 zlib.DEF_MEM_LEVEL if settings.mem_level is None else settings.mem_level,
                 settings.compression_strategy or zlib.Z_DEFAULT_STRATEGY,
             )
-        self._whole: Replacement | None = Replacement(self._path)
+        self._file: AtomicFile | None = AtomicFile(self._path)
         # Garbage collection, or the end of the program, closes a writer that is still open.
-        self._finalize = weakref.finalize(self, _finish, self._whole, self._squeeze)
+        self._finalize = weakref.finalize(self, _commit_file, self._file, self._compressor)
 
     def write(self, record: Any) -> None:
         """Append a record.
@@ -164,7 +164,7 @@ class TFRecordWriter:
           TypeError: The record is not bytes or text.
           FailedPreconditionError: The writer is closed.
         """
-        if self._whole is None:
+        if self._file is None:
             raise FailedPreconditionError(f"{self._path}: the writer is closed.")
         if hasattr(record, "numpy"):
             record = record.numpy()
@@ -177,26 +177,26 @@ class TFRecordWriter:
             )
         record = bytes(record)
         length = struct.pack("<Q", len(record))
-        self._put(length + _FOOTER.pack(masked(crc32c(length))))
-        self._put(record + _FOOTER.pack(masked(crc32c(record))))
+        self._write_bytes(length + _FOOTER.pack(mask_checksum(crc32c(length))))
+        self._write_bytes(record + _FOOTER.pack(mask_checksum(crc32c(record))))
 
-    def _put(self, data: bytes) -> None:
-        assert self._whole is not None
-        with full_disk_named(self._path):
-            self._whole.file.write(self._squeeze.compress(data) if self._squeeze else data)
+    def _write_bytes(self, data: bytes) -> None:
+        assert self._file is not None
+        with translate_full_disk_error(self._path):
+            self._file.file.write(self._compressor.compress(data) if self._compressor else data)
 
     def flush(self) -> None:
         """Write buffered records to the file and make it visible under its path."""
-        if self._whole is None:
+        if self._file is None:
             raise FailedPreconditionError(f"{self._path}: the writer is closed.")
-        if self._squeeze:
-            self._whole.file.write(self._squeeze.flush(zlib.Z_SYNC_FLUSH))
-        self._whole.show()
+        if self._compressor:
+            self._file.file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self._file.publish()
 
     def close(self) -> None:
         """Close the file and make it visible under its path."""
-        if self._whole is not None:
-            self._whole = None
+        if self._file is not None:
+            self._file = None
             self._finalize()
 
     def __enter__(self) -> TFRecordWriter:
@@ -206,13 +206,13 @@ class TFRecordWriter:
         self.close()
 
 
-def _finish(file: Replacement, compressor: Any) -> None:
+def _commit_file(file: AtomicFile, compressor: Any) -> None:
     if compressor:
         file.file.write(compressor.flush())
     file.commit()
 
 
-class _Inflated(io.RawIOBase):
+class _ZlibReader(io.RawIOBase):
     """Raw stream that decompresses a zlib file."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -236,7 +236,9 @@ class _Inflated(io.RawIOBase):
         super().close()
 
 
-def opened(path: str, compression: Any = None, buffer_size: int | None = None) -> IO[bytes] | Any:
+def open_decompressed(
+    path: str, compression: Any = None, buffer_size: int | None = None
+) -> IO[bytes] | Any:
     """Open a file for reading, with decompression.
 
     Args:
@@ -247,16 +249,16 @@ def opened(path: str, compression: Any = None, buffer_size: int | None = None) -
     Raises:
       ValueError: The compression is unknown.
     """
-    kind = compression_of(compression)
+    kind = parse_compression(compression)
     size = buffer_size if buffer_size and buffer_size > 1 else 1 << 18
     if "://" in path:
-        file = GFile(path, "rb")._opened()
+        file = GFile(path, "rb")._open()
     else:
         # The caller closes the file.
         file = open(path, "rb", buffering=size)  # noqa: SIM115
     if kind == "GZIP":
         return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"), size)
-    return io.BufferedReader(_Inflated(file), size) if kind == "ZLIB" else file
+    return io.BufferedReader(_ZlibReader(file), size) if kind == "ZLIB" else file
 
 
 def read_records(
@@ -273,8 +275,8 @@ def read_records(
       DataLossError: A record is damaged; the message contains the file and the offset.
       ResourceExhaustedError: A record exceeds the limit for decompressed data.
     """
-    path, offset, kind = os.fspath(path), 0, compression_of(compression)
-    with opened(path, compression, buffer_size) as file:
+    path, offset, kind = os.fspath(path), 0, parse_compression(compression)
+    with open_decompressed(path, compression, buffer_size) as file:
 
         def make_error(problem: str, reason: str) -> DataLossError:
             inside = " of the decompressed content" if kind else ""
@@ -282,11 +284,11 @@ def read_records(
 
         def read_bytes(size: int) -> bytes:
             try:
-                if size <= _PIECE:
+                if size <= _CHUNK_BYTES:
                     return file.read(size)
                 # A damaged file that declares a huge length must not exhaust the memory.
                 chunks = []
-                while size and (chunk := file.read(min(size, _PIECE))):
+                while size and (chunk := file.read(min(size, _CHUNK_BYTES))):
                     chunks.append(chunk)
                     size -= len(chunk)
                 return b"".join(chunks)
@@ -297,13 +299,13 @@ def read_records(
             if len(header) < _HEADER.size:
                 raise make_error("truncated", f"only {len(header)} bytes of its header exist")
             length, checksum = _HEADER.unpack(header)
-            if masked(crc32c(header[:8])) != checksum:
+            if mask_checksum(crc32c(header[:8])) != checksum:
                 hint = "" if offset else "; check the format and the compression_type of the file"
                 raise make_error("corrupted", f"the checksum of its length does not match{hint}")
             if (
                 kind
-                and length > _PIECE
-                and length > (limit := unpacked_limit(gfile.stat(path).length))
+                and length > _CHUNK_BYTES
+                and length > (limit := get_unpacked_limit(gfile.stat(path).length))
             ):
                 raise ResourceExhaustedError(
                     f"{path}: the record at byte {offset} of the decompressed content has {length:,} bytes, more "
@@ -316,7 +318,7 @@ def read_records(
                     "truncated", f"only {len(body)} of {length + _FOOTER.size} bytes exist"
                 )
             record = body[:length]
-            if masked(crc32c(record)) != _FOOTER.unpack_from(body, length)[0]:
+            if mask_checksum(crc32c(record)) != _FOOTER.unpack_from(body, length)[0]:
                 raise make_error("corrupted", "the checksum of its bytes does not match")
             yield record
             offset += _HEADER.size + len(body)

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.io import protos
-from meshflow.ops.files import host_bytes
+from meshflow.ops.files import to_host_strings
 
 __all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
 
 # Fields that hold the values in a proto without `tensor_content`.
-_FIELDS = {
+_VALUE_FIELDS = {
     **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int_val"),
     **{"float32": "float_val", "float64": "double_val", "int64": "int64_val", "bool": "bool_val"},
     **{"uint32": "uint32_val", "uint64": "uint64_val", "string": "string_val"},
@@ -30,7 +30,7 @@ _FIELDS = {
 
 # Like TensorFlow, `make_tensor_proto` writes arrays of these dtypes with more than one element as
 # bytes.
-_AS_BYTES = frozenset(
+_BYTE_DTYPES = frozenset(
     ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64")
     + ("uint8", "uint32", "uint64")
 )
@@ -68,7 +68,7 @@ def make_tensor_proto(
         tensor = values if dtype is None else convert_to_tensor(values, dtype)
     else:
         tensor = convert_to_tensor(values, None if dtype is None else as_dtype(dtype))
-    array = tensor._concrete("the content of a TensorProto")
+    array = tensor.require_value("the content of a TensorProto")
     target_shape = (
         list(array.shape) if shape is None else [int(n) for n in as_shape(shape).as_list()]
     )
@@ -77,15 +77,15 @@ def make_tensor_proto(
     size = int(np.prod(target_shape, dtype=np.int64))
     if array.size > size:
         raise ValueError(f"Too many elements provided. Takes at most {size}, but got {array.size}.")
-    if tensor.dtype.name in _AS_BYTES and 1 < array.size == size:
-        return tensor_proto(array.reshape(target_shape))
-    proto = _empty_proto(tensor.dtype, target_shape)
+    if tensor.dtype.name in _BYTE_DTYPES and 1 < array.size == size:
+        return to_tensor_proto(array.reshape(target_shape))
+    proto = _make_empty_proto(tensor.dtype, target_shape)
     flat = array.reshape(-1)
     if tensor.dtype.name in ("float16", "bfloat16"):
         flat = flat.view(np.uint16)
     elif tensor.dtype.is_complex:
         flat = flat.view(flat.real.dtype)
-    getattr(proto, _FIELDS[tensor.dtype.name]).extend(flat.tolist())
+    getattr(proto, _VALUE_FIELDS[tensor.dtype.name]).extend(flat.tolist())
     return proto
 
 
@@ -107,9 +107,9 @@ def make_ndarray(tensor: Any) -> np.ndarray:
         raise TypeError(f"Unsupported tensor type: {tensor.dtype}.") from None
     shape = [d.size for d in tensor.tensor_shape.dim]
     try:
-        return np.array(_numbers(tensor, kind, _count(shape, kind, tensor.ByteSize()))).reshape(
-            shape
-        )
+        return np.array(
+            _decode_values(tensor, kind, _count_elements(shape, kind, tensor.ByteSize()))
+        ).reshape(shape)
     except InvalidArgumentError as error:
         raise ValueError(f"make_ndarray: {error}") from None
 
@@ -127,24 +127,24 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
       array([1, 2], dtype=int32)
     """
     tensor = convert_to_tensor(tensor)
-    array = tensor._concrete("a tensor to be serialized")
-    proto = tensor_proto(array)
+    array = tensor.require_value("a tensor to be serialized")
+    proto = to_tensor_proto(array)
     return convert_to_tensor(proto.SerializeToString())
 
 
-def tensor_proto(array: np.ndarray) -> Any:
+def to_tensor_proto(array: np.ndarray) -> Any:
     """Convert an array to a `TensorProto`; strings are arrays of objects."""
     kind = as_dtype(array.dtype)
-    proto = _empty_proto(kind, array.shape)
+    proto = _make_empty_proto(kind, array.shape)
     if kind.name == "string":
         proto.string_val.extend(array.reshape(-1).tolist())
     else:
-        little = array.astype(array.dtype.newbyteorder("<")) if _swaps(array) else array
+        little = array.astype(array.dtype.newbyteorder("<")) if _is_big_endian(array) else array
         proto.tensor_content = np.ascontiguousarray(little).tobytes()
     return proto
 
 
-def _empty_proto(kind: DType, shape: Sequence[int]) -> Any:
+def _make_empty_proto(kind: DType, shape: Sequence[int]) -> Any:
     proto = protos.TensorProto(dtype=kind.as_datatype_enum)
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
@@ -153,7 +153,7 @@ def _empty_proto(kind: DType, shape: Sequence[int]) -> Any:
     return proto
 
 
-def _swaps(array: np.ndarray) -> bool:
+def _is_big_endian(array: np.ndarray) -> bool:
     return array.dtype.byteorder == ">"
 
 
@@ -175,7 +175,7 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
       [1 2]
     """
     kind = as_dtype(out_type)
-    data = bytes(host_bytes(serialized, "a serialized tensor")[()])
+    data = bytes(to_host_strings(serialized, "a serialized tensor")[()])
     try:
         proto = protos.TensorProto.FromString(data)
     except protos.DecodeError:
@@ -191,11 +191,11 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
             f"Type mismatch between parsed tensor ({stored}) and dtype ({kind.name})"
         )
     shape = [d.size for d in proto.tensor_shape.dim]
-    array = _numbers(proto, kind, _count(shape, kind, len(data)))
-    return from_python(array.reshape(shape), kind)
+    array = _decode_values(proto, kind, _count_elements(shape, kind, len(data)))
+    return convert_python_value(array.reshape(shape), kind)
 
 
-def _count(shape: Sequence[int], kind: DType, size: int) -> int:
+def _count_elements(shape: Sequence[int], kind: DType, size: int) -> int:
     """Return the number of elements of a shape, after a check against the message size in bytes."""
     count = math.prod(shape)
     if any(n < 0 for n in shape) or len(shape) > 32:
@@ -203,7 +203,7 @@ def _count(shape: Sequence[int], kind: DType, size: int) -> int:
             f"Could not parse `serialized` as TensorProto: its shape is {list(shape)}."
         )
     # A short message can declare a large tensor of equal values.
-    if count * kind.size > (limit := unpacked_limit(size)):
+    if count * kind.size > (limit := get_unpacked_limit(size)):
         raise InvalidArgumentError(
             f"Could not parse `serialized` as TensorProto: its shape {list(shape)} needs more than the limit of {limit:,} "
             f"bytes. If you trust the source, set the environment variable {UNPACKED_VARIABLE} to a larger number."
@@ -211,14 +211,14 @@ def _count(shape: Sequence[int], kind: DType, size: int) -> int:
     return count
 
 
-def _numbers(proto: Any, kind: DType, count: int) -> np.ndarray:
+def _decode_values(proto: Any, kind: DType, count: int) -> np.ndarray:
     if kind.name == "string":
         array = np.empty(len(proto.string_val), object)
         array[:] = list(proto.string_val)
     elif proto.tensor_content:
         array = np.frombuffer(proto.tensor_content, kind.dtype)
     else:
-        values = list(getattr(proto, _FIELDS[kind.name]))
+        values = list(getattr(proto, _VALUE_FIELDS[kind.name]))
         if kind.name in ("float16", "bfloat16"):
             array = np.array(values, np.uint16).view(kind.dtype)
         elif kind.name.startswith("complex"):

@@ -68,7 +68,7 @@ __all__ = [
 
 
 # Files may refer to functions of `keras.backend` by name, too.
-op_names.later("keras.backend.", "meshflow.legacy.backend")
+op_names.register_lazy_module("keras.backend.", "meshflow.legacy.backend")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from meshflow.core.dispatch import op_names
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
-from meshflow.keras.logits import with_logits
+from meshflow.keras.logits import attach_logits
 from meshflow.keras.registry import CustomObjects
 from meshflow.ops import math, nn
 from meshflow.ops.array import where
@@ -141,7 +141,7 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """
     if len(x.shape) < 2:
         raise ValueError(f"Cannot apply softmax to a tensor that is 1D. Received input: {x}")
-    return with_logits(nn.softmax(x, axis=axis), x)
+    return attach_logits(nn.softmax(x, axis=axis), x)
 
 
 def sigmoid(x: TensorLike) -> Tensor:
@@ -152,7 +152,7 @@ def sigmoid(x: TensorLike) -> Tensor:
       >>> tf.keras.activations.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return with_logits(nn.sigmoid(x), x)
+    return attach_logits(nn.sigmoid(x), x)
 
 
 def tanh(x: TensorLike) -> Tensor:
@@ -254,7 +254,7 @@ def linear(x: TensorLike) -> Tensor:
     return x
 
 
-_FAMILY = registry.family(
+_REGISTRY = registry.create_registry(
     "activation function",
     "keras.activations",
     {
@@ -267,11 +267,11 @@ _FAMILY = registry.family(
 )
 
 
-for _function in _FAMILY.table.values():
-    op_names.nameable(_function)
+for _function in _REGISTRY.table.values():
+    op_names.register_name(_function)
 
 # Only Keras 3 has these activations. Its `hard_sigmoid` is another function than the one above.
-_OF_KERAS_3 = [
+_KERAS_3_NAMES = [
     "celu",
     "glu",
     "hard_shrink",
@@ -288,9 +288,9 @@ _OF_KERAS_3 = [
     "tanh_shrink",
     "threshold",
 ]
-_FAMILY.add(
-    **{name: registry.Later("meshflow.keras.ops", name) for name in _OF_KERAS_3},
-    **{"keras.ops.hard_sigmoid": registry.Later("meshflow.keras.ops", "hard_sigmoid")},
+_REGISTRY.add(
+    **{name: registry.LazyObject("meshflow.keras.ops", name) for name in _KERAS_3_NAMES},
+    **{"keras.ops.hard_sigmoid": registry.LazyObject("meshflow.keras.ops", "hard_sigmoid")},
 )
 
 
@@ -315,7 +315,7 @@ def get(identifier: object) -> Callable[..., Any]:
         return deserialize(identifier)
     if not isinstance(identifier, str) and not callable(identifier):
         raise TypeError(f"Could not interpret activation function identifier: {identifier}")
-    return _FAMILY.get(identifier)
+    return _REGISTRY.get(identifier)
 
 
 def serialize(activation: object, use_legacy_format: bool = False) -> Config | str | None:
@@ -329,7 +329,7 @@ def serialize(activation: object, use_legacy_format: bool = False) -> Config | s
     serialized = serialization.serialize(activation, use_legacy_format)
     if isinstance(serialized, dict) and serialized.get("class_name") == "function":
         name = serialized["config"]
-        return name if name in _FAMILY.table else serialized
+        return name if name in _REGISTRY.table else serialized
     return serialized
 
 
@@ -345,4 +345,4 @@ def deserialize(
     """
     if isinstance(name, dict) and name.get("class_name") != "function":
         return registry.LAYERS.deserialize(name, custom_objects)
-    return _FAMILY.deserialize(name, custom_objects)
+    return _REGISTRY.deserialize(name, custom_objects)

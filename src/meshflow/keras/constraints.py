@@ -58,7 +58,7 @@ class Constraint:
         return cls(**config)
 
 
-def _norms(w: TensorLike, axis: int | Sequence[int]) -> TensorLike:
+def _compute_norms(w: TensorLike, axis: int | Sequence[int]) -> TensorLike:
     return math.sqrt(math.reduce_sum(math.square(w), axis=axis, keepdims=True))
 
 
@@ -82,7 +82,7 @@ class MaxNorm(Constraint):
 
     def __call__(self, w: TensorLike) -> TensorLike:
         """Return the projected weight."""
-        norms = _norms(w, self.axis)
+        norms = _compute_norms(w, self.axis)
         return w * (
             math.clip_by_value(norms, 0.0, float(self.max_value)) / (norms + settings.epsilon())
         )
@@ -124,7 +124,7 @@ class UnitNorm(Constraint):
 
     def __call__(self, w: TensorLike) -> TensorLike:
         """Return the projected weight."""
-        return w / (_norms(w, self.axis) + settings.epsilon())
+        return w / (_compute_norms(w, self.axis) + settings.epsilon())
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -159,7 +159,7 @@ class MinMaxNorm(Constraint):
 
     def __call__(self, w: TensorLike) -> TensorLike:
         """Return the projected weight."""
-        norms = _norms(w, self.axis)
+        norms = _compute_norms(w, self.axis)
         clipped = math.clip_by_value(norms, float(self.min_value), float(self.max_value))
         new_norms = clipped * self.rate + norms * (1 - self.rate)
         return w * (new_norms / (norms + settings.epsilon()))
@@ -210,10 +210,10 @@ max_norm, non_neg, unit_norm, min_max_norm, radial_constraint = (
     MinMaxNorm,
     RadialConstraint,
 )
-_FAMILY = registry.family(
+_REGISTRY = registry.create_registry(
     "constraint",
     "keras.constraints",
-    registry.name_table(
+    registry.make_name_table(
         *(MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, Constraint),
         **{"nonneg": NonNeg, "maxnorm": MaxNorm},
     ),
@@ -228,7 +228,7 @@ def get(identifier: object) -> Callable[..., Any] | None:
       >>> tf.keras.constraints.get("non_neg")(tf.constant([-1.0, 2.0])).numpy().tolist()
       [0.0, 2.0]
     """
-    return _FAMILY.get(identifier)
+    return _REGISTRY.get(identifier)
 
 
 def serialize(constraint: object, use_legacy_format: bool = False) -> Config | str | None:
@@ -254,4 +254,4 @@ def deserialize(
       >>> tf.keras.constraints.deserialize({"class_name": "MaxNorm", "config": {"max_value": 3}}).max_value
       3
     """
-    return _FAMILY.deserialize(config, custom_objects)
+    return _REGISTRY.deserialize(config, custom_objects)

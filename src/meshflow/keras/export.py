@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow import saved_model
-from meshflow.checkpoint.graph import is_trackable
+from meshflow.checkpoint.object_graph import is_trackable
 from meshflow.core.functions.function import Function, function
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree, StrPath
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.saving.exporting import specs_of_signature
+from meshflow.keras.engine.saving.model_export import parse_input_signature
 from meshflow.lookup.table import Table
-from meshflow.saved_model.calls import calls_of
+from meshflow.saved_model.saving.function_discovery import iterate_signatures
 from meshflow.version import VERSION
 
 __all__ = ["ExportArchive"]
@@ -57,14 +57,14 @@ class ExportArchive(Module):
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
         """Return the trainable variables of the tracked objects."""
-        return self._found_in("trainable_variables")
+        return self._collect_variables("trainable_variables")
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
         """Return the non-trainable variables of the tracked objects."""
-        return self._found_in("non_trainable_variables")
+        return self._collect_variables("non_trainable_variables")
 
-    def _found_in(self, name: str) -> tuple[Variable, ...]:
+    def _collect_variables(self, name: str) -> tuple[Variable, ...]:
         variables = {id(v): v for r in self._resources for v in getattr(r, name, ())}
         return tuple(variables.values())
 
@@ -117,11 +117,11 @@ class ExportArchive(Module):
             raise ValueError(f"Endpoint name '{name}' is already taken.")
         if input_signature is not None:
             endpoint: Any = function(
-                _by_name(fn), input_signature=specs_of_signature(input_signature)
+                _wrap_layer_call(fn), input_signature=parse_input_signature(input_signature)
             )
         elif isinstance(fn, Function):
             endpoint = fn
-            if not list(calls_of(fn)):
+            if not list(iterate_signatures(fn)):
                 raise ValueError(
                     f"The `tf.function` of endpoint {name!r} has never been called. To add it as an endpoint you must "
                     "either provide a function that has been called at least once, or an `input_signature`."
@@ -200,11 +200,11 @@ class ExportArchive(Module):
         if verbose:
             names = ", ".join(map(repr, self._endpoints))
             print(
-                f"Saved artifact at '{text(filepath)}'. The following endpoints are available: {names}."
+                f"Saved artifact at '{to_path_string(filepath)}'. The following endpoints are available: {names}."
             )
 
 
-def _by_name(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_layer_call(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Give `__call__` of a layer the signature of `call`, for arguments by name after loading."""
     layer = getattr(fn, "__self__", None)
     if not isinstance(layer, Layer) or fn.__name__ != "__call__":

@@ -16,13 +16,13 @@ from typing import Any
 import numpy
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.runtime.import_paths import public_face
-from meshflow.keras.safe_mode import HeldCode, refuse
+from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.keras.safe_mode import BoundCode, require_unsafe_mode
 
-__all__ = ["from_data", "to_data"]
+__all__ = ["deserialize_code", "serialize_code"]
 
 
-def to_data(function: types.FunctionType) -> HeldCode:
+def serialize_code(function: types.FunctionType) -> BoundCode:
     """Convert a function to its byte code in base 64, its defaults, and its closure values.
 
     Args:
@@ -32,10 +32,10 @@ def to_data(function: types.FunctionType) -> HeldCode:
     closure = [cell.cell_contents for cell in function.__closure__ or ()]
     defaults = function.__defaults__
     data = [code, None if defaults is None else list(defaults), closure or None]
-    return HeldCode(data, function)
+    return BoundCode(data, function)
 
 
-def from_data(data: Sequence[Any], names: dict[str, Any], owner: str) -> Callable[..., Any]:
+def deserialize_code(data: Sequence[Any], names: dict[str, Any], owner: str) -> Callable[..., Any]:
     """Create the function that `serialize_code` or Keras 2 described.
 
     Args:
@@ -46,9 +46,9 @@ def from_data(data: Sequence[Any], names: dict[str, Any], owner: str) -> Callabl
     Raises:
       ValueError: In safe mode, or if the byte code is from another version of Python.
     """
-    if isinstance(data, HeldCode):
+    if isinstance(data, BoundCode):
         return data.value
-    refuse(
+    require_unsafe_mode(
         f"{owner} with a Python function inside it",
         "This runs code of the file's author (arbitrary code execution).",
     )
@@ -60,7 +60,7 @@ def from_data(data: Sequence[Any], names: dict[str, Any], owner: str) -> Callabl
             f"The function of {owner} cannot be read: it was saved with another version of Python. Pass it in "
             f"`custom_objects`, or write a Layer. ({error})"
         ) from None
-    tf = public_face()
+    tf = get_public_package()
     standard_names = {"tf": tf, "keras": tf.keras, "K": tf.keras.backend, "np": numpy}
     scope = {"__builtins__": builtins, **standard_names, **names}
     values = tuple(tuple(v) if isinstance(v, list) else v for v in defaults) if defaults else None

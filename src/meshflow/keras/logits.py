@@ -10,10 +10,10 @@ import warnings
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["logits_of", "with_logits"]
+__all__ = ["attach_logits", "recover_logits"]
 
 
-def with_logits(output: TensorLike, logits: TensorLike) -> TensorLike:
+def attach_logits(output: TensorLike, logits: TensorLike) -> TensorLike:
     """Attach the logits to the result of a sigmoid or softmax.
 
     Args:
@@ -28,7 +28,7 @@ def with_logits(output: TensorLike, logits: TensorLike) -> TensorLike:
     return output
 
 
-def logits_of(
+def recover_logits(
     y_pred: TensorLike, from_logits: bool, function: str, activation: str
 ) -> tuple[TensorLike, bool]:
     """Replace probabilities by their logits, if these are known.

@@ -12,7 +12,7 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.made_with import is_default
+from meshflow.keras.engine.layer.default_config import is_default
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
@@ -92,7 +92,7 @@ def clone_model(
       True
     """
     if not isinstance(model, (Sequential, Functional)):
-        return _of_own_class(model, input_tensors, clone_function)
+        return _clone_custom_model(model, input_tensors, clone_function)
     if clone_function is not None and not callable(clone_function):
         raise ValueError(
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
@@ -103,7 +103,7 @@ def clone_model(
         originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
         layers = {layer.name: clone_function(layer) for layer in originals}
     if input_tensors is not None:
-        tensors = [_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
+        tensors = [_to_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
         # A Sequential model has one input even before it is built.
         inputs: list[Any] = [None] if isinstance(model, Sequential) else nest.flatten(model.inputs)
         if len(inputs) != len(tensors):
@@ -111,14 +111,14 @@ def clone_model(
                 f"clone_model: model {model.name!r} has {len(inputs)} input(s), got {len(tensors)} `input_tensors`."
             )
         if isinstance(model, Sequential):
-            return _begun_with(tensors[0], model, config, layers)
+            return _clone_sequential(tensors[0], model, config, layers)
         names = [tensor._keras_history.layer.name for tensor in inputs]
-        layers |= {name: _Begun(tensor) for name, tensor in zip(names, tensors, strict=True)}
-    with registry.LAYERS.replaced(layers):
+        layers |= {name: _TensorInput(tensor) for name, tensor in zip(names, tensors, strict=True)}
+    with registry.LAYERS.replace_layers(layers):
         return type(model).from_config(config)
 
 
-def _of_own_class(
+def _clone_custom_model(
     model: object, input_tensors: PyTree, clone_function: Callable[[Layer], Layer] | None
 ) -> Model:
     """Clone a model that is neither Sequential nor Functional."""
@@ -139,7 +139,7 @@ def _of_own_class(
     return clone
 
 
-class _Begun:
+class _TensorInput:
     """Replacement of an input layer with an existing tensor as its output."""
 
     def __init__(self, tensor: KerasTensor) -> None:
@@ -147,7 +147,7 @@ class _Begun:
         self._inbound_nodes = [self]
 
 
-def _symbolic(tensor: TensorLike) -> KerasTensor:
+def _to_symbolic(tensor: TensorLike) -> KerasTensor:
     """Return a symbolic tensor, or an input with the shape and dtype of another tensor."""
     if isinstance(tensor, KerasTensor):
         return tensor
@@ -155,7 +155,7 @@ def _symbolic(tensor: TensorLike) -> KerasTensor:
     return Input(batch_shape=tuple(tensor.shape.as_list()), dtype=tensor.dtype)
 
 
-def _begun_with(
+def _clone_sequential(
     tensor: KerasTensor, model: Sequential, config: Config, replacements: dict[str, Any]
 ) -> Model:
     """Clone a Sequential model on the output of an input layer."""
@@ -166,6 +166,6 @@ def _begun_with(
             "the tensor."
         )
     entries = [entry for entry in config["layers"] if entry["class_name"] != "InputLayer"]
-    with registry.LAYERS.replaced(replacements):
+    with registry.LAYERS.replace_layers(replacements):
         layers = [registry.LAYERS.deserialize(entry) for entry in entries]
     return type(model)([first, *layers], name=model.name)

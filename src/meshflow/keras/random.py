@@ -29,7 +29,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
-from meshflow.core.variables.random import random_key
+from meshflow.core.variables.random_streams import make_jax_key
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import trace_state_clean
 from meshflow.keras.settings import floatx
@@ -110,40 +110,40 @@ class SeedGenerator(Module):
 SeedLike: TypeAlias = int | SeedGenerator | jax.Array | None
 
 
-def _key(seed: SeedLike) -> Tensor:
+def _make_key(seed: SeedLike) -> Tensor:
     """Convert a seed to a key of JAX, so that the numbers equal those of Keras on JAX."""
     return casting.cast(draw_seed(seed), dtypes.uint32)
 
 
 @op(same=(), differentiable=False, name="random_normal")
-def _normal(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
-    return jax.random.normal(random_key(key), shape, dtype.dtype)
+def _draw_normal(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
+    return jax.random.normal(make_jax_key(key), shape, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="truncated_normal")
-def _truncated_normal(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
-    return jax.random.truncated_normal(random_key(key), -2, 2, shape, dtype.dtype)
+def _draw_truncated_normal(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
+    return jax.random.truncated_normal(make_jax_key(key), -2, 2, shape, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="random_uniform")
-def _uniform(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
-    return jax.random.uniform(random_key(key), shape, dtype.dtype)
+def _draw_uniform(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
+    return jax.random.uniform(make_jax_key(key), shape, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="random_integers")
-def _integers(
+def _draw_integers(
     key: TensorLike, low: TensorLike, high: TensorLike, shape: tuple[int, ...], dtype: DType
 ) -> Any:
-    return jax.random.randint(random_key(key), shape, low, high, dtype.dtype)
+    return jax.random.randint(make_jax_key(key), shape, low, high, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="random_order")
-def _order(key: TensorLike, size: int) -> Any:
-    return jax.random.permutation(random_key(key), size)
+def _draw_permutation(key: TensorLike, size: int) -> Any:
+    return jax.random.permutation(make_jax_key(key), size)
 
 
-def _scaled(values: Tensor, scale: TensorLike, start: TensorLike) -> Tensor:
-    return values * _as(scale, values.dtype) + _as(start, values.dtype)
+def _scale_and_shift(values: Tensor, scale: TensorLike, start: TensorLike) -> Tensor:
+    return values * _convert(scale, values.dtype) + _convert(start, values.dtype)
 
 
 def draw_seed(seed: SeedLike) -> Tensor:
@@ -153,7 +153,7 @@ def draw_seed(seed: SeedLike) -> Tensor:
     if isinstance(seed, int):
         return convert_to_tensor([seed, 0], "int64")
     if seed is None:
-        _check_not_in_jax()
+        _check_outside_jax_trace()
         return random_ops.uniform([2], maxval=2**31 - 1, dtype="int64")
     if isinstance(seed, jax.Array):
         if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
@@ -164,7 +164,7 @@ def draw_seed(seed: SeedLike) -> Tensor:
     )
 
 
-def _check_not_in_jax() -> None:
+def _check_outside_jax_trace() -> None:
     """Raise an error for random numbers that would become constants in a function that JAX traces."""
     if (
         context.trace is None
@@ -177,7 +177,7 @@ def _check_not_in_jax() -> None:
         )
 
 
-def _floating(dtype: DTypeLike | None) -> DType:
+def _as_floating_dtype(dtype: DTypeLike | None) -> DType:
     result = dtypes.as_dtype(dtype or floatx())
     if not result.is_floating:
         raise ValueError(
@@ -207,7 +207,9 @@ def normal(
       >>> tf.keras.random.normal([2, 3]).shape
       TensorShape([2, 3])
     """
-    return _scaled(_normal(_key(seed), as_sizes(shape), _floating(dtype)), stddev, mean)
+    return _scale_and_shift(
+        _draw_normal(_make_key(seed), as_sizes(shape), _as_floating_dtype(dtype)), stddev, mean
+    )
 
 
 def truncated_normal(
@@ -231,8 +233,8 @@ def truncated_normal(
       >>> bool(tf.reduce_all(tf.abs(tf.keras.random.truncated_normal([100])) <= 2.0))
       True
     """
-    values = _truncated_normal(_key(seed), as_sizes(shape), _floating(dtype))
-    return _scaled(values, stddev, mean)
+    values = _draw_truncated_normal(_make_key(seed), as_sizes(shape), _as_floating_dtype(dtype))
+    return _scale_and_shift(values, stddev, mean)
 
 
 def uniform(
@@ -256,8 +258,10 @@ def uniform(
       >>> bool(tf.reduce_all(tf.keras.random.uniform([9], 2.0, 3.0) >= 2.0))
       True
     """
-    values = _uniform(_key(seed), as_sizes(shape), _floating(dtype))
-    return _scaled(values, _as(maxval, values.dtype) - _as(minval, values.dtype), minval)
+    values = _draw_uniform(_make_key(seed), as_sizes(shape), _as_floating_dtype(dtype))
+    return _scale_and_shift(
+        values, _convert(maxval, values.dtype) - _convert(minval, values.dtype), minval
+    )
 
 
 def randint(
@@ -289,16 +293,18 @@ def randint(
         else dtypes.int32
     )
     low, high = (convert_to_tensor(v, draw_dtype) for v in (minval, maxval))
-    constants = [v._value for v in (low, high) if isinstance(v._value, np.ndarray)]
+    constants = [v.array for v in (low, high) if isinstance(v.array, np.ndarray)]
     if len(constants) == 2 and np.any(constants[0] >= constants[1]):
         raise InvalidArgumentError(f"Need minval < maxval, got {constants[0]} >= {constants[1]}")
-    return casting.cast(_integers(_key(seed), low, high, as_sizes(shape), draw_dtype), result_dtype)
+    return casting.cast(
+        _draw_integers(_make_key(seed), low, high, as_sizes(shape), draw_dtype), result_dtype
+    )
 
 
 @op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
-def _categorical(key: TensorLike, logits: TensorLike, num_samples: int) -> Any:
+def _draw_categorical(key: TensorLike, logits: TensorLike, num_samples: int) -> Any:
     shape = (logits.shape[0], num_samples)
-    return jax.random.categorical(random_key(key), logits[..., None], axis=1, shape=shape)
+    return jax.random.categorical(make_jax_key(key), logits[..., None], axis=1, shape=shape)
 
 
 def categorical(
@@ -325,16 +331,18 @@ def categorical(
         raise ValueError(
             f"`logits` should be a 2-D tensor with shape [batch_size, num_classes]. Received: logits={logits}"
         )
-    return casting.cast(_categorical(_key(seed), logits, num_samples), dtypes.as_dtype(dtype))
+    return casting.cast(
+        _draw_categorical(_make_key(seed), logits, num_samples), dtypes.as_dtype(dtype)
+    )
 
 
 @op(same=("x",), kinds="f", name="dropout")
-def _dropout(
+def _apply_dropout(
     x: TensorLike, key: TensorLike, rate: float, noise_shape: tuple[int | None, ...] | None
 ) -> Any:
     sizes = noise_shape or (None,) * x.ndim
     shape = [full if size is None else size for size, full in zip(sizes, x.shape, strict=True)]
-    mask = jax.random.bernoulli(random_key(key), jnp.float32(1 - rate), shape)
+    mask = jax.random.bernoulli(make_jax_key(key), jnp.float32(1 - rate), shape)
     return jnp.where(mask, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
@@ -363,7 +371,7 @@ def dropout(
     if rate in (0, 1):
         return inputs if rate == 0 else array.zeros_like(inputs)
     shape = None if noise_shape is None else tuple(noise_shape)
-    return _dropout(inputs, _key(seed), float(rate), shape)
+    return _apply_dropout(inputs, _make_key(seed), float(rate), shape)
 
 
 def shuffle(x: TensorLike, axis: int = 0, seed: SeedLike = None) -> Tensor:
@@ -380,7 +388,7 @@ def shuffle(x: TensorLike, axis: int = 0, seed: SeedLike = None) -> Tensor:
       [1, 2, 3]
     """
     x = convert_to_tensor(x)
-    return array.gather(x, _order(_key(seed), x.shape[axis]), axis=axis)
+    return array.gather(x, _draw_permutation(_make_key(seed), x.shape[axis]), axis=axis)
 
 
 def gamma(
@@ -399,18 +407,18 @@ def gamma(
       >>> tf.keras.random.gamma([2], 1.5).shape
       TensorShape([2])
     """
-    floating_dtype = _floating(dtype)
-    return _gamma(_key(seed), _as(alpha, floating_dtype), as_sizes(shape))
+    floating_dtype = _as_floating_dtype(dtype)
+    return _draw_gamma(_make_key(seed), _convert(alpha, floating_dtype), as_sizes(shape))
 
 
 @op(same=("alpha",), name="random_gamma")
-def _gamma(key: TensorLike, alpha: TensorLike, shape: tuple[int, ...]) -> Any:
-    return jax.random.gamma(random_key(key), alpha, shape, alpha.dtype)
+def _draw_gamma(key: TensorLike, alpha: TensorLike, shape: tuple[int, ...]) -> Any:
+    return jax.random.gamma(make_jax_key(key), alpha, shape, alpha.dtype)
 
 
 @op(same=("alpha", "beta"), name="random_beta")
-def _beta(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: tuple[int, ...]) -> Any:
-    return jax.random.beta(random_key(key), alpha, beta, shape, alpha.dtype)
+def _draw_beta(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: tuple[int, ...]) -> Any:
+    return jax.random.beta(make_jax_key(key), alpha, beta, shape, alpha.dtype)
 
 
 def beta(
@@ -434,15 +442,20 @@ def beta(
       >>> bool(tf.reduce_all(tf.keras.random.beta([9], 2.0, 2.0) < 1.0))
       True
     """
-    floating_dtype = _floating(dtype)
-    return _beta(_key(seed), _as(alpha, floating_dtype), _as(beta, floating_dtype), as_sizes(shape))
+    floating_dtype = _as_floating_dtype(dtype)
+    return _draw_beta(
+        _make_key(seed),
+        _convert(alpha, floating_dtype),
+        _convert(beta, floating_dtype),
+        as_sizes(shape),
+    )
 
 
 @op(same=("counts", "probabilities"), differentiable=False, name="random_binomial")
-def _binomial(
+def _draw_binomial(
     key: TensorLike, counts: TensorLike, probabilities: TensorLike, shape: tuple[int, ...]
 ) -> Any:
-    return jax.random.binomial(random_key(key), counts, probabilities, shape, counts.dtype)
+    return jax.random.binomial(make_jax_key(key), counts, probabilities, shape, counts.dtype)
 
 
 def binomial(
@@ -466,14 +479,17 @@ def binomial(
       >>> tf.keras.random.binomial([2], 5.0, 1.0).numpy().tolist()
       [5.0, 5.0]
     """
-    result_dtype = _floating(dtype)
+    result_dtype = _as_floating_dtype(dtype)
     # float16 cannot represent all counts above 2048, so 16-bit results are drawn in float32.
     draw_dtype = result_dtype if result_dtype.size > 2 else dtypes.float32
-    values = _binomial(
-        _key(seed), _as(counts, draw_dtype), _as(probabilities, draw_dtype), as_sizes(shape)
+    values = _draw_binomial(
+        _make_key(seed),
+        _convert(counts, draw_dtype),
+        _convert(probabilities, draw_dtype),
+        as_sizes(shape),
     )
     return casting.cast(values, result_dtype)
 
 
-def _as(value: TensorLike, dtype: DType) -> Tensor:
+def _convert(value: TensorLike, dtype: DType) -> Tensor:
     return casting.cast(convert_to_tensor(value), dtype)

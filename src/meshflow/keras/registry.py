@@ -101,7 +101,7 @@ def register_keras_serializable(
     return decorate
 
 
-def call_it(function: T, name: str) -> T:
+def set_config_name(function: T, name: str) -> T:
     """Set the name of a function in configurations, when another function has the same Python name.
 
     Args:
@@ -142,13 +142,13 @@ def get_registered_object(
     return None
 
 
-def snake_case(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """Convert a class name to snake case: `MeanSquaredError` to `mean_squared_error`."""
     partly_split = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", partly_split).lower()
 
 
-class Later(NamedTuple):
+class LazyObject(NamedTuple):
     """Class or function of a module that is imported when a configuration first names it."""
 
     module: str
@@ -159,7 +159,7 @@ class Later(NamedTuple):
         return getattr(importlib.import_module(self.module), self.name)
 
 
-class Family:
+class ObjectRegistry:
     """Classes and functions of one category that configurations may name, such as layers or losses.
 
     A name is looked up in `custom_objects`, in the registered custom objects and in the table, in
@@ -198,7 +198,7 @@ class Family:
             return None
         entry = get_registered_object(name, custom_objects, self.table)
         entry = entry if entry is not None else self.table.get(name.lower())
-        return entry.load() if isinstance(entry, Later) else entry
+        return entry.load() if isinstance(entry, LazyObject) else entry
 
     def get(self, identifier: object, custom_objects: CustomObjects = None) -> Any:
         """Return the object for an identifier.
@@ -217,11 +217,11 @@ class Family:
         if identifier is None:
             return None
         if isinstance(identifier, dict):
-            return self._configured(identifier, custom_objects)
+            return self._get_from_config(identifier, custom_objects)
         if isinstance(identifier, str):
             target = self.find(identifier, custom_objects)
             if target is None:
-                raise self._unknown(identifier)
+                raise self._make_unknown_name_error(identifier)
             return target() if isinstance(target, type) else target
         if isinstance(identifier, type):
             return identifier()
@@ -238,7 +238,7 @@ class Family:
         """
         return self.get(config, custom_objects)
 
-    def _configured(self, identifier: Config, custom_objects: CustomObjects) -> Any:
+    def _get_from_config(self, identifier: Config, custom_objects: CustomObjects) -> Any:
         name, config = identifier.get("class_name"), identifier.get("config", {})
         if not isinstance(name, str):
             raise ValueError(
@@ -255,10 +255,14 @@ class Family:
         )
         target = target if target is not None else self.find(name, custom_objects)
         if target is None:
-            raise self._unknown(name)
-        return target if not isinstance(target, type) else _made(target, config, custom_objects)
+            raise self._make_unknown_name_error(name)
+        return (
+            target
+            if not isinstance(target, type)
+            else _create_from_config(target, config, custom_objects)
+        )
 
-    def _unknown(self, name: str) -> ValueError:
+    def _make_unknown_name_error(self, name: str) -> ValueError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
         hint = (
             f" Did you mean {' or '.join(map(repr, similar_names))}?"
@@ -271,7 +275,7 @@ class Family:
         )
 
 
-def _made(cls: type, config: Config, custom_objects: CustomObjects) -> Any:
+def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects) -> Any:
     """Create an object with `from_config`; report missing entries of our own classes as damage."""
     if not hasattr(cls, "from_config"):
         raise TypeError(
@@ -293,7 +297,7 @@ def _made(cls: type, config: Config, custom_objects: CustomObjects) -> Any:
         raise ValueError(f"The configuration of a {cls.__name__} is damaged: {error!r}.") from error
 
 
-def family(item_name: str, module: str, table: dict[str, Any]) -> Family:
+def create_registry(item_name: str, module: str, table: dict[str, Any]) -> ObjectRegistry:
     """Create a registry in which `deserialize_keras_object` searches, too.
 
     Args:
@@ -301,45 +305,45 @@ def family(item_name: str, module: str, table: dict[str, Any]) -> Family:
       module: Public module of the classes.
       table: Classes and functions by name.
     """
-    FAMILIES[item_name] = registry = Family(item_name, table, module)
+    REGISTRIES[item_name] = registry = ObjectRegistry(item_name, table, module)
     return registry
 
 
-class _Layers(Family):
+class _LayerRegistry(ObjectRegistry):
     """Registry of layers; `clone_model` temporarily replaces some of them."""
 
     def __init__(self) -> None:
         super().__init__("layer", module="keras.layers")
-        self._instead: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
+        self._replacements: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
             "layer_replacements", default=None
         )
 
     @contextlib.contextmanager
-    def replaced(self, layers: dict[str, Any]) -> Iterator[None]:
+    def replace_layers(self, layers: dict[str, Any]) -> Iterator[None]:
         """Return other layers for the configurations of some layers within a `with` block.
 
         Args:
           layers: Replacements by the names of the layers that they replace.
         """
-        token = self._instead.set(layers)
+        token = self._replacements.set(layers)
         try:
             yield
         finally:
-            self._instead.reset(token)
+            self._replacements.reset(token)
 
-    def is_shared(self, layer: object, entry: Config) -> bool:
+    def is_called_replacement(self, layer: object, entry: Config) -> bool:
         """Check whether a layer replaces one that a model calls.
 
         Args:
           layer: Layer that was found for the entry.
           entry: Entry of the layer in the configuration of a model.
         """
-        layers = (self._instead.get() or {}).values()
+        layers = (self._replacements.get() or {}).values()
         return bool(entry["inbound_nodes"]) and any(replacement is layer for replacement in layers)
 
     def get(self, identifier: object, custom_objects: CustomObjects = None) -> Any:
         """Return the layer for an identifier; see `ObjectRegistry.get`."""
-        replacements = self._instead.get()
+        replacements = self._replacements.get()
         if replacements and isinstance(identifier, dict):
             config = identifier.get("config")
             layer = replacements.get(config.get("name")) if isinstance(config, dict) else None
@@ -348,10 +352,10 @@ class _Layers(Family):
         return super().get(identifier, custom_objects)
 
 
-class _Optimizers(Family):
+class _OptimizerRegistry(ObjectRegistry):
     """Registry of optimizers; legacy ones have names with the prefix "legacy."."""
 
-    def _configured(self, identifier: Config, custom_objects: CustomObjects) -> Any:
+    def _get_from_config(self, identifier: Config, custom_objects: CustomObjects) -> Any:
         name = identifier.get("class_name")
         names = (identifier.get("registered_name"), name)
         if isinstance(name, str) and not any(
@@ -359,13 +363,13 @@ class _Optimizers(Family):
         ):
             # Keras 2.11 and later name their own optimizers "Custom>Adam".
             name = name.removeprefix("Custom>") if not name.startswith("legacy.") else name
-            if _until_2_10(identifier) and f"legacy.{name.lower()}" in self.table:
+            if _is_legacy_optimizer(identifier) and f"legacy.{name.lower()}" in self.table:
                 name = f"legacy.{name.lower()}"
             identifier = {**identifier, "class_name": name, "registered_name": None}
-        return super()._configured(identifier, custom_objects)
+        return super()._get_from_config(identifier, custom_objects)
 
 
-def _until_2_10(identifier: Config) -> bool:
+def _is_legacy_optimizer(identifier: Config) -> bool:
     """Check whether a configuration is of an optimizer up to TensorFlow 2.10, which is the default."""
     config = identifier.get("config")
     if identifier.get("module") == "keras.optimizers.legacy":
@@ -380,16 +384,16 @@ def _until_2_10(identifier: Config) -> bool:
     return bool(config.get("is_legacy_optimizer", not is_new))
 
 
-FAMILIES: dict[str, Family] = {}
+REGISTRIES: dict[str, ObjectRegistry] = {}
 # The modules of layers and models fill this registry. It is defined here because layers contain
 # layers.
-LAYERS = _Layers()
-FAMILIES["layer"] = LAYERS
-OPTIMIZERS = FAMILIES["optimizer"] = _Optimizers("optimizer", module="keras.optimizers")
+LAYERS = _LayerRegistry()
+REGISTRIES["layer"] = LAYERS
+OPTIMIZERS = REGISTRIES["optimizer"] = _OptimizerRegistry("optimizer", module="keras.optimizers")
 
 # Public modules of classes that are not in the module of their registry. Modules in `keras.src`
 # were never public, but files name them.
-_ELSEWHERE = {
+_PUBLIC_MODULES = {
     "Model": "keras",
     "Sequential": "keras",
     "Policy": "keras.mixed_precision",
@@ -407,7 +411,7 @@ _ELSEWHERE = {
 }
 
 
-def public_module(cls: type) -> str | None:
+def get_public_module(cls: type) -> str | None:
     """Return the module that configurations name for a class; None for custom classes.
 
     Args:
@@ -421,43 +425,43 @@ def public_module(cls: type) -> str | None:
     """
     if not cls.__module__.startswith("meshflow."):
         return "builtins" if cls.__module__ == "builtins" else None
-    return _home(cls)
+    return _find_public_module(cls)
 
 
 @functools.cache
-def _home(cls: type) -> str | None:
-    if cls.__name__ in _ELSEWHERE:
-        return _ELSEWHERE[cls.__name__]
-    for registry in FAMILIES.values():
-        names = [name for name, item in registry.table.items() if _is_same(item, cls)]
+def _find_public_module(cls: type) -> str | None:
+    if cls.__name__ in _PUBLIC_MODULES:
+        return _PUBLIC_MODULES[cls.__name__]
+    for registry in REGISTRIES.values():
+        names = [name for name, item in registry.table.items() if _refers_to(item, cls)]
         if names and registry.module:
             is_legacy = registry is OPTIMIZERS and all(name.startswith("legacy.") for name in names)
             return f"{registry.module}.legacy" if is_legacy else registry.module
     return None
 
 
-def _is_same(item: object, cls: type) -> bool:
+def _refers_to(item: object, cls: type) -> bool:
     return item is cls or (
-        isinstance(item, Later) and (item.module, item.name) == (cls.__module__, cls.__name__)
+        isinstance(item, LazyObject) and (item.module, item.name) == (cls.__module__, cls.__name__)
     )
 
 
 # Registries by precedence, for names without a module: an earlier registry takes precedence.
-_ORDER = (
+_PRECEDENCE = (
     *("layer", "loss function", "metric function", "optimizer", "decay", "regularizer"),
     *("initializer", "constraint", "activation function", "dtype policy"),
 )
 
 
-def everything() -> dict[str, Any]:
+def collect_objects() -> dict[str, Any]:
     """Return the classes and functions of all registries by name."""
     table: dict[str, Any] = {}
-    for item_name in reversed(_ORDER):
-        table |= FAMILIES[item_name].table
+    for item_name in reversed(_PRECEDENCE):
+        table |= REGISTRIES[item_name].table
     return table
 
 
-def family_of(config: Config, default: Family) -> Family:
+def find_registry(config: Config, default: ObjectRegistry) -> ObjectRegistry:
     """Return the registry with the module that a configuration names.
 
     This distinguishes classes of the same name in several registries.
@@ -469,17 +473,17 @@ def family_of(config: Config, default: Family) -> Family:
     module = config.get("module")
     if not isinstance(module, str):
         return default
-    candidates = (r for r in FAMILIES.values() if r.module == module.removesuffix(".legacy"))
+    candidates = (r for r in REGISTRIES.values() if r.module == module.removesuffix(".legacy"))
     registry = next(candidates, default)
     is_known = registry.find(config["class_name"]) is not None or config.get("registered_name")
     return registry if is_known and registry.module else default
 
 
-def name_table(*classes: Any, **aliases: Any) -> dict[str, Any]:
+def make_name_table(*classes: Any, **aliases: Any) -> dict[str, Any]:
     """Map own names, names in snake and lower case, and aliases to classes and functions."""
     table: dict[str, Any] = {}
     for item in classes:
         table[item.__name__] = item
-        table.setdefault(snake_case(item.__name__), item)
+        table.setdefault(to_snake_case(item.__name__), item)
         table.setdefault(item.__name__.lower(), item)
     return table | aliases

@@ -56,7 +56,7 @@ class Regularizer:
         return cls(**config)
 
 
-def _factor(value: float, name: str) -> float:
+def _check_factor(value: float, name: str) -> float:
     if (
         not isinstance(value, (int, float))
         or value != value
@@ -82,8 +82,8 @@ class L1L2(Regularizer):
     """
 
     def __init__(self, l1: float = 0.0, l2: float = 0.0) -> None:
-        self.l1 = _factor(0.0 if l1 is None else l1, "l1")
-        self.l2 = _factor(0.0 if l2 is None else l2, "l2")
+        self.l1 = _check_factor(0.0 if l1 is None else l1, "l1")
+        self.l2 = _check_factor(0.0 if l2 is None else l2, "l2")
 
     def __call__(self, x: TensorLike) -> TensorLike:
         """Return the penalty."""
@@ -167,7 +167,7 @@ class OrthogonalRegularizer(Regularizer):
             raise ValueError(
                 f"Invalid value for argument `mode`. Expected one of {{'rows', 'columns'}}. Received: mode={mode}"
             )
-        self.factor, self.mode = _factor(factor, "factor"), mode
+        self.factor, self.mode = _check_factor(factor, "factor"), mode
 
     def __call__(self, x: TensorLike) -> TensorLike:
         """Return `factor` times the mean absolute product of different normalized vectors."""
@@ -205,10 +205,10 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
     return L1L2(l1=l1, l2=l2)
 
 
-_FAMILY = registry.family(
+_REGISTRY = registry.create_registry(
     "regularizer",
     "keras.regularizers",
-    registry.name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2),
+    registry.make_name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2),
 )
 
 
@@ -222,7 +222,7 @@ def get(identifier: object) -> Callable[..., Any] | None:
     """
     if identifier == "l1_l2":
         return L1L2(l1=0.01, l2=0.01)
-    return _FAMILY.get(identifier)
+    return _REGISTRY.get(identifier)
 
 
 def serialize(regularizer: object, use_legacy_format: bool = False) -> Config | str | None:
@@ -248,4 +248,4 @@ def deserialize(
       >>> tf.keras.regularizers.deserialize({"class_name": "L1", "config": {"l1": 0.5}}).get_config()
       {'l1': 0.5}
     """
-    return _FAMILY.deserialize(config, custom_objects)
+    return _REGISTRY.deserialize(config, custom_objects)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 __all__ = [
-    "HeldCode",
-    "HeldName",
+    "BoundCode",
+    "BoundName",
     "enable_unsafe_deserialization",
-    "in_safe_mode",
-    "refuse",
-    "safe_mode",
+    "is_in_safe_mode",
+    "require_unsafe_mode",
+    "safe_mode_scope",
 ]
 
 HOW_TO_TRUST = (
@@ -27,15 +27,15 @@ HOW_TO_TRUST = (
     "`tf.keras.config.enable_unsafe_deserialization()` before."
 )
 
-_safe: contextvars.ContextVar[bool] = contextvars.ContextVar("safe_mode", default=True)
-_trusting = False
+_safe_mode: contextvars.ContextVar[bool] = contextvars.ContextVar("safe_mode", default=True)
+_is_disabled = False
 
 
 class UnsafeConfigError(ValueError):
     """Error for a configuration from a file that would run code or read another file."""
 
 
-class HeldName(str):
+class BoundName(str):
     """Name in a configuration that was made in this program, with the object that it names.
 
     Args:
@@ -45,23 +45,23 @@ class HeldName(str):
 
     value: Any
 
-    def __new__(cls, name: str, value: Any) -> HeldName:
+    def __new__(cls, name: str, value: Any) -> BoundName:
         """Create the string."""
         self = super().__new__(cls, name)
         self.value = value
         return self
 
-    def __copy__(self) -> HeldName:
+    def __copy__(self) -> BoundName:
         return self
 
-    def __deepcopy__(self, memo: object) -> HeldName:
+    def __deepcopy__(self, memo: object) -> BoundName:
         return self
 
     def __reduce__(self) -> tuple[type, tuple[Any]]:
         return str, (str(self),)
 
 
-class HeldCode(list[Any]):
+class BoundCode(list[Any]):
     """Byte code in a configuration that was made in this program, with its function.
 
     Args:
@@ -73,10 +73,10 @@ class HeldCode(list[Any]):
         super().__init__(code)
         self.value = value
 
-    def __copy__(self) -> HeldCode:
+    def __copy__(self) -> BoundCode:
         return self
 
-    def __deepcopy__(self, memo: object) -> HeldCode:
+    def __deepcopy__(self, memo: object) -> BoundCode:
         return self
 
     def __reduce__(self) -> tuple[type, tuple[Any]]:
@@ -84,22 +84,22 @@ class HeldCode(list[Any]):
 
 
 @contextlib.contextmanager
-def safe_mode(value: bool) -> Iterator[None]:
+def safe_mode_scope(value: bool) -> Iterator[None]:
     """Set safe mode within a `with` block.
 
     Args:
       value: Whether configurations are untrusted, as `safe_mode` of `load_model`.
     """
-    token = _safe.set(bool(value))
+    token = _safe_mode.set(bool(value))
     try:
         yield
     finally:
-        _safe.reset(token)
+        _safe_mode.reset(token)
 
 
-def in_safe_mode() -> bool:
+def is_in_safe_mode() -> bool:
     """Check whether configurations are untrusted."""
-    return _safe.get() and not _trusting
+    return _safe_mode.get() and not _is_disabled
 
 
 def enable_unsafe_deserialization() -> None:
@@ -111,11 +111,11 @@ def enable_unsafe_deserialization() -> None:
       >>> import meshflow as tf
       >>> tf.keras.config.enable_unsafe_deserialization()  # doctest: +SKIP
     """
-    global _trusting
-    _trusting = True
+    global _is_disabled
+    _is_disabled = True
 
 
-def refuse(content: str, consequence: str) -> None:
+def require_unsafe_mode(content: str, consequence: str) -> None:
     """Raise an error in safe mode.
 
     Args:
@@ -125,7 +125,7 @@ def refuse(content: str, consequence: str) -> None:
     Raises:
       ValueError: In safe mode.
     """
-    if in_safe_mode():
+    if is_in_safe_mode():
         raise UnsafeConfigError(
             f"Requested the deserialization of {content}. {consequence} {HOW_TO_TRUST}"
         )

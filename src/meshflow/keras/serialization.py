@@ -19,23 +19,23 @@ from meshflow.environment.types import Config, Json
 from meshflow.keras import function_code
 from meshflow.keras.registry import (
     CustomObjects,
-    Family,
-    everything,
-    family_of,
+    ObjectRegistry,
+    collect_objects,
+    find_registry,
+    get_public_module,
     get_registered_name,
     get_registered_object,
-    public_module,
 )
-from meshflow.keras.safe_mode import HeldCode, in_safe_mode
-from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+from meshflow.keras.safe_mode import BoundCode, is_in_safe_mode
+from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 
 __all__ = [
-    "as_it_was",
+    "build_and_compile",
     "deserialize_keras_object",
-    "legacy",
     "serialize",
     "serialize_keras_object",
-    "without_modules",
+    "serialize_legacy",
+    "to_legacy_config",
 ]
 
 
@@ -47,7 +47,7 @@ def serialize(obj: object, use_legacy_format: bool = False) -> Json:
       use_legacy_format: Whether to use the format up to Keras 2.12: `{'class_name', 'config'}`, and
         names for functions.
     """
-    return legacy(obj) if use_legacy_format else serialize_keras_object(obj)
+    return serialize_legacy(obj) if use_legacy_format else serialize_keras_object(obj)
 
 
 def serialize_keras_object(
@@ -71,7 +71,7 @@ def serialize_keras_object(
       >>> tf.keras.utils.serialize_keras_object(tf.keras.regularizers.L2(0.5))
       {'module': 'keras.regularizers', 'class_name': 'L2', 'config': {'l2': 0.5}, 'registered_name': None}
     """
-    if obj is None or isinstance(obj, (str, bool, int, float, HeldCode)):
+    if obj is None or isinstance(obj, (str, bool, int, float, BoundCode)):
         # NumPy's float64 is a subclass of float.
         return obj.item() if isinstance(obj, np.generic) else obj
     if isinstance(obj, (list, tuple)):
@@ -80,20 +80,20 @@ def serialize_keras_object(
     if isinstance(obj, dict):
         return {key: serialize_keras_object(value) for key, value in obj.items()}
     if hasattr(obj, "get_config") and not isinstance(obj, type):
-        return _configured(obj)
+        return _serialize_instance(obj)
     if callable(obj) and hasattr(obj, "__name__"):
-        return _named(obj)
+        return _serialize_function(obj)
     return _serialize_value(obj)
 
 
-def _configured(obj: Any) -> Config:
+def _serialize_instance(obj: Any) -> Config:
     config = obj.get_config()
     if not isinstance(config, dict):
         raise TypeError(
             f"get_config() of {obj!r} should return a dictionary, it returned {config!r}."
         )
     cls = type(obj)
-    module = public_module(cls)
+    module = get_public_module(cls)
     result: Config = {
         "module": module,
         "class_name": cls.__name__,
@@ -110,13 +110,13 @@ def _configured(obj: Any) -> Config:
     return result
 
 
-def _named(obj: Any) -> Config:
+def _serialize_function(obj: Any) -> Config:
     if getattr(obj, "__name__", "") == "<lambda>":
         warnings.warn(
             "A lambda function is saved as its byte code, which is loaded with `safe_mode=False` only: define a named function.",
             stacklevel=3,
         )
-        return {"class_name": "__lambda__", "config": {"value": function_code.to_data(obj)}}
+        return {"class_name": "__lambda__", "config": {"value": function_code.serialize_code(obj)}}
     kind = "type" if isinstance(obj, type) else "function"
     name = get_registered_name(obj)
     return {"module": "builtins", "class_name": kind, "config": name, "registered_name": kind}
@@ -149,7 +149,7 @@ def _serialize_value(obj: Any) -> Json:
     )
 
 
-def legacy(obj: object) -> Json:
+def serialize_legacy(obj: object) -> Json:
     """Return the configuration in the format up to Keras 2.12: `{'class_name', 'config'}`, or a name.
 
     Args:
@@ -160,12 +160,12 @@ def legacy(obj: object) -> Json:
     if not hasattr(obj, "get_config"):
         return get_registered_name(obj)
     name = get_registered_name(type(obj))
-    if public_module(type(obj)) == "keras.optimizers":
+    if get_public_module(type(obj)) == "keras.optimizers":
         name = f"Custom>{name}"
     return {"class_name": name, "config": obj.get_config()}
 
 
-def without_modules(config: object) -> Json:
+def to_legacy_config(config: object) -> Json:
     """Convert a configuration with all its parts to the format up to Keras 2.12.
 
     Args:
@@ -179,20 +179,20 @@ def without_modules(config: object) -> Json:
       >>> without_modules({"module": "keras.layers", "class_name": "ReLU", "config": {}, "registered_name": None})
       {'class_name': 'ReLU', 'config': {}}
     """
-    if isinstance(config, HeldCode):
+    if isinstance(config, BoundCode):
         return config
     if isinstance(config, (list, tuple)):
-        return type(config)(without_modules(part) for part in config)
+        return type(config)(to_legacy_config(part) for part in config)
     if not isinstance(config, dict):
         return config
     if "class_name" not in config or "config" not in config:
-        return {key: without_modules(value) for key, value in config.items()}
+        return {key: to_legacy_config(value) for key, value in config.items()}
     if config["class_name"] == "function":
         return config["config"]
     omitted = {"module", "build_config"}
     if config.get("registered_name") in (None, config["class_name"]):
         omitted.add("registered_name")
-    return {key: without_modules(value) for key, value in config.items() if key not in omitted}
+    return {key: to_legacy_config(value) for key, value in config.items() if key not in omitted}
 
 
 def deserialize_keras_object(
@@ -221,30 +221,30 @@ def deserialize_keras_object(
     item_name = kwargs.pop("printable_module_name", "object")
     if kwargs:
         raise ValueError(f"deserialize_keras_object takes no argument(s) {sorted(kwargs)}.")
-    with safe_mode_scope(safe_mode and in_safe_mode()):
+    with safe_mode_scope(safe_mode and is_in_safe_mode()):
         if module_objects is not None and isinstance(config, (str, dict)):
-            return Family(item_name, module_objects).get(config, custom_objects)
-        return _made(config, Family(item_name, everything()), custom_objects)
+            return ObjectRegistry(item_name, module_objects).get(config, custom_objects)
+        return _deserialize(config, ObjectRegistry(item_name, collect_objects()), custom_objects)
 
 
-def _made(config: object, registry: Family, custom_objects: CustomObjects) -> Json:
+def _deserialize(config: object, registry: ObjectRegistry, custom_objects: CustomObjects) -> Json:
     if isinstance(config, str):
         custom = get_registered_object(config, custom_objects)
         return config if custom is None else custom
     if config is None or isinstance(config, (bool, int, float)):
         return config
     if isinstance(config, (list, tuple)):
-        return [_made(part, registry, custom_objects) for part in config]
+        return [_deserialize(part, registry, custom_objects) for part in config]
     if not isinstance(config, dict):
         raise TypeError(f"Could not parse config: {config!r}")
     if "class_name" not in config or "config" not in config:
-        return {key: _made(value, registry, custom_objects) for key, value in config.items()}
-    if config["class_name"] in _SPECIAL:
-        return _special(config)
-    return as_it_was(family_of(config, registry).get(config, custom_objects), config)
+        return {key: _deserialize(value, registry, custom_objects) for key, value in config.items()}
+    if config["class_name"] in _SPECIAL_CLASS_NAMES:
+        return _deserialize_special(config)
+    return build_and_compile(find_registry(config, registry).get(config, custom_objects), config)
 
 
-def as_it_was(obj: object, config: object) -> Json:
+def build_and_compile(obj: object, config: object) -> Json:
     """Build and compile an object as its configuration describes.
 
     Args:
@@ -262,10 +262,10 @@ def as_it_was(obj: object, config: object) -> Json:
     return obj
 
 
-_SPECIAL = ("__bytes__", "__lambda__", "__numpy__", "__tensor__", "__typespec__")
+_SPECIAL_CLASS_NAMES = ("__bytes__", "__lambda__", "__numpy__", "__tensor__", "__typespec__")
 
 
-def _special(config: Config) -> Json:
+def _deserialize_special(config: Config) -> Json:
     """Create a value that is not a Keras object."""
     kind, inner = config["class_name"], config["config"]
     if kind == "__typespec__" and config.get("spec_name") == "TensorSpec":
@@ -276,7 +276,7 @@ def _special(config: Config) -> Json:
         if kind == "__bytes__":
             return value.encode()
         if kind == "__lambda__":
-            return function_code.from_data(value, {}, "a `lambda`")
+            return function_code.deserialize_code(value, {}, "a `lambda`")
         make: Any = constant if kind == "__tensor__" else np.array
         return make(value, dtype=inner["dtype"])
     except (LookupError, AttributeError, TypeError) as error:

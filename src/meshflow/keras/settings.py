@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.releasing import free_memory
+from meshflow.core.dispatch.memory_release import free_memory
 from meshflow.core.runtime.context import context
 from meshflow.core.values.dtypes import as_dtype
 
@@ -35,7 +35,7 @@ _settings: dict[str, Any] = {
     "image_data_format": "channels_last",
 }
 _uids: collections.Counter[str] = collections.Counter()
-_seen_names: set[str] = set()
+_reserved_names: set[str] = set()
 # The learning phase that the user set, followed by those of active `with` blocks; None if unset.
 _phases: list[int | None] = [None]
 
@@ -116,7 +116,7 @@ def image_data_format() -> str:
     return _settings["image_data_format"]
 
 
-def standard_data_format(data_format: str | None) -> str:
+def normalize_data_format(data_format: str | None) -> str:
     """Normalize the `data_format` argument of a layer.
 
     Args:
@@ -157,12 +157,12 @@ def set_image_data_format(data_format: str) -> None:
     _settings["image_data_format"] = data_format
 
 
-def chosen_learning_phase() -> int | None:
+def get_explicit_learning_phase() -> int | None:
     """Return the learning phase that the user set, or None."""
     return _phases[-1]
 
 
-def _checked_phase(value: int) -> int:
+def _check_phase(value: int) -> int:
     if value not in (0, 1):
         raise ValueError(f"Expected learning phase to be 0 or 1, got {value!r}.")
     return int(value)
@@ -184,7 +184,7 @@ def set_learning_phase(value: int) -> None:
       'train'
       >>> tf.keras.backend.clear_session()
     """
-    _phases[-1] = _checked_phase(value)
+    _phases[-1] = _check_phase(value)
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def learning_phase_scope(value: int) -> Iterator[None]:
       ...     tf.keras.layers.Dropout(0.5)(tf.ones([4])).shape
       TensorShape([4])
     """
-    _phases.append(_checked_phase(value))
+    _phases.append(_check_phase(value))
     try:
         yield
     finally:
@@ -225,7 +225,7 @@ def get_uid(prefix: str = "") -> int:
       >>> [tf.keras.backend.get_uid(name) for name in ("thing", "thing", "other")]
       [1, 2, 1]
     """
-    counts = _uids if context.numbers is None else context.numbers
+    counts = _uids if context.name_counts is None else context.name_counts
     counts[prefix] += 1
     return counts[prefix]
 
@@ -242,7 +242,7 @@ def reset_uids() -> None:
       1
     """
     _uids.clear()
-    _seen_names.clear()
+    _reserved_names.clear()
 
 
 def clear_session() -> None:
@@ -263,22 +263,22 @@ def clear_session() -> None:
     free_memory()
 
 
-def unique_name(base: str, zero_based: bool = True) -> str:
+def make_unique_name(base: str, zero_based: bool = True) -> str:
     """Return `base`, then `base_1`, `base_2`, and so on."""
     count = get_uid(base) - (1 if zero_based else 0)
     return base if count == 0 else f"{base}_{count}"
 
 
-def see_name(name: str) -> None:
+def reserve_name(name: str) -> None:
     """Exclude a name that the user chose from `make_unreserved_name`."""
-    _seen_names.add(name)
+    _reserved_names.add(name)
 
 
-def unseen_name(base: str) -> str:
+def make_unreserved_name(base: str) -> str:
     """Return a unique name that the user has not chosen, for a layer without an explicit name."""
-    name = unique_name(base)
-    while name in _seen_names:
-        name = unique_name(base)
+    name = make_unique_name(base)
+    while name in _reserved_names:
+        name = make_unique_name(base)
     return name
 
 

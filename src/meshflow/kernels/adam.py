@@ -27,19 +27,21 @@ update_p = jex_core.Primitive("adam_update")
 update_p.multiple_results = True
 
 
-def _update(*operands: Array, epsilon: float) -> list[Array]:
+def _compute_update(*operands: Array, epsilon: float) -> list[Array]:
     var, grad, mean, square, mean_rate, square_rate, rate = operands
     mean = mean + (grad - mean) * mean_rate
     square = square + (grad * grad - square) * square_rate
     return [var - rate * mean / (jnp.sqrt(square) + epsilon), mean, square]
 
 
-def _abstract(*avals: jax.core.ShapedArray, epsilon: float) -> list[jax.core.AbstractValue]:
+def _infer_results(*avals: jax.core.ShapedArray, epsilon: float) -> list[jax.core.AbstractValue]:
     var, _, mean, square, *_ = avals
     return [a.strip_weak_type() for a in (var, mean, square)]
 
 
-def _choose(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
+def _choose_handler(
+    operands: Avals, results: Avals, parameters: dict[str, Any]
+) -> HandlerCall | None:
     """Return a function that calls the handler in place, or None to use XLA's code."""
     if any(np.dtype(a.dtype) != np.float32 for a in operands):
         return None
@@ -53,10 +55,10 @@ def _choose(operands: Avals, results: Avals, parameters: dict[str, Any]) -> Hand
 
 def register() -> None:
     """Register the primitive with JAX."""
-    register_composite(update_p, _update, _abstract, _choose)
+    register_composite(update_p, _compute_update, _infer_results, _choose_handler)
 
 
-def updated(
+def update_variable(
     var: Array,
     grad: Array,
     mean: Array,

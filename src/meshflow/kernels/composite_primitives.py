@@ -39,7 +39,7 @@ def register(
 
     def lower(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
         call = None
-        if lowerings.is_ours(context):
+        if lowerings.can_use_handlers(context):
             avals_in, avals_out = cast(tuple[Avals, Avals], (context.avals_in, context.avals_out))
             call = choose(avals_in, avals_out, parameters)
         call = call or functools.partial(composite, **parameters)
@@ -62,7 +62,7 @@ def register(
     mlir.register_lowering(primitive, lower, platform="cpu")
 
 
-def in_front(arrays: Sequence[Array], axes: Sequence[int | None]) -> list[Array]:
+def move_batch_axes_first(arrays: Sequence[Array], axes: Sequence[int | None]) -> list[Array]:
     """Move the batch axis of a vmapped primitive's operands to the front.
 
     Operands without a batch axis (None) are broadcast.

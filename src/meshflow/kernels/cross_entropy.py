@@ -21,12 +21,12 @@ from jax import Array
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
 from meshflow.kernels import library, lowerings
-from meshflow.kernels.composite_primitives import in_front
+from meshflow.kernels.composite_primitives import move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
 # Elements of the logits below which XLA's code is faster than the call.
-LEAST_SIZE = 1 << 15
+MIN_ELEMENTS = 1 << 15
 
 # Operands: logits [..., classes], index [...]. Parameter: `dtype` of the computation. Results: the
 # loss, the maximum, and the logarithm of the sum of exponentials relative to it, all [...].
@@ -40,7 +40,7 @@ gradient_p = jex_core.Primitive("cross_entropy_gradient")
 tangent_p = jex_core.Primitive("cross_entropy_tangent")
 
 
-def _loss(logits: Array, index: Array, *, dtype: np.dtype) -> list[Array]:
+def _compute_loss(logits: Array, index: Array, *, dtype: np.dtype) -> list[Array]:
     logits = logits.astype(dtype)
     high = jax.lax.stop_gradient(logits.max(-1))
     shifted = logits - high[..., None]
@@ -49,29 +49,33 @@ def _loss(logits: Array, index: Array, *, dtype: np.dtype) -> list[Array]:
     return [total - chosen, high, total]
 
 
-def _slope(logits: Array, index: Array, high: Array, total: Array, *, dtype: np.dtype) -> Array:
+def _compute_slope(
+    logits: Array, index: Array, high: Array, total: Array, *, dtype: np.dtype
+) -> Array:
     # The softmax minus the one-hot label, written so that XLA compiles it to one loop.
     classes = jax.lax.broadcasted_iota(index.dtype, logits.shape, logits.ndim - 1)
     probabilities = jnp.exp((logits.astype(dtype) - high[..., None]) - total[..., None])
     return probabilities - (classes == index[..., None]).astype(dtype)
 
 
-def _gradient(*operands: Array, dtype: np.dtype, result: np.dtype) -> Array:
+def _compute_gradient(*operands: Array, dtype: np.dtype, result: np.dtype) -> Array:
     *residuals, g = operands
-    return (_slope(*residuals, dtype=dtype) * g[..., None]).astype(result)
+    return (_compute_slope(*residuals, dtype=dtype) * g[..., None]).astype(result)
 
 
-def _tangent(*operands: Array, dtype: np.dtype) -> Array:
+def _compute_tangent(*operands: Array, dtype: np.dtype) -> Array:
     *residuals, t = operands
-    return (_slope(*residuals, dtype=dtype) * t).sum(-1)
+    return (_compute_slope(*residuals, dtype=dtype) * t).sum(-1)
 
 
-def _choose(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
+def _choose_handler(
+    operands: Avals, results: Avals, parameters: dict[str, Any]
+) -> HandlerCall | None:
     """Return a function that calls the handler, or None to use XLA's code."""
     logits, dtype = operands[0], np.dtype(parameters["dtype"])
     dtypes = {np.dtype(a.dtype).name for a in (logits, *results)}
     is_supported = dtypes <= {"float32", "bfloat16"} and dtype == np.float32
-    loaded = library.load() if is_supported and logits.size >= LEAST_SIZE else None
+    loaded = library.load() if is_supported and logits.size >= MIN_ELEMENTS else None
     if loaded is None or not loaded.has_handler(library.CROSS_ENTROPY):
         return None
     descriptor = [math.prod(logits.shape[:-1]), logits.shape[-1]]
@@ -81,25 +85,27 @@ def _choose(operands: Avals, results: Avals, parameters: dict[str, Any]) -> Hand
         arrays = [x, index.astype(np.int32), *rest]
         # The loss has several results, the gradient one.
         shapes = specs if len(specs) > 1 else specs[0]
-        return lowerings.run(descriptor, arrays, shapes, library.CROSS_ENTROPY)
+        return lowerings.call_handler(descriptor, arrays, shapes, library.CROSS_ENTROPY)
 
     return call
 
 
-def _batched(
+def _batch(
     primitive: Primitive, arrays: Sequence[Any], axes: Sequence[int | None], **parameters: Any
 ) -> tuple[Any, Any]:
-    results = primitive.bind(*in_front(arrays, axes), **parameters)
+    results = primitive.bind(*move_batch_axes_first(arrays, axes), **parameters)
     return results, [0] * len(results) if primitive.multiple_results else 0
 
 
-def _abstract(composite: Callable[..., Any], multiple: bool, *avals: Any, **parameters: Any) -> Any:
+def _infer_results(
+    composite: Callable[..., Any], multiple: bool, *avals: Any, **parameters: Any
+) -> Any:
     # Tracing preserves shardings and other properties of the equations' results.
     results = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
     return results if multiple else results[0]
 
 
-def _transposed(ct: Any, *operands: Any, dtype: np.dtype) -> list[Any]:
+def _transpose_tangent(ct: Any, *operands: Any, dtype: np.dtype) -> list[Any]:
     *residuals, t = operands
     if type(ct) is ad.Zero:
         return [None] * len(residuals) + [ad.Zero(t.aval)]
@@ -109,9 +115,13 @@ def _transposed(ct: Any, *operands: Any, dtype: np.dtype) -> list[Any]:
 
 def register() -> None:
     """Register the primitives with JAX."""
-    for primitive, composite in ((loss_p, _loss), (gradient_p, _gradient), (tangent_p, _tangent)):
-        abstract = functools.partial(_abstract, composite, primitive.multiple_results)
-        choose = _choose if primitive is not tangent_p else lambda *_: None
+    for primitive, composite in (
+        (loss_p, _compute_loss),
+        (gradient_p, _compute_gradient),
+        (tangent_p, _compute_tangent),
+    ):
+        abstract = functools.partial(_infer_results, composite, primitive.multiple_results)
+        choose = _choose_handler if primitive is not tangent_p else lambda *_: None
         register_composite(primitive, composite, abstract, choose)
 
         def run(*arrays: Any, primitive: Primitive = primitive, **parameters: Any) -> Any:
@@ -119,11 +129,11 @@ def register() -> None:
 
         # Eagerly and under vmap it remains one primitive, which the handler can compute.
         primitive.def_impl(run)
-        batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
-    ad.primitive_transposes[tangent_p] = _transposed
+        batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
+    ad.primitive_transposes[tangent_p] = _transpose_tangent
 
 
-def losses(logits: Array, index: Array) -> list[Array]:
+def compute_losses(logits: Array, index: Array) -> list[Array]:
     """Compute `-log(softmax(logits)[index])` and the residuals of its gradient.
 
     Returns:
@@ -133,7 +143,9 @@ def losses(logits: Array, index: Array) -> list[Array]:
     return loss_p.bind(logits, index, dtype=logits.dtype)
 
 
-def tangents(logits: Array, index: Array, high: Array, total: Array, tangent: Array) -> Array:
+def compute_tangents(
+    logits: Array, index: Array, high: Array, total: Array, tangent: Array
+) -> Array:
     """Compute the tangents of the losses, linear in a tangent of the logits.
 
     The arguments are those of `compute_losses`, its last two results, and a tangent of the logits.

@@ -18,7 +18,7 @@ PACK, PACKED = 16, 32
 # Added to a computation that the calling thread performs without others.
 INLINE = 64
 # Number of bits of a computation; the bits above identify the required implementation.
-_BITS = 8
+_NUM_COMPUTATION_BITS = 8
 # Operations that may follow a forward convolution or a product before its result is written.
 EPILOGUE_OPS = {
     "add": 0,
@@ -46,23 +46,23 @@ class View(NamedTuple):
             (*self.strides[:axis], inner * stride, stride, *self.strides[axis + 1 :]),
         )
 
-    def numbers(self) -> list[int]:
+    def to_integers(self) -> list[int]:
         """Return the sizes, then the strides."""
         return [*self.dims, *self.strides]
 
 
-def view(shape: Sequence[int], order: Sequence[int]) -> View:
+def make_view(shape: Sequence[int], order: Sequence[int]) -> View:
     """Return the view of a row-major array with the dimensions in this order."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return View(tuple(shape[i] for i in order), tuple(strides[i] for i in order))
 
 
-def grouped(kernel: View, groups: int) -> View:
+def split_groups(kernel: View, groups: int) -> View:
     """Split the output channels of a kernel into a leading group dimension."""
     return kernel.split(0, groups) if groups > 1 else kernel
 
 
-def convolution(
+def describe_convolution(
     computation: int,
     groups: int,
     image: View,
@@ -100,9 +100,9 @@ def convolution(
         return None
     return [
         *(computation, rank, groups),
-        *image.numbers(),
-        *kernel.numbers(),
-        *result.numbers(),
+        *image.to_integers(),
+        *kernel.to_integers(),
+        *result.to_integers(),
         *strides,
         *(d - 1 for d in dilations),
         *low,
@@ -111,7 +111,7 @@ def convolution(
     ]
 
 
-def matmul(left: View, right: View, result: View) -> list[int] | None:
+def describe_matmul(left: View, right: View, result: View) -> list[int] | None:
     """Return the descriptor of a batched matrix product, [*batch, m, k] by [*batch, k, n].
 
     Returns:
@@ -121,32 +121,32 @@ def matmul(left: View, right: View, result: View) -> list[int] | None:
         return None
     return [
         *(MATMUL, len(left.dims)),
-        *left.numbers(),
-        *right.numbers(),
-        *result.numbers(),
+        *left.to_integers(),
+        *right.to_integers(),
+        *result.to_integers(),
         0,
     ]
 
 
-def kind(descriptor: Sequence[int]) -> int:
+def get_computation(descriptor: Sequence[int]) -> int:
     """Return the computation of a descriptor, without flags for threads and implementation."""
-    return descriptor[0] & ~INLINE & (1 << _BITS) - 1
+    return descriptor[0] & ~INLINE & (1 << _NUM_COMPUTATION_BITS) - 1
 
 
-def inline(descriptor: Sequence[int]) -> list[int]:
+def with_inline_flag(descriptor: Sequence[int]) -> list[int]:
     """Return the descriptor of the same computation on the calling thread only."""
     return [descriptor[0] | INLINE, *descriptor[1:]]
 
 
-def by(descriptor: Sequence[int], implementation: str) -> list[int]:
+def with_implementation(descriptor: Sequence[int], implementation: str) -> list[int]:
     """Return the descriptor of the same computation by the implementation with this name only."""
     fingerprint = 2166136261
     for byte in implementation.encode():
         fingerprint = (fingerprint ^ byte) * 16777619 % (1 << 32)
-    return [descriptor[0] | fingerprint << _BITS, *descriptor[1:]]
+    return [descriptor[0] | fingerprint << _NUM_COMPUTATION_BITS, *descriptor[1:]]
 
 
-def result(descriptor: Sequence[int]) -> list[int]:
+def get_result_shape(descriptor: Sequence[int]) -> list[int]:
     """Return the shape of a product's result."""
     rank = descriptor[1]
     return list(descriptor[2 + 4 * rank : 2 + 5 * rank])
@@ -161,19 +161,19 @@ _NAMES = {
 }
 
 
-def name(descriptor: Sequence[int]) -> str:
+def get_computation_name(descriptor: Sequence[int]) -> str:
     """Return the name of a descriptor's computation."""
     computation = _NAMES.get(descriptor[0] & (PACK - 1), "kernel")
     return f"{computation}, packing" if descriptor[0] & PACK else computation
 
 
-def operations(descriptor: Sequence[int]) -> int:
+def count_operations(descriptor: Sequence[int]) -> int:
     """Return the number of additions and multiplications of a computation; 0 for packing."""
     if descriptor[0] & PACK:
         return 0
     rank = descriptor[1]
     if descriptor[0] & (PACK - 1) == MATMUL:
-        return 2 * math.prod(result(descriptor)) * descriptor[1 + rank]
+        return 2 * math.prod(get_result_shape(descriptor)) * descriptor[1 + rank]
     # An image has two non-spatial dimensions; a kernel with several groups has three.
     groups, image = descriptor[2], rank + 2
     kernel = image + (groups > 1)
@@ -195,17 +195,17 @@ def with_bias_gradient(descriptor: Sequence[int]) -> list[int]:
     return [*descriptor[:-2], 1, 0]
 
 
-def packing(descriptor: Sequence[int], codes: str) -> list[int]:
+def describe_packing(descriptor: Sequence[int], codes: str) -> list[int]:
     """Return the descriptor that packs the weights of a computation with these element type codes."""
     return [descriptor[0] + PACK, *descriptor[1:], *map(ord, codes), len(codes)]
 
 
-def with_packed(descriptor: Sequence[int], code: str) -> list[int]:
+def with_packed_weights(descriptor: Sequence[int], code: str) -> list[int]:
     """Make a computation read weights that were packed from an element type with this code."""
     return [descriptor[0] + PACKED, *descriptor[1:], ord(code)]
 
 
-def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:
+def merge_dimensions(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:
     """Return size and stride of several dimensions of a row-major array viewed as one, or None."""
     axes = [a for a in axes if shape[a] != 1]
     if not axes:

@@ -18,7 +18,7 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
 
-__all__ = ["Program", "read"]
+__all__ = ["ElementwiseProgram", "read_program"]
 
 # Operations by the names of JAX's primitives, in the order of elementwise.h.
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -45,7 +45,7 @@ _CODES = {name: code for code, name in enumerate((*_OPERATIONS, *dict.fromkeys(_
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call")
 
 
-class Step(NamedTuple):
+class ElementwiseStep(NamedTuple):
     """An operation.
 
     Attributes:
@@ -57,7 +57,7 @@ class Step(NamedTuple):
     operands: tuple[int, ...]
 
 
-class Program(NamedTuple):
+class ElementwiseProgram(NamedTuple):
     """An elementwise function as a list of operations on values with ids.
 
     Arrays have the ids 0, 1, ..., followed by the result of each step; scalar n has the id `~n`.
@@ -69,9 +69,9 @@ class Program(NamedTuple):
       results: Ids of the returned values.
     """
 
-    arrays: int
-    scalars: int
-    steps: tuple[Step, ...]
+    num_arrays: int
+    num_scalars: int
+    steps: tuple[ElementwiseStep, ...]
     results: tuple[int, ...]
 
     def __call__(
@@ -90,7 +90,7 @@ class Program(NamedTuple):
         results = [jnp.asarray(read(value_id)) for value_id in self.results]
         return jnp.broadcast_arrays(*results, arrays[0])[:-1]
 
-    def packed(self) -> np.ndarray:
+    def encode(self) -> np.ndarray:
         """Encode the program for a handler and assign registers to its values.
 
         Arrays and scalars have the first registers, which are never reused.
@@ -100,17 +100,17 @@ class Program(NamedTuple):
             results; and for each step its code, the register of its result and those of three
             operands.
         """
-        steps = self._fused()
+        steps = self._fuse_products()
         last_use = {n: i for i, (_, step) in enumerate(steps) for n in step.operands}
         last_use.update((n, len(steps)) for n in self.results)
-        registers = {n: n for n in range(self.arrays)}
-        registers.update((~n, self.arrays + n) for n in range(self.scalars))
-        count = self.arrays + self.scalars
+        registers = {n: n for n in range(self.num_arrays)}
+        registers.update((~n, self.num_arrays + n) for n in range(self.num_scalars))
+        count = self.num_arrays + self.num_scalars
         free: list[int] = []
         codes: list[int] = []
         for index, (value_id, step) in enumerate(steps):
             operands = [registers[n] for n in step.operands]
-            released = {n for n in step.operands if n >= self.arrays and last_use[n] == index}
+            released = {n for n in step.operands if n >= self.num_arrays and last_use[n] == index}
             free.extend(registers[n] for n in released)
             if free:
                 registers[value_id] = free.pop()
@@ -119,34 +119,36 @@ class Program(NamedTuple):
             padding = [0] * (3 - len(operands))
             codes += [_CODES[step.operation], registers[value_id], *operands, *padding]
         results = [registers[n] for n in self.results]
-        head = [count, self.arrays, self.scalars, len(results), len(steps)]
+        head = [count, self.num_arrays, self.num_scalars, len(results), len(steps)]
         return np.array([*head, *results, *codes], np.int64)
 
-    def _fused(self) -> list[tuple[int, Step]]:
+    def _fuse_products(self) -> list[tuple[int, ElementwiseStep]]:
         """Return the steps by value ids, with products that are only added or subtracted fused."""
         uses = [n for step in self.steps for n in step.operands] + list(self.results)
-        fused: dict[int, Step] = {}
-        for value_id, step in enumerate(self.steps, self.arrays):
+        fused: dict[int, ElementwiseStep] = {}
+        for value_id, step in enumerate(self.steps, self.num_arrays):
             fused[value_id] = step
             for side, operand in enumerate(step.operands):
                 name = _FUSED.get((step.operation, side))
                 product = fused.get(operand)
                 if name and product and product.operation == "mul" and uses.count(operand) == 1:
-                    fused[value_id] = Step(name, (*product.operands, step.operands[1 - side]))
+                    fused[value_id] = ElementwiseStep(
+                        name, (*product.operands, step.operands[1 - side])
+                    )
                     del fused[operand]
                     break
         return list(fused.items())
 
 
-class _UnreadableError(Exception):
+class _UnsupportedFunctionError(Exception):
     """A function contains an operation that programs do not support."""
 
 
-class _Value(int):
+class _ValueId(int):
     """The id of a value, distinct from a JAX scalar."""
 
 
-class _Reader:
+class _JaxprReader:
     """Converter of a jaxpr to steps.
 
     Args:
@@ -160,7 +162,7 @@ class _Reader:
     def __init__(self, arrays: int) -> None:
         self._arrays = arrays
         self.scalars: list[Any] = []
-        self.steps: list[Step] = []
+        self.steps: list[ElementwiseStep] = []
 
     def read(self, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
         """Add the steps of a jaxpr; return the ids or scalars of its results.
@@ -178,11 +180,11 @@ class _Reader:
             return env[v]
 
         for eqn in jaxpr.eqns:
-            results = self._results(eqn, [read_atom(v) for v in eqn.invars])
+            results = self._read_equation(eqn, [read_atom(v) for v in eqn.invars])
             env.update(zip(eqn.outvars, results, strict=True))
         return [read_atom(v) for v in jaxpr.outvars]
 
-    def _results(self, eqn: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+    def _read_equation(self, eqn: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         name, aval = eqn.primitive.name, cast(jax.core.ShapedArray, eqn.outvars[0].aval)
         if name in _CALLS:
             inner = next(eqn.params[n] for n in ("jaxpr", "call_jaxpr") if n in eqn.params)
@@ -191,7 +193,7 @@ class _Reader:
             equations = functools.partial(composites[eqn.primitive], **eqn.params)
             shapes = [v.aval for v in eqn.invars]
             return self.read(jax.make_jaxpr(equations)(*shapes), operands)
-        if not any(isinstance(g, _Value) for g in operands):
+        if not any(isinstance(g, _ValueId) for g in operands):
             if name == "broadcast_in_dim" and np.ndim(operands[0]) == 0:
                 # Every operation accepts scalars, so they need no broadcasting.
                 return operands[:1]
@@ -200,20 +202,20 @@ class _Reader:
         elif name == "convert_element_type" and aval.dtype == np.float32:
             return operands
         elif name in _OPERATIONS:
-            self.steps.append(Step(name, tuple(self.number(g) for g in operands)))
-            return [_Value(self._arrays + len(self.steps) - 1)]
-        raise _UnreadableError(name)
+            self.steps.append(ElementwiseStep(name, tuple(self.find_id(g) for g in operands)))
+            return [_ValueId(self._arrays + len(self.steps) - 1)]
+        raise _UnsupportedFunctionError(name)
 
-    def number(self, value: _Value | Array | np.generic) -> int:
+    def find_id(self, value: _ValueId | Array | np.generic) -> int:
         """Return the id of a value or scalar.
 
         Raises:
           _UnsupportedFunctionError: For an array that is not an operand.
         """
-        if isinstance(value, _Value):
+        if isinstance(value, _ValueId):
             return int(value)
         if np.ndim(value) or jnp.result_type(value) != np.float32:
-            raise _UnreadableError("an array that is not an operand")
+            raise _UnsupportedFunctionError("an array that is not an operand")
         # Every occurrence of a literal is a different object, so literals are compared by value.
         is_literal = type(value) is np.float32
         matches = [
@@ -226,9 +228,9 @@ class _Reader:
         return ~matches.index(True)
 
 
-def read(
+def read_program(
     function: Callable[..., Any], arrays: Sequence[jax.ShapeDtypeStruct]
-) -> tuple[Program, list[Any]] | None:
+) -> tuple[ElementwiseProgram, list[Any]] | None:
     """Return the program of an elementwise function and the scalars it uses, or None.
 
     Args:
@@ -237,12 +239,12 @@ def read(
     """
     if any(a.dtype != np.float32 or a.shape != arrays[0].shape for a in arrays):
         return None
-    reader = _Reader(len(arrays))
+    reader = _JaxprReader(len(arrays))
     try:
         closed = jax.make_jaxpr(function)(*arrays)
-        values = reader.read(closed, [_Value(n) for n in range(len(arrays))])
-        results = tuple(reader.number(v) for v in values)
-    except _UnreadableError:
+        values = reader.read(closed, [_ValueId(n) for n in range(len(arrays))])
+        results = tuple(reader.find_id(v) for v in values)
+    except _UnsupportedFunctionError:
         return None
     scalars = [jnp.asarray(s, np.float32) for s in reader.scalars]
-    return Program(len(arrays), len(scalars), tuple(reader.steps), results), scalars
+    return ElementwiseProgram(len(arrays), len(scalars), tuple(reader.steps), results), scalars

@@ -30,7 +30,7 @@ product_p = jex_core.Primitive("product_with_epilogue")
 VECTORS, ARRAYS = ("add", "scale"), ("plus", "relu_mask")
 
 
-def composite(
+def compute_convolution(
     *operands: Array, epilogue: tuple[str, ...], flipped: bool, packed: bool, **parameters: Any
 ) -> jax.Array:
     """Compute a fused convolution by JAX's operations."""
@@ -39,17 +39,17 @@ def composite(
     w = w.astype(x.dtype)
     if flipped:
         w = jax.lax.rev(w, layout.rhs_spec[2:])
-    y = jax.lax.conv_general_dilated_p.bind(x, w, **parameters)
-    return _with_epilogue(y, (layout.out_spec[1],), epilogue, rest)
+    y = jax.lax.conv_general_dilated_p.bind_iterators(x, w, **parameters)
+    return _apply_epilogue(y, (layout.out_spec[1],), epilogue, rest)
 
 
-def composite_product(*operands: Array, epilogue: tuple[str, ...], **parameters: Any) -> jax.Array:
+def compute_product(*operands: Array, epilogue: tuple[str, ...], **parameters: Any) -> jax.Array:
     """Compute a fused product by JAX's operations."""
-    y = jax.lax.dot_general_p.bind(*operands[:2], **parameters)
-    return _with_epilogue(y, features(operands[1], y, parameters), epilogue, operands[2:])
+    y = jax.lax.dot_general_p.bind_iterators(*operands[:2], **parameters)
+    return _apply_epilogue(y, find_feature_axes(operands[1], y, parameters), epilogue, operands[2:])
 
 
-def features(
+def find_feature_axes(
     right: Aval | Array, result: Aval | Array, parameters: dict[str, Any]
 ) -> tuple[int, ...]:
     """Return the axes of a product's result that belong to its right operand only."""
@@ -58,7 +58,7 @@ def features(
     return tuple(range(result.ndim - free, result.ndim))
 
 
-def _with_epilogue(
+def _apply_epilogue(
     y: jax.Array, axes: Sequence[int], epilogue: Sequence[str], operands: Iterable[Array]
 ) -> jax.Array:
     """Apply an epilogue to a result; vectors are broadcast along the feature axes `axes`."""
@@ -81,7 +81,7 @@ def _with_epilogue(
     return wide.astype(dtype)
 
 
-class Code(NamedTuple):
+class ConvolutionCall(NamedTuple):
     """A convolution by a handler.
 
     Attributes:
@@ -96,22 +96,24 @@ class Code(NamedTuple):
     descriptor: tuple[int, ...]
     types: tuple[np.dtype, ...]
     out: np.dtype
-    spatial: tuple[int, ...] = ()
-    after: tuple[str, ...] = ()
-    rounded: np.dtype | None = None
+    flipped_axes: tuple[int, ...] = ()
+    remaining_epilogue: tuple[str, ...] = ()
+    kernel_dtype: np.dtype | None = None
 
-    def kernel(self, w: jax.Array) -> jax.Array:
+    def prepare_kernel(self, w: jax.Array) -> jax.Array:
         """Round, flip and cast a kernel for the handler."""
-        w = w if self.rounded is None else w.astype(self.rounded)
-        return (jax.lax.rev(w, self.spatial) if self.spatial else w).astype(self.types[1])
+        w = w if self.kernel_dtype is None else w.astype(self.kernel_dtype)
+        return (jax.lax.rev(w, self.flipped_axes) if self.flipped_axes else w).astype(self.types[1])
 
 
-def fast(operands: Avals, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+def choose_convolution(
+    operands: Avals, out: Aval, parameters: dict[str, Any]
+) -> HandlerCall | None:
     """Return a function that computes a fused convolution by one handler, or None.
 
     `operands` are the types of image, kernel, operands of the epilogue and packed kernel.
     """
-    plan = code(operands, out, parameters)
+    plan = plan_convolution(operands, out, parameters)
     if plan is None:
         return None
     result = jax.ShapeDtypeStruct(out.shape, plan.out)
@@ -121,55 +123,73 @@ def fast(operands: Avals, out: Aval, parameters: dict[str, Any]) -> HandlerCall 
         descriptor: Any = plan.descriptor
         if parameters["packed"]:
             rest, kernel = rest[:-1], rest[-1]
-            descriptor = descriptors.with_packed(descriptor, library.TYPES[plan.types[1].name])
+            descriptor = descriptors.with_packed_weights(
+                descriptor, library.TYPE_CODES[plan.types[1].name]
+            )
         else:
-            kernel = plan.kernel(w)
-        fused, remaining = ((), rest) if plan.after else (rest, ())
+            kernel = plan.prepare_kernel(w)
+        fused, remaining = ((), rest) if plan.remaining_epilogue else (rest, ())
         epilogue_operands = [a.astype(t) for a, t in zip(fused, plan.types[2:], strict=True)]
-        y = lowerings.run(descriptor, (x.astype(plan.types[0]), kernel, *epilogue_operands), result)
-        return _with_epilogue(y.astype(out.dtype), axes, plan.after, remaining)
+        y = lowerings.call_handler(
+            descriptor, (x.astype(plan.types[0]), kernel, *epilogue_operands), result
+        )
+        return _apply_epilogue(y.astype(out.dtype), axes, plan.remaining_epilogue, remaining)
 
     return call
 
 
-def code(operands: Avals, out: Aval, parameters: dict[str, Any]) -> Code | None:
+def plan_convolution(
+    operands: Avals, out: Aval, parameters: dict[str, Any]
+) -> ConvolutionCall | None:
     """Plan a fused convolution by one handler; return None to use XLA's code."""
     if parameters["packed"]:
         operands = operands[:-1]
     image, kernel = operands[:2]
     epilogue, flipped = parameters["epilogue"], parameters["flipped"]
-    if not sizes.convolution_worth_a_call(lowerings.work(image, kernel, out, parameters)):
+    if not sizes.is_convolution_worth_call(
+        lowerings.count_multiply_adds(image, kernel, out, parameters)
+    ):
         return None
     if not epilogue and not flipped:
-        return _alone(image, kernel, out, parameters)
-    candidates = lowerings.placed_descriptors(image, kernel, out, parameters)
-    descriptor = next((p for p in candidates if descriptors.kind(p) == descriptors.FORWARD), None)
+        return _plan_without_epilogue(image, kernel, out, parameters)
+    candidates = lowerings.list_descriptors(image, kernel, out, parameters)
+    descriptor = next(
+        (p for p in candidates if descriptors.get_computation(p) == descriptors.FORWARD), None
+    )
     if descriptor is None:
         return None
-    plan = _by_handler(
+    plan = _plan_with_epilogue(
         descriptors.with_epilogue(descriptor, epilogue, flipped), operands, out, epilogue
     )
     if plan is not None:
         return plan
     spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if flipped else ()
     if flipped:
-        plan = _by_handler(descriptors.with_epilogue(descriptor, epilogue), operands, out, epilogue)
+        plan = _plan_with_epilogue(
+            descriptors.with_epilogue(descriptor, epilogue), operands, out, epilogue
+        )
     if plan is None:
-        plan = _alone(image, kernel, out, parameters)
-        plan = None if plan is None or plan.spatial else plan._replace(after=epilogue)
-    return None if plan is None else plan._replace(spatial=spatial)
+        plan = _plan_without_epilogue(image, kernel, out, parameters)
+        plan = (
+            None
+            if plan is None or plan.flipped_axes
+            else plan._replace(remaining_epilogue=epilogue)
+        )
+    return None if plan is None else plan._replace(flipped_axes=spatial)
 
 
-def fast_product(operands: Avals, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+def choose_product(operands: Avals, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that computes a fused product by one handler, or None."""
     epilogue = parameters["epilogue"]
-    descriptor, orders = lowerings.product_descriptor(
+    descriptor, orders = lowerings.describe_product(
         operands[0], operands[1], parameters["dimension_numbers"]
     )
     # Handlers do not support epilogues of batched products.
     if descriptor is None or descriptor[1] != 2:
         return None
-    plan = _by_handler(descriptors.with_epilogue(descriptor, epilogue), operands, out, epilogue)
+    plan = _plan_with_epilogue(
+        descriptors.with_epilogue(descriptor, epilogue), operands, out, epilogue
+    )
     if plan is None:
         return None
     result = jax.ShapeDtypeStruct(out.shape, plan.out)
@@ -178,19 +198,19 @@ def fast_product(operands: Avals, out: Aval, parameters: dict[str, Any]) -> Hand
         pairs = zip(arrays[:2], orders, strict=True)
         ready = [x if order is None else jax.lax.transpose(x, order) for x, order in pairs]
         operands = zip((*ready, *arrays[2:]), plan.types, strict=True)
-        return lowerings.run(plan.descriptor, [a.astype(t) for a, t in operands], result)
+        return lowerings.call_handler(plan.descriptor, [a.astype(t) for a, t in operands], result)
 
     return run
 
 
-def _by_handler(
+def _plan_with_epilogue(
     descriptor: Sequence[int], operands: Avals, out: Aval, epilogue: Sequence[str]
-) -> Code | None:
+) -> ConvolutionCall | None:
     """Plan a computation with an epilogue by our C++ code; return None if there is none."""
     loaded = library.load()
     types = [np.dtype(a.dtype) for a in (*operands, out)]
     is_supported = {types[0].name, types[-1].name, *(t.name for t in types[2:-1])} <= set(
-        library.TYPES
+        library.TYPE_CODES
     )
     is_uniform = types[0] == types[-1] and types[1] in (types[0], np.dtype("float32"))
     if loaded is None or not is_supported or not is_uniform:
@@ -198,30 +218,34 @@ def _by_handler(
     reading_steps = [op for op in epilogue if op in (*VECTORS, *ARRAYS)]
     for i, op in zip(itertools.count(2), reading_steps):
         types[i] = np.dtype("float32") if op in VECTORS else types[i]
-    name = loaded.implementation(descriptor, [t.name for t in types])
-    if name is None or not name.startswith(library.OWN):
+    name = loaded.find_implementation(descriptor, [t.name for t in types])
+    if name is None or not name.startswith(library.OWN_PREFIX):
         return None
     # XLA fuses the addition of a vector into the consumer, so that blocking would not pay off.
-    if name.startswith(library.BLOCKED) and all(op == "add" for op in epilogue):
+    if name.startswith(library.BLOCKED_PREFIX) and all(op == "add" for op in epilogue):
         return None
-    return Code(tuple(descriptor), tuple(types[:-1]), types[-1])
+    return ConvolutionCall(tuple(descriptor), tuple(types[:-1]), types[-1])
 
 
-def _alone(image: Aval, kernel: Aval, out: Aval, parameters: dict[str, Any]) -> Code | None:
+def _plan_without_epilogue(
+    image: Aval, kernel: Aval, out: Aval, parameters: dict[str, Any]
+) -> ConvolutionCall | None:
     """Plan a convolution without an epilogue."""
     rounded = jax.ShapeDtypeStruct(kernel.shape, image.dtype)
-    if lowerings.padding_before(image, rounded, out, parameters) is not None:
+    if lowerings.plan_padding(image, rounded, out, parameters) is not None:
         return None
-    code = lowerings.code(image, rounded, out, parameters)
-    if code is None or descriptors.kind(code[0]) == descriptors.KERNEL_GRADIENT:
+    code = lowerings.choose_code(image, rounded, out, parameters)
+    if code is None or descriptors.get_computation(code[0]) == descriptors.KERNEL_GRADIENT:
         return None
     descriptor, (types, result) = code
-    flipped = descriptors.kind(descriptor) == descriptors.INPUT_GRADIENT
+    flipped = descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT
     spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if flipped else ()
-    return Code(tuple(descriptor), tuple(types), result, spatial, rounded=np.dtype(image.dtype))
+    return ConvolutionCall(
+        tuple(descriptor), tuple(types), result, spatial, kernel_dtype=np.dtype(image.dtype)
+    )
 
 
-def _result(
+def _infer_convolution_result(
     *avals: jax.core.ShapedArray,
     epilogue: object,
     flipped: object,
@@ -232,7 +256,7 @@ def _result(
     return jax.lax.conv_general_dilated_p.abstract_eval(image, kernel, **parameters)[0]
 
 
-def _product(
+def _infer_product_result(
     *avals: jax.core.ShapedArray, epilogue: object, **parameters: Any
 ) -> jax.core.ShapedArray:
     return jax.lax.dot_general_p.abstract_eval(*avals[:2], **parameters)[0]
@@ -240,7 +264,15 @@ def _product(
 
 def register() -> None:
     """Register the primitives with JAX."""
-    register_composite(convolution_p, composite, _result, lambda xs, ys, ps: fast(xs, ys[0], ps))
     register_composite(
-        product_p, composite_product, _product, lambda xs, ys, ps: fast_product(xs, ys[0], ps)
+        convolution_p,
+        compute_convolution,
+        _infer_convolution_result,
+        lambda xs, ys, ps: choose_convolution(xs, ys[0], ps),
+    )
+    register_composite(
+        product_p,
+        compute_product,
+        _infer_product_result,
+        lambda xs, ys, ps: choose_product(xs, ys[0], ps),
     )

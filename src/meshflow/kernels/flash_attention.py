@@ -19,14 +19,14 @@ from jax import Array
 
 from meshflow.kernels.library import Aval
 
-__all__ = ["VARIABLE", "attention", "is_usable", "plain_attention"]
+__all__ = ["VARIABLE", "compute_attention", "compute_xla_attention", "is_usable"]
 
 VARIABLE = "MESHFLOW_ATTENTION"
 
 # cuDNN's maximum head sizes before and from compute capability 9.0, and the divisor of all.
-_LARGEST_HEAD, _LARGEST_HEAD_ON_HOPPER, _HEAD_MULTIPLE = 128, 256, 8
+_MAX_HEAD_SIZE, _MAX_HEAD_SIZE_ON_HOPPER, _HEAD_SIZE_DIVISOR = 128, 256, 8
 # Shorter sequences have so few scores that XLA's fused softmax is as fast.
-_SHORTEST = 64
+_MIN_SEQUENCE = 64
 
 
 def is_usable(query: Aval | Array, key: Aval | Array, value: Aval | Array, has_mask: bool) -> bool:
@@ -41,15 +41,15 @@ def is_usable(query: Aval | Array, key: Aval | Array, value: Aval | Array, has_m
     Raises:
       ValueError: If the variable MESHFLOW_ATTENTION has an unknown value.
     """
-    if not is_wanted() or not _has_cudnn():
+    if not is_enabled() or not _has_cudnn():
         return False
     types = [(tuple(a.shape), np.dtype(a.dtype)) for a in (query, key, value)]
     if not all(isinstance(n, int) for shape, _ in types for n in shape):
         return False
-    return _fits(tuple(types), has_mask)
+    return _is_supported(tuple(types), has_mask)
 
 
-def is_wanted() -> bool:
+def is_enabled() -> bool:
     """Check whether the environment allows cuDNN attention: MESHFLOW_ATTENTION is not "xla".
 
     Raises:
@@ -63,10 +63,10 @@ def is_wanted() -> bool:
 
 def _has_cudnn() -> bool:
     """Check whether programs run on an NVIDIA GPU with compute capability 8.0 or higher."""
-    return _capability() >= 8.0
+    return _get_compute_capability() >= 8.0
 
 
-def _capability() -> float:
+def _get_compute_capability() -> float:
     """Return the compute capability of the default device, 0 unless it is an NVIDIA GPU."""
     if jax.default_backend() != "gpu":
         return 0.0
@@ -80,7 +80,7 @@ def _capability() -> float:
 
 
 @functools.lru_cache(256)
-def _fits(types: tuple[Any, ...], has_mask: bool) -> bool:
+def _is_supported(types: tuple[Any, ...], has_mask: bool) -> bool:
     """Check whether cuDNN supports these shapes and dtypes."""
     (query, dtype), (key, key_dtype), (value, value_dtype) = types
     if {dtype, key_dtype, value_dtype} - {np.dtype("float16"), np.dtype(jax.numpy.bfloat16)}:
@@ -88,19 +88,19 @@ def _fits(types: tuple[Any, ...], has_mask: bool) -> bool:
     if not dtype == key_dtype == value_dtype or any(len(s) != 4 for s in (query, key, value)):
         return False
     (_, t, heads, size), (_, s, key_heads, _) = query, key
-    max_size = _LARGEST_HEAD_ON_HOPPER if _capability() >= 9.0 else _LARGEST_HEAD
-    if size > max_size or size % _HEAD_MULTIPLE or key != value or heads % key_heads:
+    max_size = _MAX_HEAD_SIZE_ON_HOPPER if _get_compute_capability() >= 9.0 else _MAX_HEAD_SIZE
+    if size > max_size or size % _HEAD_SIZE_DIVISOR or key != value or heads % key_heads:
         return False
-    if min(t, s) < _SHORTEST or (has_mask and (t % 2 or s % 2)):
+    if min(t, s) < _MIN_SEQUENCE or (has_mask and (t % 2 or s % 2)):
         return False
-    return _is_accepted(query, key, dtype)
+    return _has_cudnn_gradient(query, key, dtype)
 
 
-def _is_accepted(query: tuple[int, ...], key: tuple[int, ...], dtype: np.dtype) -> bool:
+def _has_cudnn_gradient(query: tuple[int, ...], key: tuple[int, ...], dtype: np.dtype) -> bool:
     """Check whether JAX finds a version of cuDNN with a gradient for these shapes."""
 
     def loss(q: Array, k: Array, v: Array) -> Array:
-        scores = _by_cudnn(q, k, v, None, None, scale=1.0, is_causal=True)
+        scores = _compute_with_cudnn(q, k, v, None, None, scale=1.0, is_causal=True)
         return scores.astype(np.float32).sum()
 
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in (query, key, key)]
@@ -111,13 +111,13 @@ def _is_accepted(query: tuple[int, ...], key: tuple[int, ...], dtype: np.dtype) 
     return True
 
 
-def _by_cudnn(*operands: Any, scale: float, is_causal: bool) -> Array:
+def _compute_with_cudnn(*operands: Any, scale: float, is_causal: bool) -> Array:
     return jax.nn.dot_product_attention(
         *operands, scale=scale, is_causal=is_causal, implementation="cudnn"
     )
 
 
-def attention(
+def compute_attention(
     fallback: Callable[..., Array],
     query: Array,
     key: Array,
@@ -149,7 +149,7 @@ def attention(
         return (*arrays[:3], *[None if a is None else next(rest) for a in (bias, mask)])
 
     def compute_with_cudnn(*arrays: Array) -> Array:
-        return _by_cudnn(*restore_operands(arrays), scale=scale, is_causal=is_causal)
+        return _compute_with_cudnn(*restore_operands(arrays), scale=scale, is_causal=is_causal)
 
     def compute_with_xla(*arrays: Array) -> Array:
         return fallback(*restore_operands(arrays))
@@ -159,7 +159,7 @@ def attention(
     )
 
 
-def plain_attention(*operands: Array | None, scale: float, is_causal: bool) -> Array:
+def compute_xla_attention(*operands: Array | None, scale: float, is_causal: bool) -> Array:
     """Compute attention by XLA from query, key, value, bias and mask; see `compute_attention`."""
     implementation: Any = functools.partial(jax.nn.dot_product_attention, implementation="xla")
     return implementation(*operands, scale=scale, is_causal=is_causal)

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.environment.limits import image_limit
+from meshflow.environment.limits import get_image_limit
 from meshflow.kernels import jpeg, library, row_gather
 
-__all__ = ["LEFT_RIGHT", "UP_DOWN", "Loading", "load"]
+__all__ = ["LEFT_RIGHT", "UP_DOWN", "ImageLoadingOptions", "load_images"]
 
 # Bits of `mirrored`.
 LEFT_RIGHT, UP_DOWN = 1, 2
 
 
-class Loading(NamedTuple):
+class ImageLoadingOptions(NamedTuple):
     """Options for loading files as images of one size.
 
     Attributes:
@@ -33,18 +33,18 @@ class Loading(NamedTuple):
       crop_fraction: Fraction of height and width that is cropped from the center before resizing.
     """
 
-    paths: bool
+    are_paths: bool
     channels: int
     ratio: int
     fast: bool
     fancy: bool
     height: int
     width: int
-    before: tuple[row_gather.Step, ...] = ()
-    share: float = 1.0
+    steps: tuple[row_gather.RowStep, ...] = ()
+    crop_fraction: float = 1.0
 
 
-class _Options(ctypes.Structure):
+class _DecoderOptions(ctypes.Structure):
     """Options of the decoder, as in jpeg.h."""
 
     _fields_ = [
@@ -54,29 +54,33 @@ class _Options(ctypes.Structure):
 
 
 @functools.cache
-def _loop() -> Callable[..., None] | None:
+def _find_compiled_loop() -> Callable[..., None] | None:
     """Return the compiled loop, or None if it or libjpeg is missing."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_images", None) if loaded else None
-    if function is None or not jpeg.available():
+    if function is None or not jpeg.is_available():
         return None
-    address, integer, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(row_gather.Packed)
+    address, integer, steps = (
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.POINTER(row_gather.PackedSteps),
+    )
     function.argtypes = [
-        *(address, address, integer, ctypes.c_int, ctypes.POINTER(_Options)),
+        *(address, address, integer, ctypes.c_int, ctypes.POINTER(_DecoderOptions)),
         *(ctypes.c_double, integer, integer, address, steps, steps, address, address, address),
     ]
     function.restype = None
-    for path in jpeg.libraries("libpng16-*.so.16.*"):
+    for path in jpeg.find_pillow_libraries("libpng16-*.so.16.*"):
         if loaded is not None and loaded.compiled.meshflow_png_library(str(path).encode()) == 0:
             break
     return function
 
 
-def load(
+def load_images(
     files: Sequence[bytes],
-    options: Loading,
+    options: ImageLoadingOptions,
     windows: np.ndarray,
-    steps: Sequence[Sequence[row_gather.Step]],
+    steps: Sequence[Sequence[row_gather.RowStep]],
     mirrored: np.ndarray,
     out: Sequence[np.ndarray],
 ) -> np.ndarray:
@@ -95,26 +99,28 @@ def load(
       file.
     """
     failed = np.ones(len(files), np.bool_)
-    loop = _loop()
+    loop = _find_compiled_loop()
     if loop is not None:
         count = len(files)
         sizes = np.array([len(text) for text in files], np.int64)
         windows = np.ascontiguousarray(windows, np.int64)
         mirrored = np.ascontiguousarray(mirrored, np.uint8)
         # Equal sequences of operations are packed only once.
-        packed = {id(s): row_gather.Packed(s) for s in steps}
+        packed = {id(s): row_gather.PackedSteps(s) for s in steps}
         loop(
             (ctypes.c_char_p * count)(*files),
             sizes.ctypes.data,
             count,
-            options.paths,
-            _Options(options.channels, options.ratio, options.fast, options.fancy, image_limit()),
-            options.share,
+            options.are_paths,
+            _DecoderOptions(
+                options.channels, options.ratio, options.fast, options.fancy, get_image_limit()
+            ),
+            options.crop_fraction,
             options.height,
             options.width,
             windows.ctypes.data,
-            row_gather.Packed(options.before),
-            (row_gather.Packed * count)(*[packed[id(s)] for s in steps]),
+            row_gather.PackedSteps(options.steps),
+            (row_gather.PackedSteps * count)(*[packed[id(s)] for s in steps]),
             mirrored.ctypes.data,
             (ctypes.c_void_p * count)(*[image.ctypes.data for image in out]),
             failed.ctypes.data,

@@ -11,42 +11,42 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-ONEDNN = "libdnnl.so.3"
-PACKAGE = "onednn-cpu-gomp"
-OPENMP = "install GNU OpenMP with the system's package manager (libgomp1 or libgomp)"
+ONEDNN_FILE = "libdnnl.so.3"
+ONEDNN_PACKAGE = "onednn-cpu-gomp"
+OPENMP_REMEDY = "install GNU OpenMP with the system's package manager (libgomp1 or libgomp)"
 
 
-def possible() -> bool:
+def is_supported_platform() -> bool:
     """Check whether kernels exist for this platform."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
-def onednn() -> Path | None:
+def find_onednn() -> Path | None:
     """Return oneDNN's shared library, from our wheel or from its own package; None if missing."""
-    bundled = Path(__file__).with_name(ONEDNN)
+    bundled = Path(__file__).with_name(ONEDNN_FILE)
     if bundled.exists():
         return bundled
     try:
-        files = importlib.metadata.files(PACKAGE) or []
+        files = importlib.metadata.files(ONEDNN_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    candidates = (Path(file.locate()) for file in files if file.name == ONEDNN)
+    candidates = (Path(file.locate()) for file in files if file.name == ONEDNN_FILE)
     return next((path.resolve() for path in candidates if path.exists()), None)
 
 
-def remedy() -> str:
+def suggest_remedy() -> str:
     """Return the command that repairs missing or damaged kernels of this installation."""
     compiler = "with a C++ compiler on the PATH"
     try:
         installed = importlib.metadata.distribution("meshflow")
     except importlib.metadata.PackageNotFoundError:
-        return f"{compiler}, run: pip install {_editable(str(Path(__file__).parents[3]))}"
+        return f"{compiler}, run: pip install {_format_editable(str(Path(__file__).parents[3]))}"
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
-    source = _source(origin)
+    source = _format_source(origin)
     if source.endswith(".whl"):
         return f"install a wheel that `make wheel` made from Meshflow's source, {compiler}"
     editable = bool(origin.get("dir_info", {}).get("editable"))
-    requirement = _editable(source) if editable else shlex.quote(source)
+    requirement = _format_editable(source) if editable else shlex.quote(source)
     # An environment of uv has no pip. Neither installer may use a wheel from its cache.
     if (installed.read_text("INSTALLER") or "").strip() == "uv":
         return f"{compiler}, run: uv pip install --reinstall-package meshflow {requirement}"
@@ -54,12 +54,12 @@ def remedy() -> str:
     return f"{compiler}, run: pip install --no-cache-dir {flags}{requirement}"
 
 
-def _editable(source: str) -> str:
+def _format_editable(source: str) -> str:
     """Return the arguments that install an editable checkout with the oneDNN package."""
     return f"--editable {shlex.quote(f'{source}[kernels]')}"
 
 
-def _source(origin: dict[str, dict[str, str]]) -> str:
+def _format_source(origin: dict[str, dict[str, str]]) -> str:
     """Return the installer argument for a package, given its recorded origin (PEP 610)."""
     url = str(origin.get("url", "meshflow"))
     if "vcs_info" in origin:

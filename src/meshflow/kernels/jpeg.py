@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.environment.limits import image_limit
+from meshflow.environment.limits import get_image_limit
 from meshflow.kernels import library
 
-__all__ = ["available", "decoded", "libraries"]
+__all__ = ["decode", "find_pillow_libraries", "is_available"]
 
 
-class _Decoder(NamedTuple):
-    size: Callable[..., int]
-    pixels: Callable[..., int]
+class _JpegDecoder(NamedTuple):
+    read_size: Callable[..., int]
+    read_pixels: Callable[..., int]
 
 
-def libraries(pattern: str) -> list[Path]:
+def find_pillow_libraries(pattern: str) -> list[Path]:
     """Return the shared libraries in Pillow's wheel with names that match a glob pattern."""
     try:
         import PIL  # noqa: PLC0415 - optional; without it, other code decodes images
@@ -32,14 +32,14 @@ def libraries(pattern: str) -> list[Path]:
 
 
 @functools.cache
-def _decoder() -> _Decoder | None:
+def _find_decoder() -> _JpegDecoder | None:
     """Return the compiled decoder with the libjpeg of Pillow's wheel, or None if one is missing."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_jpeg", None) if loaded else None
     if loaded is None or function is None:
         return None
     # File names contain the version of the interface, 6.2.
-    for path in libraries("libjpeg-*.so.62.*"):
+    for path in find_pillow_libraries("libjpeg-*.so.62.*"):
         if loaded.compiled.meshflow_jpeg_library(str(path).encode()) == 0:
             integer, address = ctypes.c_int, ctypes.c_void_p
             # Reading the size takes less time than releasing and acquiring the interpreter lock
@@ -50,16 +50,16 @@ def _decoder() -> _Decoder | None:
                     *(ctypes.c_char_p, ctypes.c_int64, integer, integer, integer, integer),
                     *(address, address),
                 ]
-            return _Decoder(locked, function)
+            return _JpegDecoder(locked, function)
     return None
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Check whether there is a compiled decoder."""
-    return _decoder() is not None
+    return _find_decoder() is not None
 
 
-def decoded(
+def decode(
     contents: bytes, channels: int, ratio: int, fast: bool, fancy: bool
 ) -> np.ndarray | None:
     """Decode a JPEG image.
@@ -74,18 +74,18 @@ def decoded(
     Returns:
       uint8 [height, width, channels], or None if the file is not supported.
     """
-    decoder = _decoder()
+    decoder = _find_decoder()
     if decoder is None:
         return None
     options = len(contents), channels, ratio, int(fast), int(fancy)
     shape = np.zeros(3, np.int32)
     address = shape.ctypes.data
-    if decoder.size(contents, *options, address, None):
+    if decoder.read_size(contents, *options, address, None):
         return None
     # The limit applies to the full size, in which progressive images are buffered. Pillow reports
     # the error.
-    if math.prod(shape.tolist()) * ratio**2 > image_limit():
+    if math.prod(shape.tolist()) * ratio**2 > get_image_limit():
         return None
     pixels = np.empty(shape.tolist(), np.uint8)
-    failed = decoder.pixels(contents, *options, address, pixels.ctypes.data)
+    failed = decoder.read_pixels(contents, *options, address, pixels.ctypes.data)
     return None if failed else pixels

@@ -23,38 +23,42 @@ kernel_and_bias_p = jex_core.Primitive("kernel_and_bias_gradient")
 kernel_and_bias_p.multiple_results = True
 
 
-def summed_axes(parameters: dict[str, Any]) -> tuple[int, ...]:
+def find_summed_axes(parameters: dict[str, Any]) -> tuple[int, ...]:
     """Return the axes over which the gradient of a bias is summed, in ascending order."""
     return tuple(sorted(parameters["dimension_numbers"].rhs_spec[1:]))
 
 
-def composite(image: jax.Array, gradient: jax.Array, **parameters: Any) -> list[jax.Array]:
+def compute_gradients(image: jax.Array, gradient: jax.Array, **parameters: Any) -> list[jax.Array]:
     """Compute both gradients by JAX's operations."""
-    kernel = jax.lax.conv_general_dilated_p.bind(image, gradient, **parameters)
-    return [kernel, jax.lax.reduce_sum(gradient, summed_axes(parameters))]
+    kernel = jax.lax.conv_general_dilated_p.bind_iterators(image, gradient, **parameters)
+    return [kernel, jax.lax.reduce_sum(gradient, find_summed_axes(parameters))]
 
 
-def fast(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
+def choose_handler(
+    operands: Avals, results: Avals, parameters: dict[str, Any]
+) -> HandlerCall | None:
     """Return a function that computes both gradients by one handler, or None."""
     (image, gradient), kernel = operands, results[0]
     loaded = library.load()
     types = [np.dtype(a.dtype).name for a in (*operands, *results)]
     if loaded is None or set(types) != {"bfloat16"}:
         return None
-    if not sizes.convolution_worth_a_call(lowerings.work(image, gradient, kernel, parameters)):
+    if not sizes.is_convolution_worth_call(
+        lowerings.count_multiply_adds(image, gradient, kernel, parameters)
+    ):
         return None
-    for descriptor in lowerings.placed_descriptors(image, gradient, kernel, parameters):
-        if descriptors.kind(descriptor) != descriptors.KERNEL_GRADIENT:
+    for descriptor in lowerings.list_descriptors(image, gradient, kernel, parameters):
+        if descriptors.get_computation(descriptor) != descriptors.KERNEL_GRADIENT:
             continue
         extended = descriptors.with_bias_gradient(descriptor)
-        name = loaded.implementation(extended, types)
-        if name is not None and name.startswith(library.OWN):
+        name = loaded.find_implementation(extended, types)
+        if name is not None and name.startswith(library.OWN_PREFIX):
             shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
-            return lambda *arrays: lowerings.run(extended, arrays, shapes)
+            return lambda *arrays: lowerings.call_handler(extended, arrays, shapes)
     return None
 
 
-def _results(
+def _infer_results(
     image: jax.core.ShapedArray, gradient: jax.core.ShapedArray, **parameters: Any
 ) -> list[jax.core.ShapedArray]:
     kernel = jax.lax.conv_general_dilated_p.abstract_eval(image, gradient, **parameters)[0]
@@ -64,4 +68,4 @@ def _results(
 
 def register() -> None:
     """Register the primitive with JAX."""
-    register_composite(kernel_and_bias_p, composite, _results, fast)
+    register_composite(kernel_and_bias_p, compute_gradients, _infer_results, choose_handler)

@@ -20,7 +20,7 @@ from meshflow.kernels import installation
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
 # Number of cached query results; the handlers cache as many kernels.
-KEPT = 1024
+MAX_CACHED_QUERIES = 1024
 POOLING = "meshflow_pooling"
 GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
@@ -37,19 +37,19 @@ HANDLERS = (
     *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW),
 )
 # Prefix of the implementation names of our C++ code.
-OWN = "meshflow"
+OWN_PREFIX = "meshflow"
 # Name of the implementation by Winograd's algorithm, with output tiles of 2 x 2.
 WINOGRAD = "meshflow:winograd"
 # Prefix of the implementations that compute block by block, each with its epilogue.
-BLOCKED = "meshflow:blocked"
+BLOCKED_PREFIX = "meshflow:blocked"
 
 # Instruction set levels above the baseline, in the order of cpus.h.
-LEVELS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
+ISA_LEVELS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
 # oneDNN's names of the levels except the last.
 ONEDNN_NAMES = {"AVX2": "AVX2", "AVX512": "AVX512_CORE", "AVX512_BF16": "AVX512_CORE_BF16"}
 
 # oneDNN's codes of the element types that a descriptor may have.
-TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}
+TYPE_CODES = {"float32": "f", "bfloat16": "b", "float16": "h"}
 
 # The shape and dtype of an operand or result.
 Aval: TypeAlias = jax.core.ShapedArray | jax.ShapeDtypeStruct
@@ -62,7 +62,7 @@ class KernelsUnavailableError(RuntimeError):
     """The CPU kernels cannot be used; the message has the reason."""
 
 
-def wanted() -> bool:
+def are_enabled() -> bool:
     """Check whether the environment enables the CPU kernels: MESHFLOW_KERNELS is not "xla".
 
     Raises:
@@ -74,15 +74,15 @@ def wanted() -> bool:
     return value != "xla"
 
 
-def limit() -> str | None:
+def read_isa_limit() -> str | None:
     """Return the highest instruction set level allowed by MESHFLOW_MAX_ISA; None for no limit.
 
     Raises:
       ValueError: If the variable is not one of `ISA_LEVELS`.
     """
     value = os.environ.get("MESHFLOW_MAX_ISA") or None
-    if value not in (None, *LEVELS):
-        raise ValueError(f"MESHFLOW_MAX_ISA must be one of {', '.join(LEVELS)}, got {value!r}.")
+    if value not in (None, *ISA_LEVELS):
+        raise ValueError(f"MESHFLOW_MAX_ISA must be one of {', '.join(ISA_LEVELS)}, got {value!r}.")
     return value
 
 
@@ -98,7 +98,7 @@ def emulates_tiles() -> bool:
     return value == "emulated"
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     """Check whether a shared library has all its bytes; loading a truncated one ends the process."""
     with path.open("rb") as file:
         header = file.read(64)
@@ -130,17 +130,21 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise KernelsUnavailableError(f"{path} was not built; {installation.remedy()}")
-        onednn = installation.onednn()
+            raise KernelsUnavailableError(f"{path} was not built; {installation.suggest_remedy()}")
+        onednn = installation.find_onednn()
         for file in (path, onednn):
-            if file is not None and not _is_whole(file):
-                raise KernelsUnavailableError(f"{file} is damaged; {installation.remedy()}")
+            if file is not None and not _is_complete(file):
+                raise KernelsUnavailableError(f"{file} is damaged; {installation.suggest_remedy()}")
         # Threads that spin while they wait would take cores from XLA's threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
-            ctypes.CDLL(str(onednn or installation.ONEDNN), ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(onednn or installation.ONEDNN_FILE), ctypes.RTLD_GLOBAL)
         except OSError as error:
-            remedy = installation.OPENMP if "libgomp" in str(error) else installation.remedy()
+            remedy = (
+                installation.OPENMP_REMEDY
+                if "libgomp" in str(error)
+                else installation.suggest_remedy()
+            )
             raise KernelsUnavailableError(f"oneDNN does not load ({error}); {remedy}") from None
         try:
             self.compiled = ctypes.CDLL(str(path))
@@ -155,7 +159,7 @@ class Library:
             self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
-                f"{path} does not load ({error}); {installation.remedy()}"
+                f"{path} does not load ({error}); {installation.suggest_remedy()}"
             ) from None
         self._check_ffi_version(path)
         descriptor: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
@@ -167,19 +171,21 @@ class Library:
         if self._offer is not None:
             self._offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
             self.compiled.meshflow_holds_memory.argtypes = [ctypes.c_void_p]
-        self._implementation = functools.lru_cache(KEPT)(self._ask)
-        max_level, emulated = limit(), emulates_tiles()
-        level = -1 if max_level is None else LEVELS.index(max_level) + 1
+        self._cached_implementation = functools.lru_cache(MAX_CACHED_QUERIES)(
+            self._query_implementation
+        )
+        max_level, emulated = read_isa_limit(), emulates_tiles()
+        level = -1 if max_level is None else ISA_LEVELS.index(max_level) + 1
         try:
             level = int(self.compiled.meshflow_limit(level, int(emulated)))
         except AttributeError:
             if max_level or emulated:
                 raise KernelsUnavailableError(
-                    f"{path} does not support MESHFLOW_MAX_ISA and MESHFLOW_AMX; {installation.remedy()}"
+                    f"{path} does not support MESHFLOW_MAX_ISA and MESHFLOW_AMX; {installation.suggest_remedy()}"
                 ) from None
-        self.level = LEVELS[level - 1] if level > 0 else None
-        self.tiles = level == len(LEVELS) or (emulated and self.has("AVX512"))
-        self.huge_pages = self.places = False
+        self.level = ISA_LEVELS[level - 1] if level > 0 else None
+        self.tiles = level == len(ISA_LEVELS) or (emulated and self.supports("AVX512"))
+        self.huge_pages = self.accepts_offers = False
 
     def _check_ffi_version(self, path: Path) -> None:
         # XLA ends the process if a handler was compiled with the headers of a newer version.
@@ -193,10 +199,10 @@ class Library:
             raise KernelsUnavailableError(
                 f"{path} was compiled with the headers of a newer jaxlib than {jax_internals.JAXLIB_VERSION} (version "
                 f"{major}.{minor} of XLA's foreign function interface, not {installed[0]}.{installed[1]}); "
-                f"install a newer jaxlib within {jax_internals.SUPPORTED}, or compile the kernels again: {installation.remedy()}"
+                f"install a newer jaxlib within {jax_internals.SUPPORTED}, or compile the kernels again: {installation.suggest_remedy()}"
             )
 
-    def version(self) -> str:
+    def read_version(self) -> str:
         """Return oneDNN's version."""
         parts = (ctypes.c_int * 3)()
         self.compiled.meshflow_onednn_version(parts)
@@ -206,21 +212,21 @@ class Library:
         """Check whether the library contains a handler."""
         return name in self.handlers
 
-    def has(self, level: str) -> bool:
+    def supports(self, level: str) -> bool:
         """Check whether the kernels may use an instruction set level."""
-        return self.level is not None and LEVELS.index(self.level) >= LEVELS.index(level)
+        return self.level is not None and ISA_LEVELS.index(self.level) >= ISA_LEVELS.index(level)
 
     def set_threads(self, num_threads: int) -> None:
         """Limit the number of threads of a computation."""
         self._set_threads(ctypes.c_int(num_threads))
 
-    def ask_for_huge_pages(self) -> bool:
+    def enable_huge_pages(self) -> bool:
         """Allocate XLA's large buffers in huge pages from now on; return whether that is possible."""
         # The folder has one large library, and small ones that load it.
         files = jax_internals.LIBRARIES.glob("*.so")
         if self._huge_pages is not None:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
-            self.places = self.huge_pages and self._offer is not None
+            self.accepts_offers = self.huge_pages and self._offer is not None
         return self.huge_pages
 
     def release_memory(self) -> int:
@@ -235,35 +241,35 @@ class Library:
           min_bytes: Minimum size of the buffer.
           max_bytes: Maximum size of the buffer.
         """
-        offer = self._offer if self.places else None
+        offer = self._offer if self.accepts_offers else None
         return offer is not None and offer(address, min_bytes, max_bytes) == 0
 
     def withdraw_memory(self) -> None:
         """Withdraw the memory that was offered to this thread."""
-        if self.places:
+        if self.accepts_offers:
             self.compiled.meshflow_withdraw_memory()
 
     def holds_memory(self, address: int) -> bool:
         """Check whether an XLA buffer occupies offered memory at this address."""
-        return self.places and self.compiled.meshflow_holds_memory(address) != 0
+        return self.accepts_offers and self.compiled.meshflow_holds_memory(address) != 0
 
-    def implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
+    def find_implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
         """Return the name of the implementation of a descriptor, or None if there is no fast one.
 
         Args:
           descriptor: The descriptor.
           types: NumPy names of the element types of the operands, then of the results.
         """
-        return self._implementation(tuple(descriptor), "".join(TYPES[t] for t in types))
+        return self._cached_implementation(tuple(descriptor), "".join(TYPE_CODES[t] for t in types))
 
-    def packed_bytes(self, descriptor: Sequence[int], types: Sequence[str]) -> int:
+    def count_packed_bytes(self, descriptor: Sequence[int], types: Sequence[str]) -> int:
         """Return the bytes of a computation's packed weights, or 0 if they are not packed."""
         if self._packed_bytes is None:
             return 0
-        integers, codes = np.array(descriptor, np.int64), "".join(TYPES[t] for t in types)
+        integers, codes = np.array(descriptor, np.int64), "".join(TYPE_CODES[t] for t in types)
         return int(self._packed_bytes(integers.ctypes.data, len(descriptor), codes.encode()))
 
-    def _ask(self, descriptor: tuple[int, ...], types: str) -> str | None:
+    def _query_implementation(self, descriptor: tuple[int, ...], types: str) -> str | None:
         integers = np.array(descriptor, np.int64)
         text = ctypes.create_string_buffer(512)
         failed = self._query(integers.ctypes.data, len(descriptor), types.encode(), text, len(text))
@@ -274,7 +280,7 @@ class Library:
 @functools.cache
 def status() -> Library | KernelsUnavailableError:
     """Return the handlers, or the reason why there are none; the first call loads them."""
-    if not wanted():
+    if not are_enabled():
         return KernelsUnavailableError("MESHFLOW_KERNELS=xla disables them.")
     path = Path(__file__).parent / NAME
     try:
@@ -283,11 +289,11 @@ def status() -> Library | KernelsUnavailableError:
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
         # On an unsupported platform there is nothing to repair, so do not warn.
-        if installation.possible() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
+        if installation.is_supported_platform() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
             warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
         return error
     if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":
-        library.ask_for_huge_pages()
+        library.enable_huge_pages()
     # NPROC determines the size of XLA's thread pool, which may exceed the number of cores.
     if os.environ.get("NPROC", "").isdigit():
         library.set_threads(max(1, min(int(os.environ["NPROC"]), os.cpu_count() or 1)))

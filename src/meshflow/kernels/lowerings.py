@@ -27,7 +27,7 @@ from meshflow.kernels import descriptors, library, partitioning, sizes
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
 # Maximum padding of rows that oneDNN adds itself, which must also be at most half a window.
-_PADDING = 1
+_MAX_PADDING = 1
 
 # The dtypes of the operands and of the result of a handler.
 _Dtypes: TypeAlias = tuple[Sequence[np.dtype], np.dtype]
@@ -35,7 +35,7 @@ _Dtypes: TypeAlias = tuple[Sequence[np.dtype], np.dtype]
 _Code: TypeAlias = tuple[list[int], _Dtypes]
 
 
-def run(
+def call_handler(
     descriptor: Sequence[int], operands: Sequence[Any], result: Any, target: str = library.TARGET
 ) -> Any:
     """Call a handler with JAX arrays."""
@@ -43,7 +43,7 @@ def run(
     return call(*operands, descriptor=np.array(descriptor, np.int64))
 
 
-def element_types(
+def choose_element_types(
     descriptor: Sequence[int], types: Sequence[np.dtype], result: np.dtype
 ) -> _Dtypes | None:
     """Choose the dtypes of a computation: those of its operands or, as a fallback, float32.
@@ -56,12 +56,14 @@ def element_types(
         return None
     for candidate in ((*types, result), (np.dtype("float32"),) * (len(types) + 1)):
         names = [np.dtype(t).name for t in candidate]
-        if all(n in library.TYPES for n in names) and loaded.implementation(descriptor, names):
+        if all(n in library.TYPE_CODES for n in names) and loaded.find_implementation(
+            descriptor, names
+        ):
             return candidate[:-1], candidate[-1]
     return None
 
 
-class Whole(NamedTuple):
+class FullConvolution(NamedTuple):
     """Implementation of a convolution that is partitioned over devices.
 
     Attributes:
@@ -75,7 +77,7 @@ class Whole(NamedTuple):
     padding: tuple[tuple[int, int], ...]
 
 
-def convolution_descriptors(
+def list_convolution_descriptors(
     left: Aval,
     right: Aval,
     out: Aval,
@@ -95,21 +97,24 @@ def convolution_descriptors(
     """
     left_spec, right_spec, out_spec = dimension_numbers
     low = [a for a, _ in padding]
-    x, w = descriptors.view(left.shape, left_spec), descriptors.view(right.shape, right_spec)
-    y = descriptors.view(out.shape, out_spec)
+    x, w = (
+        descriptors.make_view(left.shape, left_spec),
+        descriptors.make_view(right.shape, right_spec),
+    )
+    y = descriptors.make_view(out.shape, out_spec)
     rank = len(window_strides)
     candidates = []
     if math.prod(lhs_dilation) > 1:
         if math.prod(window_strides) == 1 and batch_group_count == 1:
             pairs = zip(w.dims[2:], rhs_dilation, low, strict=True)
             before = [(k - 1) * d - p for k, d, p in pairs]
-            kernel = descriptors.grouped(w, feature_group_count)
+            kernel = descriptors.split_groups(w, feature_group_count)
             # Exchange the dimensions of out and in / groups.
             offset = 1 if feature_group_count > 1 else 0
             order = [*range(offset), offset + 1, offset, *range(offset + 2, len(kernel.dims))]
             kernel = descriptors.View(*(tuple(v[i] for i in order) for v in kernel))
             candidates.append(
-                descriptors.convolution(
+                descriptors.describe_convolution(
                     *(descriptors.INPUT_GRADIENT, feature_group_count, y, kernel, x),
                     *(lhs_dilation, rhs_dilation, before),
                 )
@@ -117,9 +122,9 @@ def convolution_descriptors(
         return [descriptor for descriptor in candidates if descriptor is not None]
     if batch_group_count == 1:
         candidates.append(
-            descriptors.convolution(
+            descriptors.describe_convolution(
                 *(descriptors.FORWARD, feature_group_count),
-                *(x, descriptors.grouped(w, feature_group_count), y),
+                *(x, descriptors.split_groups(w, feature_group_count), y),
                 *(window_strides, rhs_dilation, low),
             )
         )
@@ -130,9 +135,9 @@ def convolution_descriptors(
             descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
         )
         candidates.append(
-            descriptors.convolution(
+            descriptors.describe_convolution(
                 *(descriptors.KERNEL_GRADIENT, batch_group_count),
-                *(image, descriptors.grouped(kernel, batch_group_count), window),
+                *(image, descriptors.split_groups(kernel, batch_group_count), window),
                 *(rhs_dilation, window_strides, low),
             )
         )
@@ -141,15 +146,19 @@ def convolution_descriptors(
     return [descriptor for descriptor in candidates if descriptor is not None]
 
 
-def geometry(parameters: dict[str, Any]) -> dict[str, Any]:
+def select_geometry(parameters: dict[str, Any]) -> dict[str, Any]:
     """Select the primitive's parameters that `list_convolution_descriptors` takes."""
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
     counts = ("feature_group_count", "batch_group_count")
     return {name: parameters[name] for name in (*names, *counts)}
 
 
-def convolution(
-    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any], full: Whole | None = None
+def choose_convolution(
+    left: Aval,
+    right: Aval,
+    out: Aval,
+    parameters: dict[str, Any],
+    full: FullConvolution | None = None,
 ) -> HandlerCall | None:
     """Return a function of image and kernel that calls a handler, or None.
 
@@ -161,30 +170,32 @@ def convolution(
       full: The convolution of which this is a shard; default: it is complete, uses the fastest
         code, and XLA's if it is small.
     """
-    if full is None and not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
+    if full is None and not sizes.is_convolution_worth_call(
+        count_multiply_adds(left, right, out, parameters)
+    ):
         return None
-    padding = padding_before(left, right, out, parameters, full)
+    padding = plan_padding(left, right, out, parameters, full)
     if padding is not None:
         image, remaining, config = padding
-        padded = convolution(image, right, out, remaining, full)
+        padded = choose_convolution(image, right, out, remaining, full)
         pad = lambda x: jax.lax.pad(x, np.zeros((), x.dtype), config)
         return None if padded is None else lambda x, w: padded(pad(x), w)
-    cropping = cropping_after(out, parameters, full)
+    cropping = plan_cropping(out, parameters, full)
     if cropping is not None:
         larger, remaining, limits = cropping
-        inner = convolution(left, right, larger, remaining, full)
+        inner = choose_convolution(left, right, larger, remaining, full)
         if inner is not None:
             return lambda x, w: jax.lax.slice(inner(x, w), *limits)
-    chosen = code(left, right, out, parameters, full)
+    chosen = choose_code(left, right, out, parameters, full)
     if chosen is None:
         return None
     descriptor, ((left_type, right_type), out_type) = chosen
     spatial = parameters["dimension_numbers"].rhs_spec[2:]
 
     def call(x: jax.Array, w: jax.Array) -> jax.Array:
-        if descriptors.kind(descriptor) == descriptors.INPUT_GRADIENT:
+        if descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT:
             w = jax.lax.rev(w, spatial)
-        y = run(
+        y = call_handler(
             descriptor,
             (x.astype(left_type), w.astype(right_type)),
             jax.ShapeDtypeStruct(out.shape, out_type),
@@ -194,28 +205,41 @@ def convolution(
     return call
 
 
-def code(
-    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any], full: Whole | None = None
+def choose_code(
+    left: Aval,
+    right: Aval,
+    out: Aval,
+    parameters: dict[str, Any],
+    full: FullConvolution | None = None,
 ) -> _Code | None:
     """Return the descriptor of a convolution with its dtypes, or None."""
-    for descriptor in placed_descriptors(left, right, out, parameters):
+    for descriptor in list_descriptors(left, right, out, parameters):
         candidates = [descriptor]
         if full is not None:
-            if descriptors.kind(descriptor) != descriptors.kind([full.computation]):
+            if descriptors.get_computation(descriptor) != descriptors.get_computation(
+                [full.computation]
+            ):
                 continue
             # A shard uses the same threads as the full convolution, and the same implementation if
             # it supports the shard's sizes.
             descriptor = [full.computation, *descriptor[1:]]
-            candidates = [descriptors.by(descriptor, full.implementation), descriptor]
+            candidates = [
+                descriptors.with_implementation(descriptor, full.implementation),
+                descriptor,
+            ]
         for candidate in candidates:
-            chosen = element_types(candidate, (left.dtype, right.dtype), out.dtype)
+            chosen = choose_element_types(candidate, (left.dtype, right.dtype), out.dtype)
             if chosen is not None:
                 return candidate, chosen
     return None
 
 
-def padding_before(
-    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any], full: Whole | None = None
+def plan_padding(
+    left: Aval,
+    right: Aval,
+    out: Aval,
+    parameters: dict[str, Any],
+    full: FullConvolution | None = None,
 ) -> tuple[jax.ShapeDtypeStruct, dict[str, Any], list[tuple[int, int, int]]] | None:
     """Plan the padding of an image before a convolution; return None if none is needed.
 
@@ -229,13 +253,13 @@ def padding_before(
     """
     numbers, padding = parameters["dimension_numbers"], list(parameters["padding"])
     window = (right.shape[numbers.rhs_spec[-1]] - 1) * parameters["rhs_dilation"][-1]
-    max_width = min(window // 2, _PADDING)
+    max_width = min(window // 2, _MAX_PADDING)
     widths = [max(0, n - max_width) for n in padding[-1]]
-    chosen = code(left, right, out, parameters, full) if any(widths) else None
-    if chosen is None or descriptors.kind(chosen[0]) != descriptors.FORWARD:
+    chosen = choose_code(left, right, out, parameters, full) if any(widths) else None
+    if chosen is None or descriptors.get_computation(chosen[0]) != descriptors.FORWARD:
         return None
-    name = implementation(chosen) if full is None else full.implementation
-    if parameters["feature_group_count"] > 1 or name.startswith(library.OWN):
+    name = find_implementation_name(chosen) if full is None else full.implementation
+    if parameters["feature_group_count"] > 1 or name.startswith(library.OWN_PREFIX):
         return None
     padding[-1] = tuple(n - width for n, width in zip(padding[-1], widths, strict=True))
     axis, shape, config = numbers.lhs_spec[-1], list(left.shape), [(0, 0, 0)] * left.ndim
@@ -245,8 +269,8 @@ def padding_before(
     return image, {**parameters, "padding": tuple(padding)}, config
 
 
-def cropping_after(
-    out: Aval, parameters: dict[str, Any], full: Whole | None
+def plan_cropping(
+    out: Aval, parameters: dict[str, Any], full: FullConvolution | None
 ) -> tuple[jax.ShapeDtypeStruct, dict[str, Any], tuple[list[int], list[int]]] | None:
     """Plan a shard's convolution with the padding of the full image; return None if not needed.
 
@@ -275,30 +299,32 @@ def cropping_after(
     return larger, {**parameters, "padding": full.padding}, (start, stop)
 
 
-def implementation(code: _Code) -> str:
+def find_implementation_name(code: _Code) -> str:
     """Return the name of the implementation of a descriptor and its dtypes, empty if there is none."""
     loaded, (descriptor, (types, out_type)) = library.load(), code
     names = [np.dtype(t).name for t in (*types, out_type)]
-    return (loaded.implementation(descriptor, names) if loaded is not None else None) or ""
+    return (loaded.find_implementation(descriptor, names) if loaded is not None else None) or ""
 
 
-def placed_descriptors(
+def list_descriptors(
     left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]
 ) -> list[list[int]]:
     """Return the descriptors of a convolution with their choice of threads; likely fastest first."""
-    candidates = convolution_descriptors(left, right, out, **geometry(parameters))
-    multiply_adds = work(left, right, out, parameters)
+    candidates = list_convolution_descriptors(left, right, out, **select_geometry(parameters))
+    multiply_adds = count_multiply_adds(left, right, out, parameters)
     elements = left.size + right.size + out.size
-    return [sizes.placed(descriptor, multiply_adds, elements) for descriptor in candidates]
+    return [
+        sizes.choose_threading(descriptor, multiply_adds, elements) for descriptor in candidates
+    ]
 
 
-def work(left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]) -> float:
+def count_multiply_adds(left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]) -> float:
     """Return the number of multiply-adds of a convolution."""
     _, channels, *window = (right.shape[i] for i in parameters["dimension_numbers"].rhs_spec)
     return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
 
 
-def product_descriptor(
+def describe_product(
     left: Aval, right: Aval, dimension_numbers: Any
 ) -> tuple[list[int] | None, Sequence[Sequence[int] | None]]:
     """Return the descriptor of JAX's general dot product and the permutations of its operands.
@@ -315,7 +341,7 @@ def product_descriptor(
 
     def merge_groups(operand: Aval, *groups: Sequence[int]) -> tuple[Any, Any]:
         """Return size and stride of each group of axes, and the permutation that is required."""
-        merged = [descriptors.merged(operand.shape, axes) for axes in groups]
+        merged = [descriptors.merge_dimensions(operand.shape, axes) for axes in groups]
         if all(part is not None for part in merged):
             return merged, None
         # The axes of each group must be adjacent, so transpose the operand.
@@ -323,7 +349,7 @@ def product_descriptor(
         shape = [operand.shape[i] for i in order]
         ends = list(itertools.accumulate(len(axes) for axes in groups))
         spans = [range(end - len(axes), end) for end, axes in zip(ends, groups, strict=True)]
-        return [descriptors.merged(shape, span) for span in spans], order
+        return [descriptors.merge_dimensions(shape, span) for span in spans], order
 
     left_free, right_free = (
         find_free_axes(left, left_sum, left_batch),
@@ -332,22 +358,22 @@ def product_descriptor(
     (a_batch, a_free, a_sum), left_order = merge_groups(left, left_batch, left_free, left_sum)
     (b_batch, b_sum, b_free), right_order = merge_groups(right, right_batch, right_sum, right_free)
     m, n, k, batch = a_free[0], b_free[0], a_sum[0], a_batch[0]
-    if not sizes.worth_a_call(batch * m * n * k):
+    if not sizes.is_product_worth_call(batch * m * n * k):
         return None, (None, None)
     a = descriptors.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
     b = descriptors.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
     c = descriptors.View((batch, m, n), (m * n, n, 1))
-    views = [descriptors.View(v.dims, _plain(v)) for v in (a, b, c)]
+    views = [descriptors.View(v.dims, _normalize_strides(v)) for v in (a, b, c)]
     if batch == 1:
         views = [descriptors.View(v.dims[1:], v.strides[1:]) for v in views]
     elements = batch * (m * k + k * n + m * n)
-    descriptor = descriptors.matmul(*views)
+    descriptor = descriptors.describe_matmul(*views)
     if descriptor is not None:
-        descriptor = sizes.placed(descriptor, batch * m * n * k, elements)
+        descriptor = sizes.choose_threading(descriptor, batch * m * n * k, elements)
     return descriptor, (left_order, right_order)
 
 
-def _plain(matrix: descriptors.View) -> tuple[int, ...]:
+def _normalize_strides(matrix: descriptors.View) -> tuple[int, ...]:
     """Return strides with those of dimensions of size 1 as in a dense array.
 
     oneDNN's fast code expects this.
@@ -362,19 +388,21 @@ def _plain(matrix: descriptors.View) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def product(left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+def choose_product(
+    left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]
+) -> HandlerCall | None:
     """Return a function of both operands that calls oneDNN, or None."""
-    descriptor, orders = product_descriptor(left, right, parameters["dimension_numbers"])
+    descriptor, orders = describe_product(left, right, parameters["dimension_numbers"])
     if descriptor is None:
         return None
-    result = descriptors.result(descriptor)
-    if sizes.is_vectors(result, left.size * result[-1], left.dtype):
+    result = descriptors.get_result_shape(descriptor)
+    if sizes.is_vector_product(result, left.size * result[-1], left.dtype):
         return None
-    chosen = element_types(descriptor, (left.dtype, right.dtype), out.dtype)
-    return None if chosen is None else described_product(descriptor, orders, chosen, out)
+    chosen = choose_element_types(descriptor, (left.dtype, right.dtype), out.dtype)
+    return None if chosen is None else make_product(descriptor, orders, chosen, out)
 
 
-def described_product(
+def make_product(
     descriptor: list[int], orders: Sequence[Sequence[int] | None], dtypes: _Dtypes, out: Aval
 ) -> HandlerCall:
     """Return the function of a product's descriptor, given operand permutations and dtypes."""
@@ -386,12 +414,12 @@ def described_product(
             for x, order, dtype in zip(operands, orders, types, strict=True)
         ]
         result = jax.ShapeDtypeStruct(out.shape, out_type)
-        return run(descriptor, prepared, result).astype(out.dtype)
+        return call_handler(descriptor, prepared, result).astype(out.dtype)
 
     return call
 
 
-def column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that sums leading axes as a product with a row of ones, or None.
 
     Such sums are the gradients of biases.
@@ -403,11 +431,15 @@ def column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerC
         return None
     left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
     right = jax.ShapeDtypeStruct((rows, columns), operand.dtype)
-    descriptor, orders = product_descriptor(left, right, (((1,), (0,)), ((), ())))
-    chosen = None if descriptor is None else element_types(descriptor, (left.dtype,) * 2, out.dtype)
+    descriptor, orders = describe_product(left, right, (((1,), (0,)), ((), ())))
+    chosen = (
+        None
+        if descriptor is None
+        else choose_element_types(descriptor, (left.dtype,) * 2, out.dtype)
+    )
     if descriptor is None or chosen is None:
         return None
-    call = described_product(descriptor, orders, chosen, out)
+    call = make_product(descriptor, orders, chosen, out)
 
     def sum_columns(x: jax.Array) -> jax.Array:
         ones = jax.numpy.ones((1, rows), x.dtype)
@@ -417,7 +449,7 @@ def column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerC
     return sum_columns
 
 
-def _is_whole(context: mlir.LoweringRuleContext) -> bool:
+def _is_unsharded(context: mlir.LoweringRuleContext) -> bool:
     """Check whether operands are complete arrays on one device; XLA cannot partition handler calls."""
     axes: Any = context.module_context.axis_context
     if hasattr(axes, "num_devices"):
@@ -426,13 +458,13 @@ def _is_whole(context: mlir.LoweringRuleContext) -> bool:
     return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
 
 
-def is_ours(context: mlir.LoweringRuleContext) -> bool:
+def can_use_handlers(context: mlir.LoweringRuleContext) -> bool:
     """Check whether handlers may run: not in exported programs, which must run without the library."""
     exported = context.module_context.lowering_parameters.for_export
-    return not exported and _is_whole(context)
+    return not exported and _is_unsharded(context)
 
 
-def override(
+def override_lowering(
     primitive: Primitive, choose: Callable[..., HandlerCall | None], any_types: bool = False
 ) -> None:
     """Override the CPU lowering of a primitive by a handler where `choose` finds one.
@@ -450,8 +482,10 @@ def override(
     def rule(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
         avals: Any = (*context.avals_in, *context.avals_out)
         call = None
-        is_supported = any_types or {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
-        if is_ours(context) and is_supported:
+        is_supported = any_types or {np.dtype(a.dtype).name for a in avals} <= set(
+            library.TYPE_CODES
+        )
+        if can_use_handlers(context) and is_supported:
             call = choose(*avals, parameters)
         if call is None:
             return fallback(context, *operands, **parameters)
@@ -460,30 +494,35 @@ def override(
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 
-def _code_of_parts(
+def _choose_shard_code(
     left: Aval, right: Aval, out: Aval, parameters: dict[str, Any]
-) -> partitioning.Code:
+) -> partitioning.ShardCode:
     """Choose the code for the shards of a convolution, so that they have the bits of the full one."""
     loaded = library.load()
     types = [np.dtype(a.dtype).name for a in (left, right, out)]
-    if loaded is None or not set(types) <= set(library.TYPES):
-        return partitioning.Code()
-    padding = padding_before(left, right, out, parameters)
+    if loaded is None or not set(types) <= set(library.TYPE_CODES):
+        return partitioning.ShardCode()
+    padding = plan_padding(left, right, out, parameters)
     if padding is not None:
         left, parameters, _ = padding
-    chosen = code(left, right, out, parameters)
-    if chosen is None or not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
-        return partitioning.Code()
-    descriptor, name = chosen[0], implementation(chosen)
+    chosen = choose_code(left, right, out, parameters)
+    if chosen is None or not sizes.is_convolution_worth_call(
+        count_multiply_adds(left, right, out, parameters)
+    ):
+        return partitioning.ShardCode()
+    descriptor, name = chosen[0], find_implementation_name(chosen)
     tile = (
-        2 if descriptors.kind(descriptor) == descriptors.FORWARD and name == library.WINOGRAD else 1
+        2
+        if descriptors.get_computation(descriptor) == descriptors.FORWARD
+        and name == library.WINOGRAD
+        else 1
     )
     # oneDNN's 16-bit code uses different channel blocks if there are only 2 positions.
     min_size = 1 if types[0] == "float32" else 3
-    full = Whole(descriptor[0], name, tuple(parameters["padding"]))
-    choose = functools.partial(convolution, full=full)
-    text = f"{full} {tile} {min_size} {loaded.version()}"
-    return partitioning.Code(choose, tile, min_size, text)
+    full = FullConvolution(descriptor[0], name, tuple(parameters["padding"]))
+    choose = functools.partial(choose_convolution, full=full)
+    text = f"{full} {tile} {min_size} {loaded.read_version()}"
+    return partitioning.ShardCode(choose, tile, min_size, text)
 
 
 def widen_sums() -> None:
@@ -496,25 +535,25 @@ def widen_sums() -> None:
         dtype = np.dtype(aval.dtype)
         if dtype.name not in ("bfloat16", "float16"):
             return fallback(context, operand, **parameters)
-        wide = lambda x: primitive.bind(x.astype(np.float32), **parameters).astype(dtype)
+        wide = lambda x: primitive.bind_iterators(x.astype(np.float32), **parameters).astype(dtype)
         return mlir.lower_fun(wide, multiple_results=False)(context, operand)
 
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 
-def divide_convolutions() -> None:
+def partition_convolutions() -> None:
     """Make this package partition convolutions over the devices of a mesh, on every platform."""
     primitive = jax.lax.conv_general_dilated_p
 
     def make_rule(fallback: Callable[..., Any], on_cpu: bool) -> Callable[..., Any]:
         def rule(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
             exported = context.module_context.lowering_parameters.for_export
-            if exported or not partitioning.applies(context):
+            if exported or not partitioning.is_partitioned(context):
                 return fallback(context, *operands, **parameters)
             left, right, out, *_ = cast(Avals, (*context.avals_in, *context.avals_out))
-            xla_code = partitioning.Code()
-            code = _code_of_parts(left, right, out, parameters) if on_cpu else xla_code
-            call = partitioning.convolution(parameters, code)
+            xla_code = partitioning.ShardCode()
+            code = _choose_shard_code(left, right, out, parameters) if on_cpu else xla_code
+            call = partitioning.partition_convolution(parameters, code)
             return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 
         return rule
@@ -531,8 +570,8 @@ def divide_convolutions() -> None:
 
 def register() -> None:
     """Register the lowerings; the library is loaded when the first one is used."""
-    override(jax.lax.conv_general_dilated_p, convolution)
-    override(jax.lax.dot_general_p, product)
+    override_lowering(jax.lax.conv_general_dilated_p, choose_convolution)
+    override_lowering(jax.lax.dot_general_p, choose_product)
     widen_sums()
-    override(jax.lax.reduce_sum_p, column_sum)
-    divide_convolutions()
+    override_lowering(jax.lax.reduce_sum_p, choose_column_sum)
+    partition_convolutions()

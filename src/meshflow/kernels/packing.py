@@ -22,34 +22,36 @@ from meshflow.kernels.library import Aval, Avals, HandlerCall
 packed_p = jex_core.Primitive("packed_kernel")
 
 
-def packing(operands: Avals, out: Aval, parameters: dict[str, Any]) -> dict[str, Any] | None:
+def plan_packing(operands: Avals, out: Aval, parameters: dict[str, Any]) -> dict[str, Any] | None:
     """Return the packing parameters of a fused convolution, or None if its kernel is not packed."""
     loaded = library.load() if jax.default_backend() == "cpu" else None
-    code = None if loaded is None else epilogues.code(operands, out, parameters)
+    code = None if loaded is None else epilogues.plan_convolution(operands, out, parameters)
     if loaded is None or code is None:
         return None
-    size = loaded.packed_bytes(code.descriptor, [t.name for t in (*code.types, code.out)])
+    size = loaded.count_packed_bytes(code.descriptor, [t.name for t in (*code.types, code.out)])
     return {"code": code, "size": size} if size else None
 
 
-def _nothing(kernel: jax.Array, code: epilogues.Code, size: int) -> jax.Array:
+def _make_zeros(kernel: jax.Array, code: epilogues.ConvolutionCall, size: int) -> jax.Array:
     return jnp.zeros(size, np.uint8)
 
 
-def _packed(operands: Avals, outs: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
+def _choose_handler(operands: Avals, outs: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
     code, out = parameters["code"], jax.ShapeDtypeStruct(outs[0].shape, np.uint8)
-    codes = "".join(library.TYPES[t.name] for t in (*code.types, code.out))
+    codes = "".join(library.TYPE_CODES[t.name] for t in (*code.types, code.out))
     if library.load() is None:
         return None
-    return lambda w: lowerings.run(
-        descriptors.packing(code.descriptor, codes), [code.kernel(w)], out
+    return lambda w: lowerings.call_handler(
+        descriptors.describe_packing(code.descriptor, codes), [code.prepare_kernel(w)], out
     )
 
 
-def _result(kernel: jax.core.ShapedArray, code: epilogues.Code, size: int) -> jax.core.ShapedArray:
+def _infer_result(
+    kernel: jax.core.ShapedArray, code: epilogues.ConvolutionCall, size: int
+) -> jax.core.ShapedArray:
     return kernel.update(shape=(size,), dtype=np.dtype(np.uint8), weak_type=False)
 
 
 def register() -> None:
     """Register the primitive with JAX."""
-    register_composite(packed_p, _nothing, _result, _packed)
+    register_composite(packed_p, _make_zeros, _infer_result, _choose_handler)

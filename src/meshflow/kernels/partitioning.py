@@ -39,7 +39,7 @@ Axes = tuple[str, ...]
 _GROUPS = ("feature_group_count", "batch_group_count")
 
 
-def applies(context: mlir.LoweringRuleContext) -> bool:
+def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     """Check whether a primitive is lowered for several devices and XLA partitions the work."""
     axes: Any = context.module_context.axis_context
     mesh = getattr(axes, "abstract_mesh", None)
@@ -71,7 +71,7 @@ class Window:
     """
 
     size: int
-    parts: int
+    num_parts: int
     near: tuple[int, int]
     far: tuple[int, int]
     pad: int
@@ -79,35 +79,35 @@ class Window:
     tile: int = 1
 
     @property
-    def own(self) -> int:
+    def part_size(self) -> int:
         """Return the number of positions of the split operand per part."""
-        return self.near[0] // self.parts
+        return self.near[0] // self.num_parts
 
     @property
     def surplus(self) -> int:
         """Return the number of positions that a part computes in addition to its own."""
-        return max(part * self.own % self.tile for part in range(self.parts))
+        return max(part * self.part_size % self.tile for part in range(self.num_parts))
 
     @property
-    def need(self) -> int:
+    def length(self) -> int:
         """Return the length of the window, in positions of the dilated image."""
-        steps = self.own + self.surplus - 1
+        steps = self.part_size + self.surplus - 1
         return steps * self.near[1] + (self.far[0] - 1) * self.far[1] + 1
 
-    def first(self, part: Any) -> Any:
+    def find_start(self, part: Any) -> Any:
         """Return the first position of a part's window in the full dilated image."""
-        start = part * self.own
+        start = part * self.part_size
         return (start - start % self.tile) * self.near[1] - self.pad
 
     @property
     def halos(self) -> tuple[int, int] | None:
         """Return the rows needed from the previous and next part; None if more parts are needed."""
-        size = self.size // self.parts
+        size = self.size // self.num_parts
         ends = []
-        for part in range(self.parts):
-            start = self.first(part) - part * size * self.spread
+        for part in range(self.num_parts):
+            start = self.find_start(part) - part * size * self.spread
             low = -(-start // self.spread)
-            high = (start + self.need - 1) // self.spread
+            high = (start + self.length - 1) // self.spread
             if high < low:
                 return None
             ends.append((-low, high - (size - 1)))
@@ -119,48 +119,48 @@ class Window:
             return None
         return before, after
 
-    def of_part(self, x: Array, axis: int, name: Axes) -> tuple[Array, int, tuple[int, int]]:
+    def cut_from_part(self, x: Array, axis: int, name: Axes) -> tuple[Array, int, tuple[int, int]]:
         """Cut this device's window from its part; return it, its dilation and the missing padding."""
         index = jax.lax.axis_index(name)
         size = x.shape[axis]
         before, after = self.halos  # type: ignore[misc]
-        x = exchanged(x, axis, name, self.parts, before, after)
+        x = exchange_halos(x, axis, name, self.num_parts, before, after)
         if self.spread > 1:
-            start = self.first(0)
-            low, high = -(-start // self.spread), (start + self.need - 1) // self.spread
+            start = self.find_start(0)
+            low, high = -(-start // self.spread), (start + self.length - 1) // self.spread
             x = jax.lax.slice_in_dim(x, before + low, before + high + 1, axis=axis)
             return (
                 x,
                 self.spread,
-                (low * self.spread - start, start + self.need - 1 - high * self.spread),
+                (low * self.spread - start, start + self.length - 1 - high * self.spread),
             )
-        starts = {before + self.first(p) - p * size for p in range(self.parts)}
+        starts = {before + self.find_start(p) - p * size for p in range(self.num_parts)}
         if len(starts) == 1:
             first = starts.pop()
-            return jax.lax.slice_in_dim(x, first, first + self.need, axis=axis), 1, (0, 0)
-        first = before + self.first(index) - index * size
-        return jax.lax.dynamic_slice_in_dim(x, first, self.need, axis=axis), 1, (0, 0)
+            return jax.lax.slice_in_dim(x, first, first + self.length, axis=axis), 1, (0, 0)
+        first = before + self.find_start(index) - index * size
+        return jax.lax.dynamic_slice_in_dim(x, first, self.length, axis=axis), 1, (0, 0)
 
-    def kept(self, y: Array, axis: int, name: Axes) -> Array:
+    def drop_surplus(self, y: Array, axis: int, name: Axes) -> Array:
         """Drop the surplus positions of this device's result."""
         if not self.surplus:
             return y
-        start = jax.lax.axis_index(name) * self.own % self.tile
-        return jax.lax.dynamic_slice_in_dim(y, start, self.own, axis=axis)
+        start = jax.lax.axis_index(name) * self.part_size % self.tile
+        return jax.lax.dynamic_slice_in_dim(y, start, self.part_size, axis=axis)
 
-    def of_whole(self, x: Array, axis: int, name: Axes) -> tuple[Array, int, tuple[int, int]]:
+    def cut_from_full(self, x: Array, axis: int, name: Axes) -> tuple[Array, int, tuple[int, int]]:
         """Cut this device's window from an image that is not split."""
-        last = max(self.first(part) for part in range(self.parts)) + self.need
+        last = max(self.find_start(part) for part in range(self.num_parts)) + self.length
         config = [(0, 0, 0)] * x.ndim
         length = (self.size - 1) * self.spread + 1
         low = max(0, self.pad)
         config[axis] = (low, max(0, last - length), self.spread - 1)
         x = jax.lax.pad(x, np.zeros((), x.dtype), config)
-        first = low + self.first(jax.lax.axis_index(name))
-        return jax.lax.dynamic_slice_in_dim(x, first, self.need, axis=axis), 1, (0, 0)
+        first = low + self.find_start(jax.lax.axis_index(name))
+        return jax.lax.dynamic_slice_in_dim(x, first, self.length, axis=axis), 1, (0, 0)
 
 
-def exchanged(x: Array, axis: int, name: Axes, parts: int, before: int, after: int) -> Array:
+def exchange_halos(x: Array, axis: int, name: Axes, parts: int, before: int, after: int) -> Array:
     """Add rows of the neighbors on both sides of a part, zeros at the ends of the image."""
     size = x.shape[axis]
     pieces = [x]
@@ -177,7 +177,7 @@ def exchanged(x: Array, axis: int, name: Axes, parts: int, before: int, after: i
 
 
 @dataclass(frozen=True)
-class Code:
+class ShardCode:
     """Requirements of the code for one device, so that its bits are those of the full convolution.
 
     Attributes:
@@ -190,12 +190,12 @@ class Code:
 
     choose: Callable[..., Any] | None = None
     tile: int = 1
-    least: int = 1
-    text: str = ""
+    min_size: int = 1
+    fingerprint: str = ""
 
 
 @dataclass
-class Plan:
+class PartitionPlan:
     """Partitioning of one convolution.
 
     Attributes:
@@ -216,13 +216,13 @@ class Plan:
     groups: int = 1
 
 
-def plan(
+def plan_partition(
     parameters: dict[str, Any],
     shapes: Sequence[Sequence[int]],
     current: Sequence[Sequence[Axes]],
     sizes: dict[str, int],
-    code: Code = Code(),
-) -> Plan:
+    code: ShardCode = ShardCode(),
+) -> PartitionPlan:
     """Plan the partitioning of a convolution.
 
     Args:
@@ -235,7 +235,7 @@ def plan(
     numbers = parameters["dimension_numbers"]
     left, right, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     (x_shape, k_shape, y_shape), (x, k, y) = shapes, current
-    partition_plan = Plan([()] * len(x_shape), [()] * len(k_shape), [()] * len(y_shape))
+    partition_plan = PartitionPlan([()] * len(x_shape), [()] * len(k_shape), [()] * len(y_shape))
     used: set[str] = set()
 
     def parts(axes: Axes) -> int:
@@ -283,7 +283,7 @@ def plan(
         over_kernel = kernel > result
         split = kernel if over_kernel else result
         axes = x[axis] or (k[kernel_axis] if over_kernel else y[out_axis])
-        if not over_kernel and split < code.least * parts(axes):
+        if not over_kernel and split < code.min_size * parts(axes):
             continue
         axes = take(axes, split)
         if not axes:
@@ -306,8 +306,8 @@ def plan(
     return partition_plan
 
 
-def local(
-    plan: Plan, parameters: dict[str, Any], code: Code = Code()
+def make_local_function(
+    plan: PartitionPlan, parameters: dict[str, Any], code: ShardCode = ShardCode()
 ) -> Callable[[Array, Array], Array]:
     """Return the function that each device applies to its shards of image and kernel."""
     numbers = parameters["dimension_numbers"]
@@ -317,39 +317,41 @@ def local(
         padding, spreads = list(parameters["padding"]), list(parameters["lhs_dilation"])
         for axis, (window, axes, is_full) in plan.windows.items():
             i = spatial.index(axis)
-            cut = window.of_whole if is_full else window.of_part
+            cut = window.cut_from_full if is_full else window.cut_from_part
             x, spreads[i], padding[i] = cut(x, axis, axes)
         local_parameters = {**parameters, "padding": tuple(padding), "lhs_dilation": tuple(spreads)}
         local_parameters.update({name: max(1, parameters[name] // plan.groups) for name in _GROUPS})
-        bind = lambda x, k: jax.lax.conv_general_dilated_p.bind(x, k, **local_parameters)
+        bind = lambda x, k: jax.lax.conv_general_dilated_p.bind_iterators(x, k, **local_parameters)
         y = jax.eval_shape(bind, x, k)
         call = None if code.choose is None else code.choose(x, k, y, local_parameters)
         y = (call or bind)(x, k)
         for axis, (window, axes, _) in plan.windows.items():
-            y = window.kept(y, numbers.out_spec[numbers.lhs_spec.index(axis)], axes)
+            y = window.drop_surplus(y, numbers.out_spec[numbers.lhs_spec.index(axis)], axes)
         return jax.lax.psum(y, tuple(plan.sums)) if plan.sums else y
 
     return run
 
 
-def convolution(parameters: dict[str, Any], code: Code = Code()) -> Callable[[Array, Array], Array]:
+def partition_convolution(
+    parameters: dict[str, Any], code: ShardCode = ShardCode()
+) -> Callable[[Array, Array], Array]:
     """Return `conv_general_dilated` with fixed parameters, partitioned by the rules of this module."""
 
     @custom_partitioning
     def conv(x: Array, k: Array, mark: Array) -> Array:
         del mark
-        return jax.lax.conv_general_dilated_p.bind(x, k, **parameters)
+        return jax.lax.conv_general_dilated_p.bind_iterators(x, k, **parameters)
 
     def partition(
         mesh: jax.sharding.Mesh, arguments: Sequence[Any], result: jax.ShapeDtypeStruct
     ) -> tuple[Any, ...]:
         values = [*arguments[:2], result]
-        current = [_axes(v.sharding, mesh, len(v.shape)) for v in values]
-        partition_plan = plan(
+        current = [_find_mesh_axes(v.sharding, mesh, len(v.shape)) for v in values]
+        partition_plan = plan_partition(
             parameters, [v.shape for v in values], current, dict(mesh.shape), code
         )
         make_sharding = lambda axes: NamedSharding(mesh, PartitionSpec(*(a or None for a in axes)))
-        run = local(partition_plan, parameters, code)
+        run = make_local_function(partition_plan, parameters, code)
         return (
             mesh,
             lambda x, k, mark: run(x, k),
@@ -367,23 +369,25 @@ def convolution(parameters: dict[str, Any], code: Code = Code()) -> Callable[[Ar
             mesh, PartitionSpec()
         ),
         decode_shardings=False,
-        sharding_rule=lambda mesh, operands, results: rule(
+        sharding_rule=lambda mesh, operands, results: make_sharding_rule(
             parameters, [list(t.shape) for t in (*operands[:2], *results)]
         ),
     )
     # The text of the program contains neither the parameters nor these rules, so a checksum as
     # operand distinguishes compiled programs in the cache.
-    text = f"{sorted((k, str(v)) for k, v in parameters.items())} {code.text}"
-    mark = np.uint32(zlib.crc32(text.encode(), _rules()))
+    text = f"{sorted((k, str(v)) for k, v in parameters.items())} {code.fingerprint}"
+    mark = np.uint32(zlib.crc32(text.encode(), _hash_rules()))
     return lambda x, k: conv(x, k, mark)
 
 
 @functools.cache
-def _rules() -> int:
+def _hash_rules() -> int:
     return zlib.crc32(Path(__file__).read_bytes())
 
 
-def _axes(sharding: jax.sharding.Sharding, mesh: jax.sharding.Mesh, rank: int) -> list[Axes]:
+def _find_mesh_axes(
+    sharding: jax.sharding.Sharding, mesh: jax.sharding.Mesh, rank: int
+) -> list[Axes]:
     """Return the mesh dimensions of each axis; none for splits of parts of mesh dimensions."""
     try:
         spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
@@ -393,7 +397,9 @@ def _axes(sharding: jax.sharding.Sharding, mesh: jax.sharding.Mesh, rank: int) -
     return [*entries, *[()] * (rank - len(entries))]
 
 
-def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShardingRule:
+def make_sharding_rule(
+    parameters: dict[str, Any], shapes: Sequence[Sequence[int]]
+) -> SdyShardingRule:
     """Return the rule for which axes of image, kernel and result are split together."""
     numbers = parameters["dimension_numbers"]
     left, right, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec

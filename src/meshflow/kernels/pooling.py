@@ -14,14 +14,14 @@ from meshflow.kernels import library, lowerings
 from meshflow.kernels.library import HandlerCall
 
 # Arrays with fewer contiguous channels, or fewer elements, use XLA's code.
-LEAST_CHANNELS = 8
-LEAST_SIZE = 1 << 13
+MIN_CHANNELS = 8
+MIN_ELEMENTS = 1 << 13
 
 # Maps the primitive of each gradient to the one that also applies the gradient of a preceding ReLU.
-GATED: dict[Primitive, Primitive] = {}
+GATED_GRADIENTS: dict[Primitive, Primitive] = {}
 
 
-def descriptor(shape: tuple[int, ...], windows: Any) -> list[int] | None:
+def describe_windows(shape: tuple[int, ...], windows: Any) -> list[int] | None:
     """Return the integers that describe windows to the handler.
 
     Dimensions before the first with windows are merged as batch, those after the last as channels.
@@ -34,25 +34,25 @@ def descriptor(shape: tuple[int, ...], windows: Any) -> list[int] | None:
       The descriptor, or None if the handler has no loop for it.
     """
     is_trivial = [part == (1, 1, (0, 0), 1) for part in zip(*windows, strict=True)]
-    if all(is_trivial) or math.prod(shape) < LEAST_SIZE or 0 in windows.grid(shape):
+    if all(is_trivial) or math.prod(shape) < MIN_ELEMENTS or 0 in windows.compute_grid(shape):
         return None
     first, last = is_trivial.index(False), len(shape) - is_trivial[::-1].index(False)
     batch, channels, rank = math.prod(shape[:first]), math.prod(shape[last:]), last - first
     low = [pair[0] for pair in windows.pads]
-    if rank > 3 or channels < LEAST_CHANNELS or min(low) < 0:
+    if rank > 3 or channels < MIN_CHANNELS or min(low) < 0:
         return None
     integers = [batch, channels]
-    values = (shape, windows.grid(shape), windows.size, windows.strides, windows.dilations)
+    values = (shape, windows.compute_grid(shape), windows.size, windows.strides, windows.dilations)
     for part in values:
         integers += [*(1,) * (3 - rank), *part[first:last]]
     return [*integers, *(0,) * (3 - rank), *low[first:last]]
 
 
-def _choose(is_gated: bool, *avals: Any) -> HandlerCall | None:
+def _choose_handler(is_gated: bool, *avals: Any) -> HandlerCall | None:
     """Return a function of the image, or of the image, its maxima and their gradients; or None."""
     *operands, out, parameters = avals
     dtypes = {np.dtype(a.dtype).name for a in (*operands, out)}
-    integers = descriptor(operands[0].shape, parameters["windows"])
+    integers = describe_windows(operands[0].shape, parameters["windows"])
     if integers is None or dtypes not in ({"float32"}, {"bfloat16"}):
         return None
     if len(operands) == 1 and dtypes == {"float32"}:
@@ -63,7 +63,7 @@ def _choose(is_gated: bool, *avals: Any) -> HandlerCall | None:
     if loaded is None or not loaded.has_handler(target):
         return None
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
-    return lambda *arrays: lowerings.run(integers, arrays, result, target)
+    return lambda *arrays: lowerings.call_handler(integers, arrays, result, target)
 
 
 def register(maximum: Primitive, gradient: Primitive, gated: Primitive) -> None:
@@ -75,5 +75,7 @@ def register(maximum: Primitive, gradient: Primitive, gated: Primitive) -> None:
       gated: The same, but zero where the image is not positive.
     """
     for primitive in (maximum, gradient, gated):
-        lowerings.override(primitive, functools.partial(_choose, primitive is gated))
-    GATED[gradient] = gated
+        lowerings.override_lowering(
+            primitive, functools.partial(_choose_handler, primitive is gated)
+        )
+    GATED_GRADIENTS[gradient] = gated

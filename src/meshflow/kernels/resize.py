@@ -11,20 +11,20 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["bilinear"]
+__all__ = ["resize_bilinear"]
 
 
-class _Places(NamedTuple):
+class _Positions(NamedTuple):
     """Indices of the old pixels before and after each new one, and the fraction between them."""
 
     low: np.ndarray
     high: np.ndarray
-    share: np.ndarray
+    fraction: np.ndarray
     addresses: tuple[int, int, int]
 
 
 @functools.lru_cache(1024)
-def _places(new: int, old: int, channels: int) -> _Places:
+def _compute_positions(new: int, old: int, channels: int) -> _Positions:
     """Compute the positions along one axis, for each channel of each pixel."""
     position = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     position -= np.float32(0.5)
@@ -35,11 +35,13 @@ def _places(new: int, old: int, channels: int) -> _Places:
         for p in pixels
     )
     fraction = np.repeat(position - first, channels)
-    return _Places(low, high, fraction, (low.ctypes.data, high.ctypes.data, fraction.ctypes.data))
+    return _Positions(
+        low, high, fraction, (low.ctypes.data, high.ctypes.data, fraction.ctypes.data)
+    )
 
 
 @functools.cache
-def _loop() -> Callable[..., int] | None:
+def _find_compiled_loop() -> Callable[..., int] | None:
     """Return the compiled loop, or None."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_bilinear", None) if loaded else None
@@ -52,7 +54,7 @@ def _loop() -> Callable[..., int] | None:
     return function
 
 
-def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
+def resize_bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize an image with bilinear interpolation.
 
     Args:
@@ -64,9 +66,9 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
       float32 [height, width, channels].
     """
     channels = image.shape[2]
-    across = _places(width, image.shape[1], channels)
-    down = _places(height, image.shape[0], 1)
-    loop = _loop()
+    across = _compute_positions(width, image.shape[1], channels)
+    down = _compute_positions(height, image.shape[0], 1)
+    loop = _find_compiled_loop()
     if image.dtype != np.uint8 or loop is None:
         image = image.astype(np.float32, copy=False)
     image = np.ascontiguousarray(image).reshape(len(image), -1)
@@ -75,11 +77,11 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
         left, right = (image.take(i, 1) for i in across[:2])
         # In place, because allocating these arrays would take most of the time.
         right -= left
-        right *= across.share
+        right *= across.fraction
         right += left
         upper, lower = (right.take(i, 0) for i in down[:2])
         lower -= upper
-        lower *= down.share[:, None]
+        lower *= down.fraction[:, None]
         np.add(upper, lower, out=out)
     else:
         failed = loop(

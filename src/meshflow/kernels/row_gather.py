@@ -20,14 +20,14 @@ from meshflow.kernels import library
 __all__ = [
     "OPERATIONS",
     "TYPES",
-    "Loops",
-    "Packed",
-    "Rows",
-    "Step",
-    "exchange",
-    "operate",
+    "CompiledLoops",
+    "PackedSteps",
+    "RowSource",
+    "RowStep",
+    "apply_steps",
+    "exchange_ring",
     "shuffle",
-    "take",
+    "take_rows",
 ]
 
 # Element types that rows may have if steps are applied, in row_gather.cc's order after plain bytes.
@@ -42,15 +42,15 @@ OPERATIONS = {
     "div": lambda a, b, out: np.divide(a, b, out=out),
     "div into": lambda a, b, out: np.divide(b, a, out=out),
 }
-_NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
+_OPERATION_CODES = {name: number for number, name in enumerate(OPERATIONS)}
 # More threads would wait for memory.
-_THREADS = 4
+_MAX_THREADS = 4
 
 
 _Byte = ctypes.c_char
 
 
-class Step(NamedTuple):
+class RowStep(NamedTuple):
     """An operation of float32 rows with a constant.
 
     Attributes:
@@ -62,7 +62,7 @@ class Step(NamedTuple):
     value: np.ndarray
 
 
-class Packed(ctypes.Structure):
+class PackedSteps(ctypes.Structure):
     """Steps as in row_gather.h."""
 
     _fields_ = (
@@ -70,29 +70,29 @@ class Packed(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("codes", "values", "each")),
     )
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[RowStep]) -> None:
         count = len(steps)
         # The structure holds addresses of these, so they must live as long as this object.
-        self.kept = steps
+        self.steps = steps
         self.arrays: tuple[ctypes.Array[Any], ...] = (
-            (ctypes.c_int32 * count)(*[_NUMBERS[s.operation] for s in steps]),
+            (ctypes.c_int32 * count)(*[_OPERATION_CODES[s.operation] for s in steps]),
             (ctypes.c_void_p * count)(*[s.value.ctypes.data for s in steps]),
             (ctypes.c_int32 * count)(*[s.value.ndim for s in steps]),
         )
         super().__init__(count, *(ctypes.addressof(array) for array in self.arrays))
 
 
-class _Plan(ctypes.Structure):
+class _RowsDescription(ctypes.Structure):
     """Description of an array for row_gather.cc, as `Rows` there."""
 
     _fields_ = (
         ("source", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("stride", "rows", "size", "type")),
-        ("steps", Packed),
+        ("steps", PackedSteps),
     )
 
 
-class Loops:
+class CompiledLoops:
     """The compiled loops.
 
     Args:
@@ -120,20 +120,20 @@ class Loops:
 
 
 @functools.cache
-def _loops() -> Loops | None:
+def _load_loops() -> CompiledLoops | None:
     loaded = library.load()
     try:
-        return None if loaded is None else Loops(loaded.compiled)
+        return None if loaded is None else CompiledLoops(loaded.compiled)
     except AttributeError:
         return None
 
 
 @functools.cache
-def _threads() -> int:
-    return min(_THREADS, len(os.sched_getaffinity(0)))
+def _count_threads() -> int:
+    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
 
 
-class Rows:
+class RowSource:
     """The rows of an array, optionally with elementwise steps.
 
     Args:
@@ -146,34 +146,34 @@ class Rows:
       steps: The steps.
     """
 
-    def __init__(self, array: np.ndarray, steps: Sequence[Step] | None = None) -> None:
+    def __init__(self, array: np.ndarray, steps: Sequence[RowStep] | None = None) -> None:
         self.shape = array.shape[1:]
         self.dtype = array.dtype if steps is None else np.dtype(np.float32)
         self.steps = steps
         self._array = array
         self._take: Any = None
-        loops = _loops()
+        loops = _load_loops()
         size = math.prod(self.shape)
         code = 0 if steps is None else _CODES.get(array.dtype, 0)
         is_supported = not array.dtype.hasobject and (steps is None or code > 0)
-        if loops is None or not is_supported or not size or not _rows_are_whole(array):
+        if loops is None or not is_supported or not size or not _has_contiguous_rows(array):
             return
         # The plan holds addresses of these arrays, so keep them alive.
-        self._held = Packed(steps or ())
-        self._plan = _Plan(
+        self._packed_steps = PackedSteps(steps or ())
+        self._description = _RowsDescription(
             array.ctypes.data,
             array.strides[0],
             len(array),
             size if code else size * array.itemsize,
             code,
-            self._held,
+            self._packed_steps,
         )
-        self._address = ctypes.addressof(self._plan)
+        self._address = ctypes.addressof(self._description)
         # The table of results for all values of a small type pays off only for larger arrays.
         if steps and array.size > 4 << 8 * min(array.itemsize, 4):
             loops.prepare(self._address)
-        self._take, self._threads = loops.take, _threads()
-        self._begin, self._finish = loops.begin, loops.finish
+        self._take, self._threads = loops.take, _count_threads()
+        self._begin, self.finish = loops.begin, loops.finish
 
     def take(self, index: np.ndarray, out: np.ndarray, address: int | None = None) -> np.ndarray:
         """Gather rows.
@@ -190,43 +190,43 @@ class Rows:
           IndexError: If an index is out of range.
         """
         if self._take is None:
-            return _by_numpy(self._array, index, out, self.steps)
+            return _take_with_numpy(self._array, index, out, self.steps)
         if address is None:
             address = out.ctypes.data
         index = np.ascontiguousarray(index, np.int64)
-        if self._take(self._address, _address(index), len(index), address, self._threads):
-            raise self._missing(index)
+        if self._take(self._address, _get_address(index), len(index), address, self._threads):
+            raise self.make_index_error(index)
         return out
 
     @property
-    def begins(self) -> bool:
+    def has_worker_thread(self) -> bool:
         """Check whether `start` can use another thread."""
         return self._take is not None and self._threads > 1
 
-    def begin(self, index: np.ndarray, out: np.ndarray, address: int) -> Begun | None:
+    def start(self, index: np.ndarray, out: np.ndarray, address: int) -> PendingRows | None:
         """Gather rows as `take` does, on another thread; return None if there is no such thread."""
-        if not self.begins:
+        if not self.has_worker_thread:
             return None
         index = np.ascontiguousarray(index, np.int64)
-        job = self._begin(self._address, _address(index), len(index), address)
-        return None if job < 0 else Begun(self, index, out, job)
+        job = self._begin(self._address, _get_address(index), len(index), address)
+        return None if job < 0 else PendingRows(self, index, out, job)
 
-    def _missing(self, index: np.ndarray) -> IndexError:
+    def make_index_error(self, index: np.ndarray) -> IndexError:
         count = len(self._array)
         return IndexError(f"rows {index.min()} to {index.max()} of an array that has {count}")
 
 
-class Begun:
+class PendingRows:
     """Rows that another thread gathers. The operands are kept alive until it has finished."""
 
     __slots__ = ("_index", "_job", "_out", "_rows")
 
-    def __init__(self, rows: Rows, index: np.ndarray, out: np.ndarray, job: int) -> None:
+    def __init__(self, rows: RowSource, index: np.ndarray, out: np.ndarray, job: int) -> None:
         self._rows, self._index, self._out, self._job = rows, index, out, job
 
     def __del__(self) -> None:
         if self._job >= 0:
-            self._rows._finish(self._job)
+            self._rows.finish(self._job)
 
     def result(self) -> np.ndarray:
         """Return the rows; may be called once.
@@ -235,12 +235,12 @@ class Begun:
           IndexError: If an index is out of range.
         """
         job, self._job = self._job, -1
-        if self._rows._finish(job):
-            raise self._rows._missing(self._index)
+        if self._rows.finish(job):
+            raise self._rows.make_index_error(self._index)
         return self._out
 
 
-def _address(index: np.ndarray) -> int:
+def _get_address(index: np.ndarray) -> int:
     try:
         # This takes a third of the time of `index.ctypes`.
         return ctypes.addressof(_Byte.from_buffer(index))  # type: ignore[arg-type]
@@ -248,14 +248,14 @@ def _address(index: np.ndarray) -> int:
         return index.ctypes.data
 
 
-def take(
-    array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[Step] | None = None
+def take_rows(
+    array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[RowStep] | None = None
 ) -> np.ndarray:
     """Gather rows of an array once; see `RowSource.take`."""
-    return Rows(array, steps).take(index, out)
+    return RowSource(array, steps).take(index, out)
 
 
-def _rows_are_whole(array: np.ndarray) -> bool:
+def _has_contiguous_rows(array: np.ndarray) -> bool:
     """Check whether the elements of a row are contiguous."""
     width = array.itemsize
     for size, stride in zip(array.shape[:0:-1], array.strides[:0:-1], strict=True):
@@ -265,17 +265,17 @@ def _rows_are_whole(array: np.ndarray) -> bool:
     return True
 
 
-def _by_numpy(
-    array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[Step] | None
+def _take_with_numpy(
+    array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[RowStep] | None
 ) -> np.ndarray:
     # Taking from an array in memory is faster than indexing it; a memory-mapped one needs indexing.
     rows = array.take(index, 0) if type(array) is np.ndarray else array[index]
     out[...] = rows.reshape(out.shape)
-    operate(out.reshape(len(out), -1), steps or ())
+    apply_steps(out.reshape(len(out), -1), steps or ())
     return out
 
 
-def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
+def apply_steps(rows: np.ndarray, steps: Sequence[RowStep]) -> None:
     """Apply steps to rows, in place.
 
     Args:
@@ -287,7 +287,7 @@ def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
             OPERATIONS[step.operation](rows, step.value, rows)
 
 
-def exchange(
+def exchange_ring(
     words: np.ndarray, items: np.ndarray, buffer: np.ndarray, first: int
 ) -> tuple[np.ndarray, int]:
     """Replace random elements of a full ring buffer, in sequence, and append new ones.
@@ -302,7 +302,7 @@ def exchange(
       The removed elements, int64 [count], and the new index of the first element.
     """
     removed = np.empty(len(items), np.int64)
-    loops = _loops()
+    loops = _load_loops()
     if loops is not None:
         items, words = np.ascontiguousarray(items, np.int64), np.ascontiguousarray(words, np.uint32)
         first = loops.exchange(
@@ -333,7 +333,7 @@ def shuffle(words: np.ndarray, buffer: np.ndarray) -> np.ndarray:
     Returns:
       The buffer.
     """
-    loops = _loops()
+    loops = _load_loops()
     if loops is not None:
         words = np.ascontiguousarray(words, np.uint32)
         loops.shuffle(words.ctypes.data, len(words), buffer.ctypes.data, len(buffer))

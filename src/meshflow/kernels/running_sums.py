@@ -12,13 +12,13 @@ from meshflow.kernels import library, lowerings
 from meshflow.kernels.library import Aval, HandlerCall
 
 # Elements below which XLA's code is as fast as the call.
-LEAST_SIZE = 1 << 12
+MIN_ELEMENTS = 1 << 12
 
 
-def _choose(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
+def _choose_handler(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that calls the handler, or None to use XLA's code."""
     shape, axis = operand.shape, parameters["axis"]
-    if math.prod(shape) < LEAST_SIZE or np.dtype(operand.dtype).name == "float16":
+    if math.prod(shape) < MIN_ELEMENTS or np.dtype(operand.dtype).name == "float16":
         return None
     loaded = library.load()
     if loaded is None or not loaded.has_handler(library.RUNNING_SUMS):
@@ -26,9 +26,9 @@ def _choose(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     descriptor = [outer, shape[axis], inner, parameters["reverse"]]
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
-    return lambda x: lowerings.run(descriptor, [x], result, library.RUNNING_SUMS)
+    return lambda x: lowerings.call_handler(descriptor, [x], result, library.RUNNING_SUMS)
 
 
 def register() -> None:
     """Register the handler as the CPU lowering of `jax.lax.cumsum`."""
-    lowerings.override(jax.lax.cumsum_p, _choose)
+    lowerings.override_lowering(jax.lax.cumsum_p, _choose_handler)

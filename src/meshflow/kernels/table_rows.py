@@ -19,40 +19,40 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import ArrayLike
 from meshflow.kernels import library, lowerings
 from meshflow.kernels.composite_primitives import register as register_composite
-from meshflow.kernels.elementwise import Program
+from meshflow.kernels.elementwise import ElementwiseProgram
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
 # Bytes of a row, and of all rows, below which XLA's code is as fast as the call.
-LEAST_ROW, LEAST_SIZE = 1 << 6, 1 << 14
+MIN_ROW_BYTES, MIN_TOTAL_BYTES = 1 << 6, 1 << 14
 
 _Mode = jax.lax.GatherScatterMode
 
 # Operands: rows and their indices. Parameter: `count`. Results: unique indices, and the sum of the
 # rows of each.
-summed_p = jex_core.Primitive("summed_rows")
-summed_p.multiple_results = True
+sum_rows_p = jex_core.Primitive("summed_rows")
+sum_rows_p.multiple_results = True
 
 # Operands: indices, gradient, arrays and scalars. Parameter: `rule`, a program of rows of the
 # arrays and of the gradient. Results: the updated arrays.
-updated_p = jex_core.Primitive("updated_rows")
-updated_p.multiple_results = True
+update_rows_p = jex_core.Primitive("updated_rows")
+update_rows_p.multiple_results = True
 
 
-def _worth_a_call(rows: Aval, handler: str) -> bool:
+def _is_worth_call(rows: Aval, handler: str) -> bool:
     row = math.prod(rows.shape[1:]) * np.dtype(rows.dtype).itemsize
-    if row < LEAST_ROW or row * rows.shape[0] < LEAST_SIZE:
+    if row < MIN_ROW_BYTES or row * rows.shape[0] < MIN_TOTAL_BYTES:
         return False
     loaded = library.load()
     return loaded is not None and loaded.has_handler(handler)
 
 
-def _are_numbers(indices: Aval) -> bool:
+def _are_row_indices(indices: Aval) -> bool:
     """Check whether indices select rows, with a dtype that the handlers support."""
     is_supported = np.dtype(indices.dtype).name in ("int32", "int64")
     return is_supported and indices.ndim > 0 and indices.shape[-1] == 1
 
 
-def _flat(rows: Aval, indices: Aval) -> jax.ShapeDtypeStruct:
+def _flatten_index_axes(rows: Aval, indices: Aval) -> jax.ShapeDtypeStruct:
     """Return the type of the rows with the axes of the indices merged into one."""
     row_shape = rows.shape[indices.ndim - 1 :]
     return jax.ShapeDtypeStruct((math.prod(indices.shape), *row_shape), rows.dtype)
@@ -64,7 +64,7 @@ def _choose_gather(
     """Return a function of table and indices that reads complete rows, or None."""
     numbers, batch = parameters["dimension_numbers"], indices.ndim - 1
     are_rows = (
-        _are_numbers(indices)
+        _are_row_indices(indices)
         and table.ndim > 0
         and table.shape[0] > 0
         and numbers.offset_dims == tuple(range(batch, out.ndim))
@@ -77,7 +77,11 @@ def _choose_gather(
     is_supported = mode in (_Mode.CLIP, _Mode.PROMISE_IN_BOUNDS) or (
         fills and jnp.issubdtype(out.dtype, np.floating) and (fill is None or np.isnan(fill))
     )
-    if not (are_rows and is_supported and _worth_a_call(_flat(out, indices), library.GATHER_ROWS)):
+    if not (
+        are_rows
+        and is_supported
+        and _is_worth_call(_flatten_index_axes(out, indices), library.GATHER_ROWS)
+    ):
         return None
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
     call = jax.ffi.ffi_call(library.GATHER_ROWS, result)
@@ -90,7 +94,7 @@ def _choose_scatter(
     """Return a function of table, indices and updates that writes complete rows in place, or None."""
     numbers, batch = parameters["dimension_numbers"], indices.ndim - 1
     are_rows = (
-        _are_numbers(indices)
+        _are_row_indices(indices)
         and table.ndim > 0
         and table.shape[0] > 0
         and numbers.update_window_dims == tuple(range(batch, updates.ndim))
@@ -101,7 +105,9 @@ def _choose_scatter(
     )
     is_supported = not adds or np.dtype(table.dtype) == np.dtype(updates.dtype) == np.float32
     if not (
-        are_rows and is_supported and _worth_a_call(_flat(updates, indices), library.SCATTER_ROWS)
+        are_rows
+        and is_supported
+        and _is_worth_call(_flatten_index_axes(updates, indices), library.SCATTER_ROWS)
     ):
         return None
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
@@ -109,7 +115,7 @@ def _choose_scatter(
     return functools.partial(call, adds=adds)
 
 
-def _summed(rows: Array, indices: Array, *, count: int) -> list[Array]:
+def _sum_duplicate_rows(rows: Array, indices: Array, *, count: int) -> list[Array]:
     num_rows = indices.shape[0]
     # All indices after the last row are equivalent, because they have no row.
     numbers = jnp.minimum(indices, count)
@@ -121,7 +127,7 @@ def _summed(rows: Array, indices: Array, *, count: int) -> list[Array]:
     return [unique.astype(indices.dtype), jax.ops.segment_sum(rows, representative, num_rows)]
 
 
-def _abstract(
+def _infer_sums(
     rows: jax.core.ShapedArray, indices: jax.core.ShapedArray, **_: Any
 ) -> list[jax.core.AbstractValue]:
     return [indices.strip_weak_type(), rows.strip_weak_type()]
@@ -130,14 +136,14 @@ def _abstract(
 def _choose_sum(operands: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
     rows, indices = operands
     is_supported = np.dtype(rows.dtype) == np.float32 and indices.dtype in (np.int32, np.int64)
-    if not (is_supported and indices.ndim == 1 and _worth_a_call(rows, library.SUM_ROWS)):
+    if not (is_supported and indices.ndim == 1 and _is_worth_call(rows, library.SUM_ROWS)):
         return None
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
     call = jax.ffi.ffi_call(library.SUM_ROWS, shapes)
     return functools.partial(call, last=np.int64(parameters["count"]))
 
 
-def summed(rows: Array, indices: Array, count: int) -> list[Array]:
+def sum_duplicate_rows(rows: Array, indices: Array, count: int) -> list[Array]:
     """Sum the rows with equal indices.
 
     Args:
@@ -149,30 +155,32 @@ def summed(rows: Array, indices: Array, count: int) -> list[Array]:
       n unique indices, and the sum of the rows of each. The number of unique indices is unknown
       during tracing, so the remaining results are indices after the last row and sums of zero.
     """
-    return summed_p.bind(rows, indices, count=count)
+    return sum_rows_p.bind(rows, indices, count=count)
 
 
-def taken(array: Array, indices: Array) -> Array:
+def take_rows(array: Array, indices: Array) -> Array:
     """Read the rows at indices returned by `sum_duplicate_rows`."""
     return array.at[indices].get(mode="clip")
 
 
-def replaced(array: Array, indices: Array, rows: Array) -> Array:
+def replace_rows(array: Array, indices: Array, rows: Array) -> Array:
     """Replace the rows at indices returned by `sum_duplicate_rows`."""
     return array.at[indices].set(rows.astype(array.dtype), mode="drop", unique_indices=True)
 
 
-def _updated(indices: Array, gradient: Array, *rest: Array, rule: Program) -> list[Array]:
-    arrays, scalars = rest[: rule.arrays - 1], rest[rule.arrays - 1 :]
-    unique, total = summed(gradient, indices, arrays[0].shape[0])
-    rows = rule([*(taken(a, unique) for a in arrays), total], scalars)
-    return [replaced(a, unique, r) for a, r in zip(arrays, rows, strict=True)]
+def _update_rows(
+    indices: Array, gradient: Array, *rest: Array, rule: ElementwiseProgram
+) -> list[Array]:
+    arrays, scalars = rest[: rule.num_arrays - 1], rest[rule.num_arrays - 1 :]
+    unique, total = sum_duplicate_rows(gradient, indices, arrays[0].shape[0])
+    rows = rule([*(take_rows(a, unique) for a in arrays), total], scalars)
+    return [replace_rows(a, unique, r) for a, r in zip(arrays, rows, strict=True)]
 
 
-def _abstract_update(
-    indices: object, gradient: object, *rest: jax.core.ShapedArray, rule: Program
+def _infer_updates(
+    indices: object, gradient: object, *rest: jax.core.ShapedArray, rule: ElementwiseProgram
 ) -> list[jax.core.AbstractValue]:
-    return [a.strip_weak_type() for a in rest[: rule.arrays - 1]]
+    return [a.strip_weak_type() for a in rest[: rule.num_arrays - 1]]
 
 
 def _choose_update(
@@ -181,16 +189,16 @@ def _choose_update(
     indices, gradient = operands[:2]
     rule = parameters["rule"]
     is_supported = indices.ndim == 1 and np.dtype(indices.dtype).name in ("int32", "int64")
-    if not (is_supported and _worth_a_call(gradient, library.UPDATE_ROWS)):
+    if not (is_supported and _is_worth_call(gradient, library.UPDATE_ROWS)):
         return None
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
     aliases = {2 + n: n for n in range(len(shapes))}
     call = jax.ffi.ffi_call(library.UPDATE_ROWS, shapes, input_output_aliases=aliases)
-    return functools.partial(call, program=rule.packed())
+    return functools.partial(call, program=rule.encode())
 
 
-def updated(
-    rule: Program,
+def update_rows(
+    rule: ElementwiseProgram,
     arrays: Sequence[Array],
     scalars: Sequence[ArrayLike],
     gradient: Array,
@@ -206,17 +214,17 @@ def updated(
       indices: Their indices, n integers of at least 32 bits; rows with equal indices are summed,
         indices after the last row are ignored.
     """
-    return updated_p.bind(indices, gradient, *arrays, *scalars, rule=rule)
+    return update_rows_p.bind(indices, gradient, *arrays, *scalars, rule=rule)
 
 
 def register() -> None:
     """Register the handlers as CPU lowerings."""
-    lowerings.override(jax.lax.gather_p, _choose_gather, any_types=True)
-    lowerings.override(
+    lowerings.override_lowering(jax.lax.gather_p, _choose_gather, any_types=True)
+    lowerings.override_lowering(
         jax.lax.scatter_p, functools.partial(_choose_scatter, adds=False), any_types=True
     )
-    lowerings.override(
+    lowerings.override_lowering(
         jax.lax.scatter_add_p, functools.partial(_choose_scatter, adds=True), any_types=True
     )
-    register_composite(summed_p, _summed, _abstract, _choose_sum)
-    register_composite(updated_p, _updated, _abstract_update, _choose_update)
+    register_composite(sum_rows_p, _sum_duplicate_rows, _infer_sums, _choose_sum)
+    register_composite(update_rows_p, _update_rows, _infer_updates, _choose_update)

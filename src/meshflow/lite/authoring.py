@@ -19,7 +19,7 @@ class CompatibilityError(Exception):
     """Error of a function that cannot be converted for LiteRT."""
 
 
-class _Compatible:
+class _CheckedFunction:
     """A `tf.function` that is converted, to check it, at the first call of each signature."""
 
     def __init__(
@@ -31,18 +31,18 @@ class _Compatible:
     ) -> None:
         functools.update_wrapper(self, target)
         self._target, self._spec, self._raises = target, converter_target_spec, raise_exception
-        self._custom = bool(converter_allow_custom_ops)
+        self._allow_custom_ops = bool(converter_allow_custom_ops)
         # Methods bound to different objects share the set of checked functions and the log.
-        self._seen: list[ConcreteFunction] = []
-        self._log: list[str] = []
+        self.checked_functions: list[ConcreteFunction] = []
+        self.messages: list[str] = []
 
-    def __get__(self, instance: object, owner: type | None = None) -> _Compatible:
+    def __get__(self, instance: object, owner: type | None = None) -> _CheckedFunction:
         """Bind the function to an object."""
         if instance is None:
             return self
         target = self._target.__get__(instance, owner)
-        bound = _Compatible(target, self._spec, self._custom, self._raises)
-        bound._seen, bound._log = self._seen, self._log
+        bound = _CheckedFunction(target, self._spec, self._allow_custom_ops, self._raises)
+        bound.checked_functions, bound.messages = self.checked_functions, self.messages
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,13 +51,13 @@ class _Compatible:
         Raises:
           CompatibilityError: if it cannot be converted and `raise_exception` is true.
         """
-        self._check(self._target.get_concrete_function(*args, **kwargs))
+        self._check_compatibility(self._target.get_concrete_function(*args, **kwargs))
         return self._target(*args, **kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """Trace the function and convert the trace."""
         concrete: ConcreteFunction = self._target.get_concrete_function(*args, **kwargs)
-        self._check(concrete)
+        self._check_compatibility(concrete)
         return concrete
 
     def get_compatibility_log(self) -> list[str]:
@@ -66,23 +66,23 @@ class _Compatible:
         Raises:
           RuntimeError: before the first call.
         """
-        if not self._seen:
+        if not self.checked_functions:
             raise RuntimeError("target compatibility isn't verified yet: call the function first.")
-        return self._log
+        return self.messages
 
-    def _check(self, concrete: ConcreteFunction) -> None:
-        if any(checked is concrete for checked in self._seen):
+    def _check_compatibility(self, concrete: ConcreteFunction) -> None:
+        if any(checked is concrete for checked in self.checked_functions):
             return
-        self._seen.append(concrete)
+        self.checked_functions.append(concrete)
         converter = TFLiteConverter.from_concrete_functions([concrete], self._target)
         if self._spec is not None:
             converter.target_spec = self._spec
-        converter.allow_custom_ops = self._custom
+        converter.allow_custom_ops = self._allow_custom_ops
         try:
             converter.convert()
         except UnimplementedError as error:
             message = f"COMPATIBILITY ERROR: {error}"
-            self._log.append(message)
+            self.messages.append(message)
             print(message)
             if self._raises:
                 raise CompatibilityError(message) from error
@@ -91,20 +91,20 @@ class _Compatible:
 @overload
 def compatible(
     target: None = None, converter_target_spec: TargetSpec | None = None, **kwargs: Any
-) -> Callable[[Callable[..., Any]], _Compatible]: ...
+) -> Callable[[Callable[..., Any]], _CheckedFunction]: ...
 
 
 @overload
 def compatible(
     target: Callable[..., Any], converter_target_spec: TargetSpec | None = None, **kwargs: Any
-) -> _Compatible: ...
+) -> _CheckedFunction: ...
 
 
 def compatible(
     target: Callable[..., Any] | None = None,
     converter_target_spec: TargetSpec | None = None,
     **kwargs: Any,
-) -> Callable[[Callable[..., Any]], _Compatible] | _Compatible:
+) -> Callable[[Callable[..., Any]], _CheckedFunction] | _CheckedFunction:
     """Check at each call that a function can be converted for LiteRT, and print the problems.
 
     Args:
@@ -130,9 +130,9 @@ def compatible(
             f"compatible() takes the options raise_exception and converter_allow_custom_ops, got {unknown}."
         )
 
-    def wrap(function: Callable[..., Any]) -> _Compatible:
+    def wrap(function: Callable[..., Any]) -> _CheckedFunction:
         if not isinstance(function, Function):
             raise TypeError(f"compatible() takes a tf.function, got {function!r}.")
-        return _Compatible(function, converter_target_spec, **kwargs)
+        return _CheckedFunction(function, converter_target_spec, **kwargs)
 
     return wrap if target is None else wrap(target)

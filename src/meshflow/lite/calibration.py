@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor, copied, written
-from meshflow.lite.integers import BYTES, Integers, quantize, with_integer_ends
-from meshflow.lite.interpreter import interpreter_module
-from meshflow.lite.quantizing import int8_weights
+from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor, copy_graph, serialize
+from meshflow.lite.integer_quantization import (
+    INT8,
+    IntegerTypes,
+    quantize_graph,
+    quantize_inputs_and_outputs,
+)
+from meshflow.lite.interpreter import load_interpreter_module
+from meshflow.lite.weight_quantization import quantize_weights_to_int8
 
-__all__ = ["Calibrated", "ranges"]
+__all__ = ["CalibratedModel", "measure_ranges"]
 
 
 @dataclasses.dataclass
-class Calibrated:
+class CalibratedModel:
     """Float model with the ranges of its tensors.
 
     Attributes:
@@ -29,12 +34,12 @@ class Calibrated:
 
     graph: Graph
     ranges: dict[Tensor, tuple[float, float]]
-    kind: Integers = BYTES
+    kind: IntegerTypes = INT8
 
-    def copied(self) -> Calibrated:
+    def copy(self) -> CalibratedModel:
         """Return a copy with its own graph."""
-        graph, tensors = copied(self.graph)
-        return Calibrated(graph, {tensors[t]: r for t, r in self.ranges.items()}, self.kind)
+        graph, tensors = copy_graph(self.graph)
+        return CalibratedModel(graph, {tensors[t]: r for t, r in self.ranges.items()}, self.kind)
 
     def quantize(
         self, inputs: DTypeLike, outputs: DTypeLike, denied: Collection[Operator] = ()
@@ -49,13 +54,15 @@ class Calibrated:
         Returns:
           The codes of the operators that remain in float32.
         """
-        left = quantize(self.graph, self.ranges, self.kind, denied)
-        int8_weights(self.graph, denied)
-        with_integer_ends(self.graph, self.ranges, inputs, outputs, self.kind)
+        left = quantize_graph(self.graph, self.ranges, self.kind, denied)
+        quantize_weights_to_int8(self.graph, denied)
+        quantize_inputs_and_outputs(self.graph, self.ranges, inputs, outputs, self.kind)
         return left
 
 
-def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, tuple[float, float]]:
+def measure_ranges(
+    graph: Graph, samples: Callable[[], Iterable[Any]]
+) -> dict[Tensor, tuple[float, float]]:
     """Measure the minimum and maximum of each float tensor of the signatures' subgraphs.
 
     Args:
@@ -66,20 +73,20 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
     Raises:
       ValueError: if there is no sample, or one does not match the inputs.
     """
-    module = interpreter_module()
+    module = load_interpreter_module()
     interpreter = module.Interpreter(
-        model_content=written(graph),
+        model_content=serialize(graph),
         experimental_op_resolver_type=module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
         experimental_preserve_all_tensors=True,
     )
     result: dict[Tensor, tuple[float, float]] = {}
     count = 0
     for sample in samples():
-        index, arrays = _arrays(graph, sample)
-        _run(interpreter, graph, index, arrays)
+        index, arrays = _prepare_arrays(graph, sample)
+        _run_signature(interpreter, graph, index, arrays)
         subgraph = graph.subgraphs[index]
-        unread = _idle(subgraph)
-        for position, tensor in enumerate(subgraph.tensors()):
+        unread = _find_unread_results(subgraph)
+        for position, tensor in enumerate(subgraph.list_tensors()):
             if tensor.dtype == np.float32 and tensor.data is None and tensor not in unread:
                 values = interpreter.get_tensor(position, index)
                 low, high = result.get(tensor, (0.0, 0.0))
@@ -98,13 +105,13 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
     return result
 
 
-def _idle(subgraph: Subgraph) -> set[Tensor]:
+def _find_unread_results(subgraph: Subgraph) -> set[Tensor]:
     """Return unread results of loops and branches, for which LiteRT allocates no memory."""
     results = {t for o in subgraph.operators if o.code in ("WHILE", "IF") for t in o.outputs}
     return results.difference(subgraph.outputs, *(o.inputs for o in subgraph.operators))
 
 
-def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
+def _prepare_arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
     name = None
     if isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str):
         name, sample = sample
@@ -142,7 +149,7 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
     return index, arrays
 
 
-def _run(interpreter: Any, graph: Graph, index: int, arrays: list[np.ndarray]) -> None:
+def _run_signature(interpreter: Any, graph: Graph, index: int, arrays: list[np.ndarray]) -> None:
     name, keys = next((s[0], s[2]) for s in graph.signatures if s[1] == index)
     runner = interpreter.get_signature_runner(name)
     runner(**dict(zip(keys, arrays, strict=True)))

@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
-from meshflow.deployment.programs import (
-    Deployable,
-    of_concrete_function,
-    of_jax_function,
-    of_model,
-    of_saved_signatures,
+from meshflow.deployment.deployable_function import (
+    DeployableFunction,
+    trace_concrete_function,
+    trace_jax_function,
+    trace_model,
+    trace_saved_signatures,
 )
 from meshflow.environment.types import StrPath
-from meshflow.lite.calibration import Calibrated, ranges
-from meshflow.lite.graph import Graph, Tensor, written
-from meshflow.lite.integers import BYTES, WORDS, Integers
-from meshflow.lite.models import model_of
+from meshflow.lite.calibration import CalibratedModel, measure_ranges
+from meshflow.lite.graph import Graph, Tensor, serialize
+from meshflow.lite.integer_quantization import INT8, INT16, IntegerTypes
+from meshflow.lite.model_builder import build_model
 from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
-from meshflow.lite.quantizing import float16_weights, int8_weights
-from meshflow.lite.trained import take_ranges
+from meshflow.lite.trained_ranges import extract_trained_ranges
+from meshflow.lite.weight_quantization import quantize_weights_to_float16, quantize_weights_to_int8
 
 __all__ = ["TFLiteConverter"]
 
@@ -65,8 +65,10 @@ class TFLiteConverter:
       >>> run = tf.lite.Interpreter(model_content=content).get_signature_runner()  # doctest: +SKIP
     """
 
-    def __init__(self, funcs: Sequence[Signed], trackable_obj: object = None) -> None:
-        self._signatures: Callable[[], Sequence[Deployable]] = lambda: _of_functions(funcs)
+    def __init__(self, funcs: Sequence[SignedFunction], trackable_obj: object = None) -> None:
+        self._signatures: Callable[[], Sequence[DeployableFunction]] = lambda: _trace_functions(
+            funcs
+        )
         self.optimizations: Sequence[Any] = []
         self.representative_dataset: Any = None
         self.target_spec = TargetSpec()
@@ -79,7 +81,9 @@ class TFLiteConverter:
         self.exclude_conversion_metadata = False
 
     @classmethod
-    def _of(cls, signatures: Callable[[], Sequence[Deployable]]) -> TFLiteConverter:
+    def _from_signatures(
+        cls, signatures: Callable[[], Sequence[DeployableFunction]]
+    ) -> TFLiteConverter:
         converter = cls(())
         converter._signatures = signatures
         return converter
@@ -91,10 +95,10 @@ class TFLiteConverter:
         Args:
           model: a model that is built or was called.
         """
-        return cls._of(lambda: [of_model(model)])
+        return cls._from_signatures(lambda: [trace_model(model)])
 
     @classmethod
-    def from_concrete_functions(cls, funcs: Sequence[Signed], trackable_obj: object = None) -> TFLiteConverter:  # fmt: skip
+    def from_concrete_functions(cls, funcs: Sequence[SignedFunction], trackable_obj: object = None) -> TFLiteConverter:  # fmt: skip
         """Create a converter of concrete functions, one for each signature.
 
         Args:
@@ -111,7 +115,7 @@ class TFLiteConverter:
                 f"No ConcreteFunction is specified: expected a list of them, got {funcs!r}."
             )
         for function in funcs:
-            if not isinstance(function, Signed):
+            if not isinstance(function, SignedFunction):
                 raise ValueError(
                     f"This function takes in a list of ConcreteFunction, got {function!r}. To get the ConcreteFunction "
                     "from a Function, call get_concrete_function."
@@ -138,8 +142,8 @@ class TFLiteConverter:
           ValueError: if a signature does not exist.
         """
         del tags
-        signatures = of_saved_signatures(saved_model_dir, signature_keys)
-        return cls._of(lambda: signatures)
+        signatures = trace_saved_signatures(saved_model_dir, signature_keys)
+        return cls._from_signatures(lambda: signatures)
 
     @classmethod
     def experimental_from_jax(
@@ -177,7 +181,7 @@ class TFLiteConverter:
             )
         names = ["serving_default", *(f.__name__ for f in serving_funcs[1:])]
         parts = list(zip(serving_funcs, inputs, names, strict=True))
-        return cls._of(lambda: [of_jax_function(*part) for part in parts])
+        return cls._from_signatures(lambda: [trace_jax_function(*part) for part in parts])
 
     def convert(self) -> bytes:
         """Convert the signatures to the content of a .tflite file.
@@ -188,17 +192,17 @@ class TFLiteConverter:
           ValueError: if options contradict each other.
           ImportError: if the extra `lite` is not installed.
         """
-        samples, strict, kind = self._settings()
-        graph, trained = self._graph(kind)
+        samples, strict, kind = self._check_options()
+        graph, trained = self._build_float_model(kind)
         quantized = samples is not None or bool(trained)
-        if self.representative_dataset is None and not trained and (strict or "int8" in self._types()):  # fmt: skip
+        if self.representative_dataset is None and not trained and (strict or "int8" in self._get_type_names()):  # fmt: skip
             raise ValueError(
                 "representative_dataset is required when specifying operators on integers or INT8 supported types."
             )
-        dtypes = self._ends(quantized, kind)
+        dtypes = self._get_input_output_dtypes(quantized, kind)
         if quantized:
-            result = ({} if samples is None else ranges(graph, samples)) | trained
-            remaining = Calibrated(graph, result, kind).quantize(*dtypes)
+            result = ({} if samples is None else measure_ranges(graph, samples)) | trained
+            remaining = CalibratedModel(graph, result, kind).quantize(*dtypes)
             if strict and remaining:
                 # TensorFlow's converter leaves them in float32 too, although its documentation
                 # excludes it.
@@ -208,10 +212,14 @@ class TFLiteConverter:
                     stacklevel=2,
                 )
         elif self.optimizations:
-            (float16_weights if "float16" in self._types() else int8_weights)(graph)
-        return written(graph)
+            (
+                quantize_weights_to_float16
+                if "float16" in self._get_type_names()
+                else quantize_weights_to_int8
+            )(graph)
+        return serialize(graph)
 
-    def calibrated(self) -> Calibrated:
+    def calibrate(self) -> CalibratedModel:
         """Convert to a float model, and measure its ranges on the `representative_dataset`.
 
         Raises:
@@ -222,36 +230,38 @@ class TFLiteConverter:
             raise ValueError("converter object must set optimizations to lite.Optimize.DEFAULT.")
         if not self.representative_dataset:
             raise ValueError("converter object must set representative_dataset.")
-        samples, _, kind = self._settings()
+        samples, _, kind = self._check_options()
         if samples is None:
             raise ValueError(
                 "converter object must not request float16 weights (target_spec.supported_types)."
             )
-        graph, trained = self._graph(kind)
-        return Calibrated(graph, ranges(graph, samples) | trained, kind)
+        graph, trained = self._build_float_model(kind)
+        return CalibratedModel(graph, measure_ranges(graph, samples) | trained, kind)
 
-    def _graph(self, kind: Integers) -> tuple[Graph, dict[Tensor, tuple[float, float]]]:
+    def _build_float_model(
+        self, kind: IntegerTypes
+    ) -> tuple[Graph, dict[Tensor, tuple[float, float]]]:
         """Return the float model and the ranges of quantization-aware training."""
         signatures = self._signatures()
         if not self.experimental_enable_resource_variables:
-            _refuse_writes(signatures)
-        graph = model_of(signatures)
-        rounds = bool(self.optimizations) and "float16" not in self._types()
-        return graph, take_ranges(graph, kind) if rounds else {}
+            _check_no_writes(signatures)
+        graph = build_model(signatures)
+        rounds = bool(self.optimizations) and "float16" not in self._get_type_names()
+        return graph, extract_trained_ranges(graph, kind) if rounds else {}
 
-    def _types(self) -> list[str]:
+    def _get_type_names(self) -> list[str]:
         return [as_dtype(t).name for t in self.target_spec.supported_types]
 
-    def _settings(self) -> tuple[Callable[[], Any] | None, bool, Integers]:
+    def _check_options(self) -> tuple[Callable[[], Any] | None, bool, IntegerTypes]:
         """Return the samples, whether all operators must be quantized, and the integer types."""
         ops = set(self.target_spec.supported_ops)
         has_int16 = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 in ops
         has_integers = has_int16 or OpsSet.TFLITE_BUILTINS_INT8 in ops
         strict = has_integers and OpsSet.TFLITE_BUILTINS not in ops
         dataset, supported = self.representative_dataset, {"float16", "float32", "int8"}
-        if set(self._types()) - supported:
+        if set(self._get_type_names()) - supported:
             raise ValueError(
-                f"target_spec.supported_types: expected some of {sorted(supported)}, got {self._types()}."
+                f"target_spec.supported_types: expected some of {sorted(supported)}, got {self._get_type_names()}."
             )
         if isinstance(dataset, RepresentativeDataset):
             dataset = dataset.input_gen
@@ -259,13 +269,17 @@ class TFLiteConverter:
             raise TypeError(
                 f"representative_dataset must be a function that returns an iterable of samples, got {dataset!r}."
             )
-        samples = dataset if self.optimizations and "float16" not in self._types() else None
-        return samples, strict, WORDS if has_int16 else BYTES
+        samples = (
+            dataset if self.optimizations and "float16" not in self._get_type_names() else None
+        )
+        return samples, strict, INT16 if has_int16 else INT8
 
-    def _ends(self, quantized: bool, kind: Integers) -> tuple[np.dtype, np.dtype]:
+    def _get_input_output_dtypes(
+        self, quantized: bool, kind: IntegerTypes
+    ) -> tuple[np.dtype, np.dtype]:
         """Check the dtypes of inputs and outputs and return them."""
         first, second = (as_dtype(t).name for t in (self.inference_input_type, self.inference_output_type))  # fmt: skip
-        integers = ["int16"] if kind is WORDS else ["int8", "uint8"]
+        integers = ["int16"] if kind is INT16 else ["int8", "uint8"]
         allowed = [f"tf.{name}" for name in ("float32", *(integers if quantized else ()))]
         if not {f"tf.{first}", f"tf.{second}"} <= set(allowed):
             expected = f"in {allowed}" if quantized else "tf.float32"
@@ -275,17 +289,17 @@ class TFLiteConverter:
         return np.dtype(first), np.dtype(second)
 
 
-def _of_functions(functions: Sequence[Signed]) -> list[Deployable]:
+def _trace_functions(functions: Sequence[SignedFunction]) -> list[DeployableFunction]:
     """Trace signatures: a single one is the default, several have the names of their functions."""
     if len(functions) == 1:
-        return [of_concrete_function(functions[0])]
+        return [trace_concrete_function(functions[0])]
     names: list[str] = []
     for function in functions:
         names.append(function.name if function.name not in names else f"{function.name}_{len(names)}")  # fmt: skip
-    return [of_concrete_function(f, n) for f, n in zip(functions, names, strict=True)]
+    return [trace_concrete_function(f, n) for f, n in zip(functions, names, strict=True)]
 
 
-def _refuse_writes(signatures: Sequence[Deployable]) -> None:
+def _check_no_writes(signatures: Sequence[DeployableFunction]) -> None:
     for signature in signatures:
         if signature.traced.writes:
             names = ", ".join(sorted(v.name for v in signature.traced.writes))

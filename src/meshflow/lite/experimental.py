@@ -7,10 +7,10 @@ from typing import Any
 
 from meshflow.environment.types import StrPath
 from meshflow.lite import authoring
-from meshflow.lite.analyzing import Analyzer
-from meshflow.lite.debugging import QuantizationDebugger, QuantizationDebugOptions
-from meshflow.lite.interpreter import interpreter_module
-from meshflow.profiler.deployed import DeployedProfile, profile_model
+from meshflow.lite.analyzer import Analyzer
+from meshflow.lite.debugger import QuantizationDebugger, QuantizationDebugOptions
+from meshflow.lite.interpreter import load_interpreter_module
+from meshflow.profiler.deployed_models import DeployedProfile, profile_model
 
 __all__ = [
     "Analyzer", "QuantizationDebugOptions", "QuantizationDebugger", "authoring",
@@ -45,11 +45,11 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> obj
     Raises:
       ImportError: if the extra `lite` is not installed.
     """
-    return interpreter_module().load_delegate(library, options)
+    return load_interpreter_module().load_delegate(library, options)
 
 
 def __getattr__(name: str) -> Any:
     """Import LiteRT's enumeration when it is first used."""
     if name == "OpResolverType":
-        return interpreter_module().OpResolverType
+        return load_interpreter_module().OpResolverType
     raise AttributeError(f"module 'meshflow.lite.experimental' has no attribute {name!r}")

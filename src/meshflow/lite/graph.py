@@ -11,30 +11,30 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import DimSize
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 
 __all__ = [
-    "RESOURCE", "Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copied", "schema",
-    "written",
+    "RESOURCE", "Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copy_graph", "load_schema",
+    "serialize",
 ]  # fmt: skip
 
 # Element type of the handle of a variable.
 RESOURCE = np.dtype(object)
 # Operators with side effects, which are kept without consumers of their results.
-_ACTING = {"CALL_ONCE", "ASSIGN_VARIABLE"}
+_SIDE_EFFECT_OPERATORS = {"CALL_ONCE", "ASSIGN_VARIABLE"}
 
 # FlatBuffers have offsets of at most 2 GiB.
-_LARGEST = 1 << 31
-_VERSION = "1"
+_MAX_BYTES = 1 << 31
+_MIN_RUNTIME_VERSION = "1"
 
 
-def schema() -> ModuleType:
+def load_schema() -> ModuleType:
     """Import the generated classes of the file format.
 
     Raises:
       ImportError: if the extra `lite` is not installed.
     """
-    return extras.load(
+    return optional_packages.import_extra(
         "ai_edge_litert.schema_py_generated",
         "lite",
         "tf.lite needs LiteRT, the package ai-edge-litert",
@@ -105,7 +105,7 @@ class Subgraph:
     outputs: list[Tensor] = dataclasses.field(default_factory=list)
     operators: list[Operator] = dataclasses.field(default_factory=list)
 
-    def tensors(self) -> list[Tensor]:
+    def list_tensors(self) -> list[Tensor]:
         """Return all tensors, in the order of their indices in the file."""
         found: dict[Tensor, None] = dict.fromkeys(self.inputs)
         for operator in self.operators:
@@ -113,7 +113,7 @@ class Subgraph:
             found |= dict.fromkeys(operator.outputs)
         return [*(found | dict.fromkeys(self.outputs))]
 
-    def readers(self) -> dict[Tensor, list[Operator]]:
+    def find_consumers(self) -> dict[Tensor, list[Operator]]:
         """Return the operators that read each tensor."""
         found: dict[Tensor, list[Operator]] = {}
         for operator in self.operators:
@@ -122,15 +122,15 @@ class Subgraph:
                     found.setdefault(tensor, []).append(operator)
         return found
 
-    def makers(self) -> dict[Tensor, Operator]:
+    def find_producers(self) -> dict[Tensor, Operator]:
         """Return the operator that computes each tensor."""
         return {t: o for o in self.operators for t in o.outputs}
 
-    def drop_unused(self) -> None:
+    def remove_unused_operators(self) -> None:
         """Remove operators without consumers (dead-code elimination)."""
         needed, used = set(self.outputs), []
         for operator in reversed(self.operators):
-            if operator.code in _ACTING or needed.intersection(operator.outputs):
+            if operator.code in _SIDE_EFFECT_OPERATORS or needed.intersection(operator.outputs):
                 used.append(operator)
                 needed.update(t for t in operator.inputs if t is not None)
         self.operators = used[::-1]
@@ -152,19 +152,19 @@ class Graph:
         default_factory=list
     )
 
-    def operators(self) -> Iterator[Operator]:
+    def iterate_operators(self) -> Iterator[Operator]:
         """Iterate over the operators of all subgraphs."""
         for subgraph in self.subgraphs:
             yield from subgraph.operators
 
 
-def copied(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
+def copy_graph(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
     """Copy a graph, so that it can be rewritten; the elements of constants are shared.
 
     Returns:
       The copy, and its tensors by the tensors of `graph`.
     """
-    tensors = {t: dataclasses.replace(t) for g in graph.subgraphs for t in g.tensors()}
+    tensors = {t: dataclasses.replace(t) for g in graph.subgraphs for t in g.list_tensors()}
     result = Graph([], list(graph.signatures))
     for subgraph in graph.subgraphs:
         copy = Subgraph(subgraph.name)
@@ -180,72 +180,76 @@ def copied(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
     return result, tensors
 
 
-def written(graph: Graph) -> bytes:
+def serialize(graph: Graph) -> bytes:
     """Return the content of the .tflite file of a graph.
 
     Raises:
       ValueError: if the constants have 2 GiB or more.
     """
-    return _Writer(graph).content()
+    return _GraphSerializer(graph).serialize()
 
 
-class _Writer:
+class _GraphSerializer:
     def __init__(self, graph: Graph) -> None:
-        self._s = schema()
-        self._flatbuffers = extras.load(
+        self._schema = load_schema()
+        self._flatbuffers = optional_packages.import_extra(
             "flatbuffers", "lite", "tf.lite needs the package flatbuffers"
         )
         self._graph = graph
         self._codes: dict[tuple[str, int], int] = {}
-        self._buffers: list[Any] = [self._s.BufferT()]
-        self._seen: dict[Any, int] = {}
+        self._buffers: list[Any] = [self._schema.BufferT()]
+        self._buffer_indices: dict[Any, int] = {}
 
-    def content(self) -> bytes:
-        size = sum(t.data.nbytes for g in self._graph.subgraphs for t in g.tensors() if t.data is not None)  # fmt: skip
-        if size >= _LARGEST:
+    def serialize(self) -> bytes:
+        size = sum(t.data.nbytes for g in self._graph.subgraphs for t in g.list_tensors() if t.data is not None)  # fmt: skip
+        if size >= _MAX_BYTES:
             raise ValueError(
                 f"The model has {size / 1e9:.1f} GB of constants; a .tflite file has at most 2 GB. Quantize its weights."
             )
-        model = self._s.ModelT()
+        model = self._schema.ModelT()
         model.version, model.description = 3, "Meshflow"
-        model.subgraphs = [self._subgraph(g) for g in self._graph.subgraphs]
-        model.signatureDefs = [self._signature(*s) for s in self._graph.signatures]
-        model.operatorCodes = [self._code(*key) for key in self._codes]
-        metadata = self._s.MetadataT()
+        model.subgraphs = [self._make_subgraph(g) for g in self._graph.subgraphs]
+        model.signatureDefs = [self._make_signature(*s) for s in self._graph.signatures]
+        model.operatorCodes = [self._make_operator_code(*key) for key in self._codes]
+        metadata = self._schema.MetadataT()
         metadata.name = "min_runtime_version"
-        metadata.buffer = self._buffer(np.frombuffer(_VERSION.ljust(16, "\0").encode(), np.uint8))
+        metadata.buffer = self._add_buffer(
+            np.frombuffer(_MIN_RUNTIME_VERSION.ljust(16, "\0").encode(), np.uint8)
+        )
         model.metadata, model.buffers = [metadata], self._buffers
         builder = self._flatbuffers.Builder(1024 + size)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
 
-    def _code(self, name: str, version: int) -> Any:
-        code = self._s.OperatorCodeT()
-        code.builtinCode = getattr(self._s.BuiltinOperator, name, self._s.BuiltinOperator.CUSTOM)
-        if code.builtinCode == self._s.BuiltinOperator.CUSTOM:
+    def _make_operator_code(self, name: str, version: int) -> Any:
+        code = self._schema.OperatorCodeT()
+        code.builtinCode = getattr(
+            self._schema.BuiltinOperator, name, self._schema.BuiltinOperator.CUSTOM
+        )
+        if code.builtinCode == self._schema.BuiltinOperator.CUSTOM:
             code.customCode = name
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
         code.version = version
         return code
 
-    def _buffer(self, data: np.ndarray) -> int:
+    def _add_buffer(self, data: np.ndarray) -> int:
         # Equal constants, such as weights that the subgraph of a loop reads too, share a buffer.
         key = hashlib.sha256(data.tobytes()).digest() if data.nbytes > 64 else data.tobytes()
-        if key not in self._seen:
-            buffer = self._s.BufferT()
+        if key not in self._buffer_indices:
+            buffer = self._schema.BufferT()
             buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
-            self._seen[key] = len(self._buffers)
+            self._buffer_indices[key] = len(self._buffers)
             self._buffers.append(buffer)
-        return self._seen[key]
+        return self._buffer_indices[key]
 
-    def _signature(self, name: str, index: int, inputs: list[str], outputs: list[str]) -> Any:
-        signature = self._s.SignatureDefT()
+    def _make_signature(self, name: str, index: int, inputs: list[str], outputs: list[str]) -> Any:
+        signature = self._schema.SignatureDefT()
         signature.signatureKey, signature.subgraphIndex = name, index
         graph = self._graph.subgraphs[index]
-        indices = {t: i for i, t in enumerate(graph.tensors())}
+        indices = {t: i for i, t in enumerate(graph.list_tensors())}
 
         def make_maps(names: list[str], tensors: Sequence[Tensor]) -> list[Any]:
-            entries = [self._s.TensorMapT() for _ in names]
+            entries = [self._schema.TensorMapT() for _ in names]
             for entry, key, tensor in zip(entries, names, tensors, strict=True):
                 entry.name, entry.tensorIndex = key, indices[tensor]
             return entries
@@ -254,29 +258,29 @@ class _Writer:
         signature.outputs = make_maps(outputs, graph.outputs)
         return signature
 
-    def _subgraph(self, graph: Subgraph) -> Any:
-        tensors = graph.tensors()
+    def _make_subgraph(self, graph: Subgraph) -> Any:
+        tensors = graph.list_tensors()
         indices = {t: i for i, t in enumerate(tensors)}
-        subgraph = self._s.SubGraphT()
+        subgraph = self._schema.SubGraphT()
         subgraph.name = graph.name
-        subgraph.tensors = [self._tensor(t, i) for i, t in enumerate(tensors)]
+        subgraph.tensors = [self._make_tensor(t, i) for i, t in enumerate(tensors)]
         subgraph.inputs = [indices[t] for t in graph.inputs]
         subgraph.outputs = [indices[t] for t in graph.outputs]
-        subgraph.operators = [self._operator(o, indices) for o in graph.operators]
+        subgraph.operators = [self._make_operator(o, indices) for o in graph.operators]
         return subgraph
 
-    def _tensor(self, tensor: Tensor, index: int) -> Any:
-        result = self._s.TensorT()
+    def _make_tensor(self, tensor: Tensor, index: int) -> Any:
+        result = self._schema.TensorT()
         result.name = tensor.name or f"tensor_{index}"
-        result.type = getattr(self._s.TensorType, _TYPES[np.dtype(tensor.dtype).name])
+        result.type = getattr(self._schema.TensorType, _TENSOR_TYPES[np.dtype(tensor.dtype).name])
         sizes = [int(d) if isinstance(d, (int, np.integer)) else -1 for d in tensor.shape]
         result.shape = [1 if d < 0 else d for d in sizes]
         result.hasRank = True
         if -1 in sizes:
             result.shapeSignature = sizes
-        result.buffer = 0 if tensor.data is None else self._buffer(tensor.data)
+        result.buffer = 0 if tensor.data is None else self._add_buffer(tensor.data)
         if tensor.quantization is not None:
-            parameters = self._s.QuantizationParametersT()
+            parameters = self._schema.QuantizationParametersT()
             parameters.scale = (
                 np.asarray(tensor.quantization.scales, np.float32).reshape(-1).tolist()
             )
@@ -285,8 +289,8 @@ class _Writer:
             result.quantization = parameters
         return result
 
-    def _operator(self, operator: Operator, indices: dict[Tensor, int]) -> Any:
-        result = self._s.OperatorT()
+    def _make_operator(self, operator: Operator, indices: dict[Tensor, int]) -> Any:
+        result = self._schema.OperatorT()
         key = operator.code, operator.version
         result.opcodeIndex = self._codes.setdefault(key, len(self._codes))
         result.inputs = [-1 if t is None else indices[t] for t in operator.inputs]
@@ -294,21 +298,21 @@ class _Writer:
         fields = dict(operator.options)
         table = fields.pop("kind", None)
         if table is not None:
-            options = getattr(self._s, f"{table}T")()
+            options = getattr(self._schema, f"{table}T")()
             for name, value in fields.items():
                 assert hasattr(options, name), (table, name)
                 setattr(options, name, value)
             result.builtinOptions = options
-            result.builtinOptionsType = getattr(self._s.BuiltinOptions, table)
+            result.builtinOptionsType = getattr(self._schema.BuiltinOptions, table)
         elif fields:
-            flexbuffers = extras.load(
+            flexbuffers = optional_packages.import_extra(
                 "flatbuffers.flexbuffers", "lite", "tf.lite needs the package flatbuffers"
             )
             result.customOptions = np.frombuffer(flexbuffers.Dumps(fields), np.uint8)
         return result
 
 
-_TYPES = {
+_TENSOR_TYPES = {
     "float32": "FLOAT32", "float16": "FLOAT16", "int32": "INT32", "uint8": "UINT8", "int64": "INT64",
     "bool": "BOOL", "int16": "INT16", "int8": "INT8", "uint32": "UINT32", "uint16": "UINT16",
     "complex64": "COMPLEX64", "object": "RESOURCE",

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike
 
-__all__ = ["Interpreter", "interpreter_module"]
+__all__ = ["Interpreter", "load_interpreter_module"]
 
 
-def interpreter_module() -> Any:
+def load_interpreter_module() -> Any:
     """Import LiteRT's module of interpreters.
 
     Raises:
       ImportError: if the extra `lite` is not installed.
     """
-    return extras.load(
+    return optional_packages.import_extra(
         "ai_edge_litert.interpreter", "lite", "tf.lite needs LiteRT, the package ai-edge-litert"
     )
 
 
-class _LiteRT(type):
+class _LiteRTMeta(type):
     """Metaclass of a class with objects and subclasses that belong to LiteRT's own class."""
 
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
     ) -> type:
-        if any(type(base) is _LiteRT for base in bases):
-            litert_class = interpreter_module().Interpreter
-            litert_bases = tuple(litert_class if type(b) is _LiteRT else b for b in bases)
+        if any(type(base) is _LiteRTMeta for base in bases):
+            litert_class = load_interpreter_module().Interpreter
+            litert_bases = tuple(litert_class if type(b) is _LiteRTMeta else b for b in bases)
             return type(litert_class)(name, litert_bases, namespace, **options)
         return super().__new__(mcs, name, bases, namespace, **options)
 
@@ -43,7 +43,7 @@ class _LiteRT(type):
         return any(kind.__module__ == "ai_edge_litert.interpreter" for kind in subclass.__mro__)
 
 
-class Interpreter(metaclass=_LiteRT):
+class Interpreter(metaclass=_LiteRTMeta):
     """Interpreter of a converted model; its objects are of LiteRT's own class.
 
     Args:
@@ -76,7 +76,7 @@ class Interpreter(metaclass=_LiteRT):
         **options: Any,
     ) -> Interpreter:
         """Create LiteRT's interpreter."""
-        module = interpreter_module()
+        module = load_interpreter_module()
         if experimental_op_resolver_type is None:
             experimental_op_resolver_type = module.OpResolverType.AUTO
         interpreter: Interpreter = module.Interpreter(

@@ -14,22 +14,43 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
 from meshflow.deployment.equations import DimSize, broadcast_shapes
-from meshflow.deployment.lowering import Pads, Refused, Rule, holder, is_number, same_pads
+from meshflow.deployment.lowering import (
+    LoweringError,
+    Pads,
+    Rule,
+    compute_same_padding,
+    find_tensor_with_size,
+    is_static,
+)
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
-__all__ = ["SAME", "VALID", "Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
+__all__ = [
+    "SAME",
+    "VALID",
+    "Lowering",
+    "LoweringError",
+    "compute_same_padding",
+    "is_static",
+    "register_rule",
+    "to_supported_dtype",
+]
 
 # Padding modes of convolutions and pooling.
 SAME, VALID = 0, 1
 
 # LiteRT's operators take int8 for quantized values only.
-_COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32", "int8": "int32"}
+_DTYPE_REPLACEMENTS = {
+    "bfloat16": "float32",
+    "float16": "float32",
+    "float64": "float32",
+    "int8": "int32",
+}
 
 
-def kept_dtype(dtype: DTypeLike) -> np.dtype:
+def to_supported_dtype(dtype: DTypeLike) -> np.dtype:
     """Return the dtype in which LiteRT computes: float32 for all floats, and int32 for int8."""
     dtype = np.dtype(dtype)
-    return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
+    return np.dtype(_DTYPE_REPLACEMENTS.get(dtype.name, dtype))
 
 
 class Lowering(lowering.Lowering[Tensor]):
@@ -41,21 +62,21 @@ class Lowering(lowering.Lowering[Tensor]):
     """
 
     runtime, caller = "LiteRT", "tf.lite"
-    handlers: ClassVar[dict[str, Rule]] = {}
+    rules: ClassVar[dict[str, Rule]] = {}
 
     def __init__(self, graph: Graph, subgraph: Subgraph) -> None:
         super().__init__()
         self.graph, self.subgraph = graph, subgraph
-        self._sizes: dict[str, Tensor] = {}
+        self._symbol_sizes: dict[str, Tensor] = {}
 
     def make_constant(self, array: np.ndarray) -> Tensor:
         """Create a tensor of constant elements."""
-        data = array.astype(kept_dtype(array.dtype), copy=False)
+        data = array.astype(to_supported_dtype(array.dtype), copy=False)
         return Tensor(data.shape, data.dtype, data=data)
 
-    def arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+    def emit_size_arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         """Compute an operation of two sizes."""
-        return self.binary(_ARITHMETIC[name], x, y)
+        return self.emit_binary(_SIZE_OPERATORS[name], x, y)
 
     def emit(
         self,
@@ -78,14 +99,16 @@ class Lowering(lowering.Lowering[Tensor]):
           version: version of the operator.
           **fields: its options.
         """
-        result = self.new(shape, dtype, code)
+        result = self.new_tensor(shape, dtype, code)
         self.add(code, inputs, [result], table, version, **fields)
         return result
 
-    def new(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
+    def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
         """Create a tensor for the result of an operator."""
-        name = f"{self._scope}/{code.lower()}" if self._scope else code.lower()
-        return Tensor(tuple(shape), kept_dtype(dtype), f"{name}_{len(self.subgraph.operators)}")
+        name = f"{self.scope}/{code.lower()}" if self.scope else code.lower()
+        return Tensor(
+            tuple(shape), to_supported_dtype(dtype), f"{name}_{len(self.subgraph.operators)}"
+        )
 
     def add(
         self,
@@ -98,33 +121,33 @@ class Lowering(lowering.Lowering[Tensor]):
     ) -> None:
         """Add an operator of any number of results; arguments as in `emit`."""
         options = {"kind": table, **fields} if table else {}
-        operator = Operator(code, list(inputs), outputs, options, version, self._scope)
+        operator = Operator(code, list(inputs), outputs, options, version, self.scope)
         self.subgraph.operators.append(operator)
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
+    def make_shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
         """Return a shape as a tensor of int32."""
-        if all(map(is_number, shape)):
-            return self.constant(np.asarray(shape, np.int32))
+        if all(map(is_static, shape)):
+            return self.get_constant(np.asarray(shape, np.int32))
         for tensor in self.subgraph.inputs:
             if tensor.shape == tuple(shape):
                 return self.emit("SHAPE", [tensor], [len(shape)], np.int32, "ShapeOptions", outType=2)  # fmt: skip
-        parts = [self.size(d) for d in shape]
+        parts = [self.get_size(d) for d in shape]
         return self.emit("PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0)  # fmt: skip
 
-    def variable_size(self, name: str) -> Tensor:
+    def get_symbol_size(self, name: str) -> Tensor:
         """Return a symbolic size, read from the shape of an input."""
-        if name not in self._sizes:
-            tensor, axis, multiple = holder(self.subgraph.inputs, name)
+        if name not in self._symbol_sizes:
+            tensor, axis, multiple = find_tensor_with_size(self.subgraph.inputs, name)
             shape = self.emit("SHAPE", [tensor], [len(tensor.shape)], np.int32, "ShapeOptions", outType=2)  # fmt: skip
-            size = self.part(shape, axis)
-            self._sizes[name] = size if multiple == 1 else self.binary("FLOOR_DIV", size, self.size(multiple))  # fmt: skip
-        return self._sizes[name]
+            size = self.get_element(shape, axis)
+            self._symbol_sizes[name] = size if multiple == 1 else self.emit_binary("FLOOR_DIV", size, self.get_size(multiple))  # fmt: skip
+        return self._symbol_sizes[name]
 
-    def part(self, vector: Tensor, index: int) -> Tensor:
+    def get_element(self, vector: Tensor, index: int) -> Tensor:
         """Return an element of a vector as a scalar."""
-        bounds = [self.constant(np.asarray([i], np.int32)) for i in (index, index + 1, 1)]
+        bounds = [self.get_constant(np.asarray([i], np.int32)) for i in (index, index + 1, 1)]
         return self.emit("STRIDED_SLICE", [vector, *bounds], [], vector.dtype, "StridedSliceOptions", shrinkAxisMask=1)  # fmt: skip
 
     # ---- operators that many rules use ------------------------------------------------------
@@ -133,34 +156,34 @@ class Lowering(lowering.Lowering[Tensor]):
         """Reshape a tensor."""
         if tuple(shape) == tensor.shape:
             return tensor
-        if tensor.data is not None and all(map(is_number, shape)):
-            return self.constant(tensor.data.reshape(shape))
-        unknown = [i for i, d in enumerate(shape) if not is_number(d)]
+        if tensor.data is not None and all(map(is_static, shape)):
+            return self.get_constant(tensor.data.reshape(shape))
+        unknown = [i for i, d in enumerate(shape) if not is_static(d)]
         if len(unknown) <= 1 and 0 not in shape:
-            sizes = [d if is_number(d) else -1 for d in shape]
-            target = self.constant(np.asarray(sizes, np.int32))
+            sizes = [d if is_static(d) else -1 for d in shape]
+            target = self.get_constant(np.asarray(sizes, np.int32))
             return self.emit("RESHAPE", [tensor, target], shape, tensor.dtype, "ReshapeOptions", newShape=sizes)  # fmt: skip
-        return self.emit("RESHAPE", [tensor, self.shape_tensor(shape)], shape, tensor.dtype)
+        return self.emit("RESHAPE", [tensor, self.make_shape_tensor(shape)], shape, tensor.dtype)
 
     def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
         """Permute the dimensions of a tensor."""
         if list(order) == list(range(len(order))):
             return tensor
         if tensor.data is not None:
-            return self.constant(tensor.data.transpose(order))
+            return self.get_constant(tensor.data.transpose(order))
         shape = [tensor.shape[i] for i in order]
         large_axes = [i for i in order if tensor.shape[i] != 1]
-        if large_axes == sorted(large_axes) and sum(not is_number(d) for d in shape) <= 1:
+        if large_axes == sorted(large_axes) and sum(not is_static(d) for d in shape) <= 1:
             return self.reshape(tensor, shape)
-        perm = self.constant(np.asarray(order, np.int32))
+        perm = self.get_constant(np.asarray(order, np.int32))
         return self.emit("TRANSPOSE", [tensor, perm], shape, tensor.dtype, "TransposeOptions")
 
     def reverse(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
         """Reverse the elements of a tensor along some dimensions."""
         if tensor.data is not None:
-            return self.constant(np.flip(tensor.data, tuple(axes)))
+            return self.get_constant(np.flip(tensor.data, tuple(axes)))
         for axis in axes:
-            axis_tensor = self.constant(np.asarray([axis], np.int32))
+            axis_tensor = self.get_constant(np.asarray([axis], np.int32))
             tensor = self.emit("REVERSE_V2", [tensor, axis_tensor], tensor.shape, tensor.dtype, "ReverseV2Options")  # fmt: skip
         return tensor
 
@@ -168,36 +191,36 @@ class Lowering(lowering.Lowering[Tensor]):
         """Repeat a tensor along its dimensions of size 1."""
         if tensor.shape == tuple(shape):
             return tensor
-        if tensor.data is not None and all(map(is_number, shape)):
-            return self.constant(np.broadcast_to(tensor.data, tuple(shape)))
+        if tensor.data is not None and all(map(is_static, shape)):
+            return self.get_constant(np.broadcast_to(tensor.data, tuple(shape)))
         if tensor.data is not None and tensor.data.size == 1:
-            scalar = self.constant(tensor.data.reshape(()))
-            return self.emit("FILL", [self.shape_tensor(shape), scalar], shape, tensor.dtype, "FillOptions")  # fmt: skip
-        inputs = [tensor, self.shape_tensor(shape)]
+            scalar = self.get_constant(tensor.data.reshape(()))
+            return self.emit("FILL", [self.make_shape_tensor(shape), scalar], shape, tensor.dtype, "FillOptions")  # fmt: skip
+        inputs = [tensor, self.make_shape_tensor(shape)]
         return self.emit("BROADCAST_TO", inputs, shape, tensor.dtype, version=2)
 
-    def binary(self, code: str, x: Tensor, y: Tensor) -> Tensor:
+    def emit_binary(self, code: str, x: Tensor, y: Tensor) -> Tensor:
         """Add an elementwise operator of two operands, which broadcast."""
-        table, fields = _BINARY.get(code, (None, {}))
-        dtype = np.bool_ if table in _TESTS else x.dtype
+        table, fields = _BINARY_OPTIONS.get(code, (None, {}))
+        dtype = np.bool_ if table in _COMPARISON_OPTIONS else x.dtype
         return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype, table, **fields)
 
-    def unary(self, code: str, tensor: Tensor) -> Tensor:
+    def emit_unary(self, code: str, tensor: Tensor) -> Tensor:
         """Add an elementwise operator of one operand."""
         return self.emit(code, [tensor], tensor.shape, tensor.dtype)
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a new tensor with the same elements."""
-        shape = self.shape_tensor(tensor.shape)
+        shape = self.make_shape_tensor(tensor.shape)
         return self.emit("RESHAPE", [tensor, shape], tensor.shape, tensor.dtype)
 
     def cast(self, tensor: Tensor, dtype: DTypeLike) -> Tensor:
         """Convert a tensor to another dtype."""
-        dtype = kept_dtype(dtype)
+        dtype = to_supported_dtype(dtype)
         if tensor.dtype == dtype:
             return tensor
         if tensor.data is not None:
-            return self.constant(tensor.data.astype(dtype))
+            return self.get_constant(tensor.data.astype(dtype))
         return self.emit("CAST", [tensor], tensor.shape, dtype)
 
     def slice(self, tensor: Tensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> Tensor:  # fmt: skip
@@ -214,9 +237,9 @@ class Lowering(lowering.Lowering[Tensor]):
         if tuple(shape) == tensor.shape:
             return tensor
         bounds = [1 << 30 if end_mask >> i & 1 else d for i, d in enumerate(limits)]
-        ends = self.shape_tensor(bounds)
-        begins = self.shape_tensor(list(starts))
-        inputs = [tensor, begins, ends, self.constant(np.asarray(steps, np.int32))]
+        ends = self.make_shape_tensor(bounds)
+        begins = self.make_shape_tensor(list(starts))
+        inputs = [tensor, begins, ends, self.get_constant(np.asarray(steps, np.int32))]
         return self.emit("STRIDED_SLICE", inputs, shape, tensor.dtype, "StridedSliceOptions", endMask=end_mask)  # fmt: skip
 
     def pad(self, tensor: Tensor, pads: Pads, value: ArrayLike) -> Tensor:
@@ -224,20 +247,20 @@ class Lowering(lowering.Lowering[Tensor]):
         if not any(map(any, pads)):
             return tensor
         shape = [d + low + high for d, (low, high) in zip(tensor.shape, pads, strict=True)]
-        sizes = self.constant(np.asarray(pads, np.int32))
+        sizes = self.get_constant(np.asarray(pads, np.int32))
         filler: Any = np.asarray(value)
         if filler.dtype.kind == "f" and np.isneginf(filler):
             filler = np.finfo(np.float32).min
         if not filler:
             return self.emit("PAD", [tensor, sizes], shape, tensor.dtype, "PadOptions")
-        scalar = self.constant(np.asarray(filler, tensor.dtype))
+        scalar = self.get_constant(np.asarray(filler, tensor.dtype))
         return self.emit("PADV2", [tensor, sizes, scalar], shape, tensor.dtype, "PadV2Options")
 
 
-lowers = Lowering.lowers
-_ARITHMETIC = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD", "max": "MAXIMUM", "min": "MINIMUM"}  # fmt: skip
-_TESTS = {"EqualOptions", "NotEqualOptions", "LessOptions", "LessEqualOptions", "GreaterOptions", "GreaterEqualOptions"}  # fmt: skip
-_BINARY: dict[str, tuple[str, dict[str, Any]]] = {
+register_rule = Lowering.register_rule
+_SIZE_OPERATORS = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD", "max": "MAXIMUM", "min": "MINIMUM"}  # fmt: skip
+_COMPARISON_OPTIONS = {"EqualOptions", "NotEqualOptions", "LessOptions", "LessEqualOptions", "GreaterOptions", "GreaterEqualOptions"}  # fmt: skip
+_BINARY_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "ADD": ("AddOptions", {}), "SUB": ("SubOptions", {}), "MUL": ("MulOptions", {}), "DIV": ("DivOptions", {}),
     "MAXIMUM": ("MaximumMinimumOptions", {}), "MINIMUM": ("MaximumMinimumOptions", {}),
     "POW": ("PowOptions", {}), "FLOOR_DIV": ("FloorDivOptions", {}), "FLOOR_MOD": ("FloorModOptions", {}),

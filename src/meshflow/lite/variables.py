@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.core.variables.random import STATE_NAME
-from meshflow.deployment.equations import Program, without_unused
-from meshflow.deployment.programs import Deployable
+from meshflow.core.variables.random_streams import STATE_NAME
+from meshflow.deployment.deployable_function import DeployableFunction
+from meshflow.deployment.equations import Program, remove_unused_equations
 from meshflow.lite.graph import RESOURCE, Graph, Subgraph, Tensor
-from meshflow.lite.idioms import with_operators
-from meshflow.lite.lowering import Lowering, kept_dtype
+from meshflow.lite.lowering import Lowering, to_supported_dtype
+from meshflow.lite.patterns import fuse_lite_patterns
 
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["Variables"]
+__all__ = ["ModelVariables"]
 
 
-class Variables:
+class ModelVariables:
     """Variables that the signatures of a model write.
 
     Args:
@@ -29,13 +29,15 @@ class Variables:
       signatures: functions of the model.
     """
 
-    def __init__(self, graph: Graph, signatures: Sequence[Deployable]) -> None:
+    def __init__(self, graph: Graph, signatures: Sequence[DeployableFunction]) -> None:
         self._written = {id(v): v for s in signatures for v in s.traced.writes}
         self._names = {key: f"{v.name}_{i}" for i, (key, v) in enumerate(self._written.items())}
         self._graph = graph
-        self._first: int | None = None
+        self._initializer_index: int | None = None
 
-    def program(self, signature: Deployable) -> tuple[Program, list[Variable], list[Variable]]:
+    def flatten_signature(
+        self, signature: DeployableFunction
+    ) -> tuple[Program, list[Variable], list[Variable]]:
         """Return the program of a signature; variables that no signature writes are constants.
 
         Returns:
@@ -43,66 +45,68 @@ class Variables:
           the new values are its outputs after the results. States of random number generators are
           not written, because LiteRT's operators keep their own.
         """
-        program, read, written = signature.with_variables(list(self._written.values()))
+        program, read, written = signature.flatten_with_variables(list(self._written.values()))
         inputs = program.inputs[len(program.inputs) - len(read) :]
-        states = {i for i, v in zip(inputs, read, strict=True) if _is_random(v)}
+        states = {i for i, v in zip(inputs, read, strict=True) if _is_random_state(v)}
         count = len(program.outputs) - len(written)
         values = zip(program.outputs[count:], written, strict=True)
-        updates = [(value, v) for value, v in values if not _is_random(v)]
+        updates = [(value, v) for value, v in values if not _is_random_state(v)]
         results = [*program.outputs[:count], *(value for value, _ in updates)]
-        program = without_unused(Program(program.inputs, results, program.equations))
-        return with_operators(program, states), read, [v for _, v in updates]
+        program = remove_unused_equations(Program(program.inputs, results, program.equations))
+        return fuse_lite_patterns(program, states), read, [v for _, v in updates]
 
-    def read(self, lowering: Lowering, variables: Sequence[Variable]) -> list[Tensor]:
+    def read_variables(self, lowering: Lowering, variables: Sequence[Variable]) -> list[Tensor]:
         """Add operators that read variables, and return their values."""
-        if self._first is not None:
-            lowering.add("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=self._first)
+        if self._initializer_index is not None:
+            lowering.add(
+                "CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=self._initializer_index
+            )
         values = []
         for variable in variables:
-            shape, dtype = _about(variable)
-            if _is_random(variable):
+            shape, dtype = _get_shape_and_dtype(variable)
+            if _is_random_state(variable):
                 values.append(Tensor(tuple(shape), dtype))
                 continue
-            handle = [self._handle(lowering, variable)]
+            handle = [self._add_handle(lowering, variable)]
             value = lowering.emit("READ_VARIABLE", handle, shape, dtype, "ReadVariableOptions")
             values.append(value)
         return values
 
-    def write(
+    def write_variables(
         self, lowering: Lowering, variables: Sequence[Variable], values: Sequence[Tensor]
     ) -> None:
         """Add operators that assign values to variables for the next call."""
         for variable, value in zip(variables, values, strict=True):
-            operands = [self._handle(lowering, variable), value]
+            operands = [self._add_handle(lowering, variable), value]
             lowering.add("ASSIGN_VARIABLE", operands, [], "AssignVariableOptions")
 
-    def initialize(self) -> None:
+    def add_initializer(self) -> None:
         """Add the subgraph that assigns the initial values; it must follow those of the signatures."""
-        variables = [v for v in self._written.values() if not _is_random(v)]
+        variables = [v for v in self._written.values() if not _is_random_state(v)]
         if not variables:
             return
         initializer = Subgraph("initial_values")
-        self._first = len(self._graph.subgraphs)
+        self._initializer_index = len(self._graph.subgraphs)
         self._graph.subgraphs.append(initializer)
         lowering = Lowering(self._graph, initializer)
-        values = [lowering.constant(np.asarray(v._as_tensor()._value)) for v in variables]
-        self.write(lowering, variables, values)
+        values = [lowering.get_constant(np.asarray(v._as_tensor()._value)) for v in variables]
+        self.write_variables(lowering, variables, values)
 
-    def _handle(self, lowering: Lowering, variable: Variable) -> Tensor:
+    def _add_handle(self, lowering: Lowering, variable: Variable) -> Tensor:
         name = self._names[id(variable)]
         return lowering.emit("VAR_HANDLE", [], [], RESOURCE, "VarHandleOptions", container="", sharedName=name)  # fmt: skip
 
 
-def _is_random(variable: Variable) -> bool:
+def _is_random_state(variable: Variable) -> bool:
     """Check whether a variable is the state of a random number generator."""
     name = variable.name.split("/")[-1].split(":")[0]
     return bool(name.startswith(STATE_NAME) and variable.dtype.name == "int64")
 
 
-def _about(variable: Variable) -> tuple[list[int], np.dtype]:
+def _get_shape_and_dtype(variable: Variable) -> tuple[list[int], np.dtype]:
     if not variable.shape.is_fully_defined():
         raise UnimplementedError(
             f"tf.lite: the variable {variable.name} has the shape {variable.shape}: variables that a converted "
             "function writes need static shapes."
         )
-    return variable.shape.as_list(), kept_dtype(variable.dtype.dtype)
+    return variable.shape.as_list(), to_supported_dtype(variable.dtype.dtype)

@@ -6,7 +6,7 @@ from meshflow.lookup.initializers import (
     TextFileIndex,
     TextFileInitializer,
 )
-from meshflow.lookup.static import StaticHashTable, StaticVocabularyTable
+from meshflow.lookup.static_tables import StaticHashTable, StaticVocabularyTable
 
 __all__ = [
     "KeyValueTensorInitializer",

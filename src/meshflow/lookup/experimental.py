@@ -1,5 +1,5 @@
 """`tf.lookup.experimental`: mutable hash tables."""
 
-from meshflow.lookup.mutable import DenseHashTable, MutableHashTable
+from meshflow.lookup.mutable_tables import DenseHashTable, MutableHashTable
 
 __all__ = ["DenseHashTable", "MutableHashTable"]

@@ -41,8 +41,8 @@ class KeyValueTensorInitializer:
         value_dtype: DTypeLike | None = None,
         name: str | None = None,
     ) -> None:
-        self._keys = _known(keys, key_dtype)
-        self._values = _known(values, value_dtype)
+        self._keys = _to_host_array(keys, key_dtype)
+        self._values = _to_host_array(values, value_dtype)
         if self._keys.shape != self._values.shape:
             raise InvalidArgumentError(
                 f"KeyValueTensorInitializer: expected values of shape {list(self._keys.shape)}, "
@@ -59,14 +59,14 @@ class KeyValueTensorInitializer:
         """Dtype of the values."""
         return as_dtype(self._values.dtype)
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+    def load_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return vectors of the keys and values."""
         return self._keys.reshape(-1), self._values.reshape(-1)
 
 
-def _known(value: TensorLike, dtype: DTypeLike | None) -> np.ndarray:
+def _to_host_array(value: TensorLike, dtype: DTypeLike | None) -> np.ndarray:
     tensor = convert_to_tensor(value, None if dtype is None else as_dtype(dtype))
-    return np.asarray(tensor._concrete("the content of a table"))
+    return np.asarray(tensor.require_value("the content of a table"))
 
 
 class TextFileIndex:
@@ -146,30 +146,32 @@ class TextFileInitializer:
         if vocab_size is not None and vocab_size <= 0:
             raise ValueError(f"TextFileInitializer: `vocab_size` must be positive: {vocab_size}")
         self._key_index, self._value_index = key_index, value_index
-        self._size, self._delimiter = vocab_size, delimiter.encode()
+        self._num_lines, self._delimiter = vocab_size, delimiter.encode()
         self._offset = value_index_offset
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+    def load_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Read the file, and return vectors of the keys and values."""
         with GFile(self._filename, "rb") as file:
             lines = file.read().split(b"\n")
         if lines and not lines[-1]:
             lines.pop()
-        if self._size is not None:
-            if len(lines) < self._size:
+        if self._num_lines is not None:
+            if len(lines) < self._num_lines:
                 raise InvalidArgumentError(
-                    f"Invalid vocab_size in {self._filename}: expected {self._size} but got "
+                    f"Invalid vocab_size in {self._filename}: expected {self._num_lines} but got "
                     f"{len(lines)}"
                 )
-            lines = lines[: self._size]
+            lines = lines[: self._num_lines]
         lines = [line.removesuffix(b"\r") for line in lines]
-        keys = self._column(lines, self._key_index, self.key_dtype, 0)
-        return keys, self._column(lines, self._value_index, self.value_dtype, self._offset)
+        keys = self._parse_column(lines, self._key_index, self.key_dtype, 0)
+        return keys, self._parse_column(lines, self._value_index, self.value_dtype, self._offset)
 
-    def _column(self, lines: list[bytes], index: int, dtype: DType, offset: int) -> np.ndarray:
+    def _parse_column(
+        self, lines: list[bytes], index: int, dtype: DType, offset: int
+    ) -> np.ndarray:
         if index == TextFileIndex.LINE_NUMBER:
             return np.arange(len(lines), dtype=np.int64) + offset
-        fields = lines if index == TextFileIndex.WHOLE_LINE else self._fields(lines, index)
+        fields = lines if index == TextFileIndex.WHOLE_LINE else self._split_fields(lines, index)
         if dtype is string:
             result = np.empty(len(fields), object)
             result[:] = fields
@@ -186,7 +188,7 @@ class TextFileInitializer:
                 ) from None
         return result
 
-    def _fields(self, lines: list[bytes], index: int) -> list[bytes]:
+    def _split_fields(self, lines: list[bytes], index: int) -> list[bytes]:
         fields = []
         for i, line in enumerate(lines):
             columns = line.split(self._delimiter)

@@ -12,10 +12,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["Table", "filled"]
+__all__ = ["Table", "stack_values"]
 
 
-def filled(values: list[Any], shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+def stack_values(values: list[Any], shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Stack scalars or arrays to an array of a shape; strings become an array of objects."""
     if not values or dtype.kind != "O":
         return np.asarray(values, dtype).reshape(shape)
@@ -65,7 +65,7 @@ class Table:
         """Look up the values of keys."""
         return self.lookup(keys)
 
-    def _keys(self, keys: TensorLike) -> Tensor:
+    def _convert_keys(self, keys: TensorLike) -> Tensor:
         """Convert keys to a tensor; raise `TypeError` if they have another dtype."""
         tensor = convert_to_tensor(keys, dtype_hint=self._key_dtype)
         if tensor.dtype is not self._key_dtype:
@@ -75,7 +75,7 @@ class Table:
         return tensor
 
 
-def of_elements(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
+def apply_to_values(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
     """Apply a lookup to a tensor, or to the values of a sparse tensor."""
     if isinstance(keys, SparseTensor):
         return keys.with_values(look_up(keys.values, *args))

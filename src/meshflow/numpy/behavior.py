@@ -14,7 +14,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.numpy import elementwise, inspection, manipulation, products, promotion, reductions
-from meshflow.numpy.conversion import Defaults, copy, promoted
+from meshflow.numpy.conversion import DefaultDtypes, copy, promote
 from meshflow.numpy.value_dependent_shapes import nonzero
 from meshflow.ops.math import cast
 
@@ -50,7 +50,7 @@ def _rmatmul(self: Tensor, other: Any) -> Tensor:
     return products.matmul(other, self)
 
 
-def _array_function(
+def _call_numpy_function(
     self: Tensor,
     function: Callable[..., PyTree],
     types: object,
@@ -67,7 +67,7 @@ def _array_function(
 _METHODS: dict[str, Callable[..., Any]] = {
     "__matmul__": _matmul,
     "__rmatmul__": _rmatmul,
-    "__array_function__": _array_function,
+    "__array_function__": _call_numpy_function,
     "reshape": _reshape,
     "transpose": _transpose,
     "astype": _astype,
@@ -131,9 +131,9 @@ def experimental_enable_numpy_behavior(
       True
     """
     promotion.set_mode(dtype_conversion_mode)
-    Defaults.floating = np.dtype(np.float32 if prefer_float32 else np.float64)
+    DefaultDtypes.floating = np.dtype(np.float32 if prefer_float32 else np.float64)
     NumpyRules.promote = (
-        None if dtype_conversion_mode == "off" else functools.partial(promoted, weak_lists=True)
+        None if dtype_conversion_mode == "off" else functools.partial(promote, weak_lists=True)
     )
     NumpyRules.indexing = True
     for name, method in _METHODS.items():

@@ -8,9 +8,9 @@ from typing import Any, TypeGuard
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.values import convert, dtypes
-from meshflow.core.values.convert import has_numpy_scalars, holds_tensors
+from meshflow.core.values.convert import contains_tensors, has_numpy_scalars
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy.promotion import common_dtype
@@ -20,7 +20,7 @@ from meshflow.ops.math import cast
 __all__ = ["array", "asanyarray", "asarray", "ascontiguousarray", "copy"]
 
 
-class Defaults:
+class DefaultDtypes:
     """Dtype of Python floats: float64 as in NumPy, or float32 if `prefer_float32` is set."""
 
     floating: np.dtype = np.dtype(np.float64)
@@ -34,12 +34,12 @@ _PYTHON_TYPES = {
 }
 
 
-def is_number(value: object) -> TypeGuard[int | float | complex]:
+def is_python_number(value: object) -> TypeGuard[int | float | complex]:
     """Check whether a value is a Python number, which does not determine the result's dtype."""
     return type(value) in _PYTHON_TYPES
 
 
-def as_array_dtype(dtype: Any) -> np.dtype:
+def to_numpy_dtype(dtype: Any) -> np.dtype:
     """Convert a dtype, name or Python type to a NumPy dtype; Python types mean 64 bits.
 
     Raises:
@@ -50,7 +50,7 @@ def as_array_dtype(dtype: Any) -> np.dtype:
     return dtypes.as_dtype(dtype).dtype
 
 
-def own_dtype(value: Any) -> np.dtype:
+def get_numpy_dtype(value: Any) -> np.dtype:
     """Return the NumPy dtype of a tensor or array, or that of the tensor for a list."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
@@ -58,7 +58,7 @@ def own_dtype(value: Any) -> np.dtype:
     return dtype.dtype if isinstance(dtype, dtypes.DType) else np.dtype(dtype)
 
 
-@also_symbolic
+@accept_symbolic
 def asarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     """Convert a value to a tensor, with NumPy's default dtypes for Python numbers.
 
@@ -77,15 +77,15 @@ def asarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     tensor = _as_tensor(a)
     if dtype is None:
         return tensor
-    target = dtypes.of_numpy(as_array_dtype(dtype))
+    target = dtypes.from_numpy_dtype(to_numpy_dtype(dtype))
     return tensor if tensor.dtype is target else cast(tensor, target)
 
 
 def _as_tensor(value: Any) -> Tensor:
     if is_tensor(value):
         return convert.convert_to_tensor(value)
-    if isinstance(value, (list, tuple)) and holds_tensors(value):
-        return array_ops.stack(promoted(value))
+    if isinstance(value, (list, tuple)) and contains_tensors(value):
+        return array_ops.stack(promote(value))
     if isinstance(value, (np.ndarray, np.generic, jax.Array, jax.core.Tracer)):
         return convert.convert_to_tensor(value)
     try:
@@ -97,11 +97,11 @@ def _as_tensor(value: Any) -> Tensor:
     if array.dtype.kind not in "biufc":
         return convert.convert_to_tensor(value)
     if array.dtype == np.float64 and not has_numpy_scalars(value):
-        array = array.astype(Defaults.floating)
-    return convert.from_python(array, None)
+        array = array.astype(DefaultDtypes.floating)
+    return convert.convert_python_value(array, None)
 
 
-def promoted(values: Sequence[Any], floating: bool = False, weak_lists: bool = False) -> list[Any]:
+def promote(values: Sequence[Any], floating: bool = False, weak_lists: bool = False) -> list[Any]:
     """Convert values to tensors of their common dtype.
 
     Args:
@@ -112,27 +112,31 @@ def promoted(values: Sequence[Any], floating: bool = False, weak_lists: bool = F
     Raises:
       TypeError: If the dtypes have no common dtype.
     """
-    tensors = [v if is_number(v) else asarray(v) for v in values]
+    tensors = [v if is_python_number(v) else asarray(v) for v in values]
     examples = [
-        _example(t) if weak_lists and isinstance(v, (list, tuple)) and not holds_tensors(v) else t
+        _make_example(t)
+        if weak_lists and isinstance(v, (list, tuple)) and not contains_tensors(v)
+        else t
         for v, t in zip(values, tensors, strict=True)
     ]
-    target = common_dtype([k if is_number(k) else own_dtype(k) for k in examples], floating)
-    return [_in_dtype(t, target) for t in tensors]
+    target = common_dtype(
+        [k if is_python_number(k) else get_numpy_dtype(k) for k in examples], floating
+    )
+    return [_convert_dtype(t, target) for t in tensors]
 
 
-def _example(tensor: Any) -> complex:
+def _make_example(tensor: Any) -> complex:
     """Return a Python number of the same kind as the elements of a tensor."""
     dtype = tensor.dtype
     return False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0
 
 
-def _in_dtype(value: Any, target: np.dtype | None) -> Any:
-    if is_number(value):
+def _convert_dtype(value: Any, target: np.dtype | None) -> Any:
+    if is_python_number(value):
         return Tensor(np.asarray(value, target))
     if target is None or value.dtype.dtype == target:
         return value
-    return cast(value, dtypes.of_numpy(target))
+    return cast(value, dtypes.from_numpy_dtype(target))
 
 
 def asanyarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:

@@ -8,12 +8,18 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values import convert
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.numpy.conversion import Defaults, as_array_dtype, asarray, is_number, own_dtype
+from meshflow.numpy.conversion import (
+    DefaultDtypes,
+    asarray,
+    get_numpy_dtype,
+    is_python_number,
+    to_numpy_dtype,
+)
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
@@ -116,20 +122,20 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None 
     """
     if dtype is None:
         arguments = [v for v in (start, stop, step) if v is not None]
-        target = common_dtype([v if is_number(v) else own_dtype(v) for v in arguments])
-        if target == np.float64 and all(is_number(v) for v in arguments):
-            target = Defaults.floating
+        target = common_dtype([v if is_python_number(v) else get_numpy_dtype(v) for v in arguments])
+        if target == np.float64 and all(is_python_number(v) for v in arguments):
+            target = DefaultDtypes.floating
     else:
-        target = as_array_dtype(dtype)
+        target = to_numpy_dtype(dtype)
     names = ("start", "stop", "step")
     first, last, distance = [
-        static_value(v, n) for v, n in zip((start, stop, step), names, strict=True)
+        to_static_value(v, n) for v, n in zip((start, stop, step), names, strict=True)
     ]
     if not distance:
         raise ValueError("tnp.arange: `step` must not be zero.")
     if last is None:
         first, last = 0, first
-    return convert.from_python(np.arange(first, last, distance, dtype=target), None)
+    return convert.convert_python_value(np.arange(first, last, distance, dtype=target), None)
 
 
 def linspace(
@@ -160,8 +166,8 @@ def linspace(
       >>> tnp.linspace(0, 1, 3).numpy()
       array([0. , 0.5, 1. ])
     """
-    if dtype is None and is_number(start) and is_number(stop):
-        start, stop = asarray(start, Defaults.floating), asarray(stop, Defaults.floating)
+    if dtype is None and is_python_number(start) and is_python_number(stop):
+        start, stop = asarray(start, DefaultDtypes.floating), asarray(stop, DefaultDtypes.floating)
     return _linspace(start, stop, num, endpoint, retstep, dtype, axis)
 
 
@@ -228,7 +234,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Tensor, ...]:
       >>> [p.numpy().tolist() for p in tnp.diag_indices(2)]
       [[0, 1], [0, 1]]
     """
-    return (convert.from_python(np.arange(n, dtype=np.int32), None),) * ndim
+    return (convert.convert_python_value(np.arange(n, dtype=np.int32), None),) * ndim
 
 
 def ix_(*args: TensorLike) -> list[Tensor]:
@@ -249,8 +255,8 @@ def indices(
     dimensions: Sequence[int], dtype: DTypeLike = int, sparse: bool = False
 ) -> Tensor | tuple[Tensor, ...]:
     """Return the indices of all elements of a grid, one tensor for each axis; see `numpy.indices`."""
-    grid: Any = np.indices(tuple(dimensions), as_array_dtype(dtype), sparse)  # type: ignore[call-overload]
-    return tuple(asarray(f) for f in grid) if sparse else convert.from_python(grid, None)
+    grid: Any = np.indices(tuple(dimensions), to_numpy_dtype(dtype), sparse)  # type: ignore[call-overload]
+    return tuple(asarray(f) for f in grid) if sparse else convert.convert_python_value(grid, None)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:

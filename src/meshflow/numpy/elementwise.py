@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from meshflow.core.values.dtypes import float64
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.numpy.conversion import asarray, promoted
+from meshflow.numpy.conversion import asarray, promote
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.ops import math
 
@@ -161,7 +161,7 @@ def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
       >>> tnp.divide([1, 2], 4).numpy()
       array([0.25, 0.5 ])
     """
-    return math.truediv(*promoted([x1, x2]))
+    return math.truediv(*promote([x1, x2]))
 
 
 def round(a: TensorLike, decimals: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy import promotion
-from meshflow.numpy.conversion import as_array_dtype, asarray, is_number, own_dtype
+from meshflow.numpy.conversion import asarray, get_numpy_dtype, is_python_number, to_numpy_dtype
 
 __all__ = [
     *("bool_", "can_cast", "complex128", "complex64", "complex_", "dtype", "e", "finfo", "float16"),
@@ -46,7 +46,7 @@ def finfo(dtype: Any) -> jnp.finfo:
       >>> float(tnp.finfo(tnp.float32).eps)
       1.1920928955078125e-07
     """
-    return jnp.finfo(own_dtype(dtype) if is_tensor(dtype) else as_array_dtype(dtype))
+    return jnp.finfo(get_numpy_dtype(dtype) if is_tensor(dtype) else to_numpy_dtype(dtype))
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
@@ -102,14 +102,14 @@ def result_type(*arrays_and_dtypes: Any) -> dtypes.DType:
       >>> tnp.result_type(tnp.int8, tnp.float32), tnp.result_type(tnp.ones([2], tnp.float32), 1.5)
       (tf.float32, tf.float32)
     """
-    dtype = promotion.common_dtype([_kind(v) for v in nest.flatten(list(arrays_and_dtypes))])
-    return dtypes.string if dtype is None else dtypes.of_numpy(dtype)
+    dtype = promotion.common_dtype([_get_kind(v) for v in nest.flatten(list(arrays_and_dtypes))])
+    return dtypes.string if dtype is None else dtypes.from_numpy_dtype(dtype)
 
 
-def _kind(value: Any) -> Any:
+def _get_kind(value: Any) -> Any:
     if isinstance(value, (type, str, np.dtype, dtypes.DType)):
-        return as_array_dtype(value)
-    return value if is_number(value) else own_dtype(value)
+        return to_numpy_dtype(value)
+    return value if is_python_number(value) else get_numpy_dtype(value)
 
 
 def promote_types(type1: DTypeLike, type2: DTypeLike) -> np.dtype[Any] | None:
@@ -127,7 +127,7 @@ def promote_types(type1: DTypeLike, type2: DTypeLike) -> np.dtype[Any] | None:
       >>> tnp.promote_types("int8", "float16")
       dtype('float16')
     """
-    return promotion.common_dtype([as_array_dtype(type1), as_array_dtype(type2)])
+    return promotion.common_dtype([to_numpy_dtype(type1), to_numpy_dtype(type2)])
 
 
 def can_cast(from_: Any, to: DTypeLike, casting: Any = "safe") -> bool:
@@ -143,4 +143,4 @@ def can_cast(from_: Any, to: DTypeLike, casting: Any = "safe") -> bool:
       >>> tnp.can_cast(tnp.int32, tnp.float32)
       False
     """
-    return np.can_cast(_kind(from_), as_array_dtype(to), casting=casting)
+    return np.can_cast(_get_kind(from_), to_numpy_dtype(to), casting=casting)

@@ -15,10 +15,10 @@ from typing import Any
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor
-from meshflow.numpy.conversion import as_array_dtype, asarray, promoted
+from meshflow.numpy.conversion import asarray, promote, to_numpy_dtype
 from meshflow.ops.math import cast
 
-_JAX_ONLY = frozenset(
+_JAX_PARAMETERS = frozenset(
     [
         *("batch_size", "device", "out_sharding", "precision", "preferred_element_type"),
         *("promote_integers", "unroll", "unique_indices", "indices_are_sorted", "size"),
@@ -27,16 +27,16 @@ _JAX_ONLY = frozenset(
     ]
 )
 # Operands that are indices or masks, and thus excluded from the promotion to a common dtype.
-_APART = frozenset(["condition", "condlist", "indices", "shift", "repeats", "where", "mask"])
+_UNPROMOTED = frozenset(["condition", "condlist", "indices", "shift", "repeats", "where", "mask"])
 # Parameters that are static here, although JAX also accepts arrays, because the shapes of results
 # depend on them.
-_STATIC = frozenset(
+_STATIC_PARAMETERS = frozenset(
     [
         *("indices_or_sections", "k", "offset", "rtol", "atol", "repeats", "rcond", "axis", "axes"),
         *("num", "pad_width", "prepend_size", "N", "M", "obj", "n", "bins", "range", "ddof"),
     ]
 )
-_REFUSED = ("out", "order", "casting", "subok", "like")
+_UNSUPPORTED = ("out", "order", "casting", "subok", "like")
 
 
 def wrap_jnp(
@@ -72,23 +72,24 @@ def wrap_jnp(
       A function with NumPy's signature.
     """
     name = name or function.__name__
-    signature = _signature(function)
+    signature = _make_signature(function)
     operand_names = [
         p.name
         for p in signature.parameters.values()
-        if p.name in operands or (p.name not in _STATIC and p.name not in static and _is_array(p))
+        if p.name in operands
+        or (p.name not in _STATIC_PARAMETERS and p.name not in static and _is_array(p))
     ]
     lists = {
         p
         for p in operand_names
         if _is_starred(signature.parameters[p])
-        or (p not in operands and _is_list(signature.parameters[p]))
+        or (p not in operands and _is_sequence(signature.parameters[p]))
     }
-    unpromoted = _APART | set(excluded)
+    unpromoted = _UNPROMOTED | set(excluded)
     promoted_names = [p for p in operand_names if p not in unpromoted]
-    unsupported = [p for p in _REFUSED if p not in signature.parameters]
+    unsupported = [p for p in _UNSUPPORTED if p not in signature.parameters]
     the_op = op(
-        _array_function(function, signature, operand_names, lists, stored_name or name),
+        _make_array_function(function, signature, operand_names, lists, stored_name or name),
         same=(),
         differentiable=differentiable,
     )
@@ -103,11 +104,11 @@ def wrap_jnp(
                 )
         values = signature.bind(*args, **kwargs).arguments
         if values.get("dtype") is not None:
-            values["dtype"] = as_array_dtype(values["dtype"])
-        _convert(values, promoted_names, lists, floating, weak)
+            values["dtype"] = to_numpy_dtype(values["dtype"])
+        _promote_operands(values, promoted_names, lists, floating, weak)
         if widen and values.get("dtype") is None:
             first = operand_names[0]
-            values[first] = _as_counts(values[first])
+            values[first] = _widen_integers(values[first])
         for p in operand_names:
             if p in unpromoted and values.get(p) is not None:
                 values[p] = [asarray(v) for v in values[p]] if p in lists else asarray(values[p])
@@ -115,13 +116,13 @@ def wrap_jnp(
 
     public.__name__ = public.__qualname__ = name
     public.__module__ = "meshflow.numpy"
-    public.__doc__ = _documentation(name)
+    public.__doc__ = _format_docstring(name)
     public.__signature__ = signature  # type: ignore[attr-defined]
     del public.__wrapped__
     return public
 
 
-def _convert(
+def _promote_operands(
     values: dict[str, Any], names: list[str], lists: set[str], floating: bool, weak: bool
 ) -> None:
     """Replace operands that take part in promotion by tensors of their common dtype."""
@@ -129,16 +130,16 @@ def _convert(
     flat: list[Any] = []
     for p in present:
         if p in lists:
-            values[p] = _items(values[p])
+            values[p] = _list_items(values[p])
             flat.extend(values[p])
         else:
             flat.append(values[p])
-    converted = iter(promoted(flat if weak else [asarray(v) for v in flat], floating))
+    converted = iter(promote(flat if weak else [asarray(v) for v in flat], floating))
     for p in present:
         values[p] = [next(converted) for _ in values[p]] if p in lists else next(converted)
 
 
-def _as_counts(tensor: Tensor) -> Tensor:
+def _widen_integers(tensor: Tensor) -> Tensor:
     """Convert integers of fewer bits, and Booleans, to 64-bit integers."""
     dtype = tensor.dtype
     if not (dtype.is_integer or dtype.is_bool):
@@ -146,12 +147,12 @@ def _as_counts(tensor: Tensor) -> Tensor:
     return cast(tensor, dtypes.uint64 if dtype.is_unsigned else dtypes.int64)
 
 
-def _items(value: Any) -> list[Any]:
+def _list_items(value: Any) -> list[Any]:
     """Return the items of a list, or the rows of an array."""
     return list(value) if isinstance(value, (list, tuple)) else list(asarray(value))
 
 
-def _array_function(
+def _make_array_function(
     function: Callable[..., Any],
     public_signature: inspect.Signature,
     operand_names: list[str],
@@ -160,7 +161,7 @@ def _array_function(
 ) -> Callable[..., Any]:
     """Return `function` with a signature by which `op` recognizes operands."""
     starred = next((p.name for p in public_signature.parameters.values() if _is_starred(p)), None)
-    positional_names = _by_position(function, public_signature)
+    positional_names = _find_positional_names(function, public_signature)
     names: list[str] = []
 
     def call(*values: Any) -> Any:
@@ -199,7 +200,9 @@ def _array_function(
     return call
 
 
-def _by_position(function: Callable[..., Any], public_signature: inspect.Signature) -> list[str]:
+def _find_positional_names(
+    function: Callable[..., Any], public_signature: inspect.Signature
+) -> list[str]:
     """Return the public names of JAX's positional-only parameters."""
     if hasattr(function, "nin"):
         return list(public_signature.parameters)
@@ -208,7 +211,7 @@ def _by_position(function: Callable[..., Any], public_signature: inspect.Signatu
     return list(public_signature.parameters)[:count]
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _make_signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return NumPy's signature of a function of JAX."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     if hasattr(function, "nin"):
@@ -219,9 +222,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     parameters = [
         p.replace(kind=kind) if p.kind is p.POSITIONAL_ONLY else p
         for p in inspect.signature(function).parameters.values()
-        if p.name not in _JAX_ONLY and p.name != "out"
+        if p.name not in _JAX_PARAMETERS and p.name != "out"
     ]
-    if _by_position(function, inspect.Signature(parameters)) == ["x", "y"]:
+    if _find_positional_names(function, inspect.Signature(parameters)) == ["x", "y"]:
         parameters[:2] = [parameters[0].replace(name="x1"), parameters[1].replace(name="x2")]
     return inspect.Signature(parameters)
 
@@ -232,7 +235,7 @@ def _is_array(parameter: inspect.Parameter) -> bool:
     return "ArrayLike" in text or "_jax.Array" in text or "jax.Array" in text
 
 
-def _is_list(parameter: inspect.Parameter) -> bool:
+def _is_sequence(parameter: inspect.Parameter) -> bool:
     return "Sequence[" in str(parameter.annotation)
 
 
@@ -240,7 +243,7 @@ def _is_starred(parameter: inspect.Parameter) -> bool:
     return parameter.kind is parameter.VAR_POSITIONAL
 
 
-def _documentation(name: str) -> str:
+def _format_docstring(name: str) -> str:
     return (
         f"NumPy's `{name}` for tensors.\n\nSee https://numpy.org/doc/stable/reference/generated/numpy.{name}.html. "
         "The operands are values that\n`asarray` accepts. The result has NumPy's dtype, and a gradient.\n"

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.indexing import check_positions
+from meshflow.core.variables.indexing import check_indices
 from meshflow.numpy import inspection as sizes
 from meshflow.numpy.conversion import asarray
 from meshflow.numpy.jnp_wrappers import wrap_jnp
@@ -162,7 +162,7 @@ def repeat(a: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
       >>> tnp.repeat([7, 8], [1, 2]).numpy()
       array([7, 8, 8])
     """
-    counts = static_value(repeats, "repeats")
+    counts = to_static_value(repeats, "repeats")
     if isinstance(counts, int):
         return _repeat(a, counts, axis)
     tensor = ravel(a) if axis is None else asarray(a)
@@ -186,7 +186,7 @@ def delete(arr: TensorLike, obj: Any, axis: int | None = None) -> Tensor:
     tensor = ravel(arr) if axis is None else asarray(arr)
     indices = np.arange(tensor.shape[axis or 0])
     deleted = (
-        obj if isinstance(obj, slice) else np.asarray(asarray(obj)._concrete("what to delete"))
+        obj if isinstance(obj, slice) else np.asarray(asarray(obj).require_value("what to delete"))
     )
     return take(tensor, np.delete(indices, deleted), axis or 0)
 
@@ -210,7 +210,7 @@ def choose(a: TensorLike, choices: Any, out: None = None, mode: str = "raise") -
       array([3, 2])
     """
     if mode == "raise":
-        check_positions(asarray(a), len(choices), 0)
+        check_indices(asarray(a), len(choices), 0)
         mode = "clip"
     return _choose(a, choices, out=out, mode=mode)
 
@@ -278,7 +278,7 @@ def take(
     """
     if mode == "raise":
         size = sizes.size(a, axis)
-        check_positions(asarray(indices), size, axis or 0)
+        check_indices(asarray(indices), size, axis or 0)
         mode = "wrap"
     return _take(a, indices, axis=axis, out=out, mode=mode)
 
@@ -302,7 +302,7 @@ def sort(
       >>> tnp.sort([3, 1, 2]).numpy()
       array([1, 2, 3])
     """
-    _check_sort("sort", kind, order)
+    _check_sort_arguments("sort", kind, order)
     return _sort(a, axis)
 
 
@@ -316,11 +316,11 @@ def argsort(
       >>> tnp.argsort([3, 1, 2]).numpy()
       array([1, 2, 0])
     """
-    _check_sort("argsort", kind, order)
+    _check_sort_arguments("argsort", kind, order)
     return _argsort(a, axis)
 
 
-def _check_sort(name: str, kind: str | None, order: object) -> None:
+def _check_sort_arguments(name: str, kind: str | None, order: object) -> None:
     if kind not in (None, "quicksort", "stable", "mergesort", "heapsort"):
         raise ValueError(f"tnp.{name}: unknown kind {kind!r}. Omit it: every sort is stable.")
     if order is not None:

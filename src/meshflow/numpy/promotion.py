@@ -19,14 +19,14 @@ import numpy as np
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Bits of integers that a floating-point dtype represents exactly.
-_DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+_EXACT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
 # A NumPy dtype, or a Python number.
 Kind: TypeAlias = np.dtype[Any] | bool | int | float | complex
 
 
-def _numpy_result(kinds: Sequence[Kind]) -> np.dtype:
+def _promote_numpy(kinds: Sequence[Kind]) -> np.dtype:
     dtypes_only = [k for k in kinds if isinstance(k, np.dtype)]
     if dtypes_only and all(d == _BFLOAT16 for d in dtypes_only):
         # NumPy does not treat Python numbers as weak next to this dtype.
@@ -36,40 +36,40 @@ def _numpy_result(kinds: Sequence[Kind]) -> np.dtype:
     return np.result_type(*kinds)
 
 
-def _lattice_result(kinds: Sequence[Kind]) -> np.dtype:
+def _promote_lattice(kinds: Sequence[Kind]) -> np.dtype:
     return np.dtype(jnp.result_type(*kinds))
 
 
-def _safe_result(kinds: Sequence[Kind]) -> np.dtype:
+def _promote_safe(kinds: Sequence[Kind]) -> np.dtype:
     for a, b in itertools.combinations(kinds, 2):
-        if not _loses_nothing(a, b):
+        if not _is_safe(a, b):
             names = [k.name if isinstance(k, np.dtype) else type(k).__name__ for k in (a, b)]
             raise TypeError(
                 f"Implicit conversion between {names[0]} and {names[1]} is not allowed in the dtype conversion "
                 "mode 'safe', as it may lose precision. Use tf.cast or `astype` to convert one of them."
             )
-    return _lattice_result(kinds)
+    return _promote_lattice(kinds)
 
 
-def _loses_nothing(a: Kind, b: Kind) -> bool:
+def _is_safe(a: Kind, b: Kind) -> bool:
     """Check whether the mode 'safe' allows to promote two dtypes, or a dtype and a Python number."""
     if isinstance(b, np.dtype) and not isinstance(a, np.dtype):
         a, b = b, a
     if not isinstance(a, np.dtype):
         return True
     if not isinstance(b, np.dtype):
-        kind = _kind(a)
+        kind = _get_kind(a)
         return not (kind in "iu" and isinstance(b, (float, complex)))
     if a == b or "b" in (a.kind, b.kind):
         return True
-    first, second = sorted((a, b), key=lambda d: ("uifc".index(_kind(d)), d.itemsize))
-    kinds = _kind(first) + _kind(second)
+    first, second = sorted((a, b), key=lambda d: ("uifc".index(_get_kind(d)), d.itemsize))
+    kinds = _get_kind(first) + _get_kind(second)
     if kinds in ("uu", "ii", "cc"):
         return True
     if kinds == "ui":
         return first.itemsize < second.itemsize
     if kinds in ("uf", "if"):
-        return first.itemsize * 8 <= _DIGITS[second.name]
+        return first.itemsize * 8 <= _EXACT_BITS[second.name]
     if kinds == "ff":
         return {first.name, second.name} != {"float16", "bfloat16"}
     if kinds == "fc":
@@ -77,17 +77,17 @@ def _loses_nothing(a: Kind, b: Kind) -> bool:
     return first.itemsize < 4 or second.itemsize == 16
 
 
-def _kind(dtype: np.dtype) -> str:
+def _get_kind(dtype: np.dtype) -> str:
     return "f" if dtype == _BFLOAT16 else dtype.kind
 
 
 _MODES: dict[str, Callable[[Sequence[Kind]], np.dtype]] = {
-    "off": _numpy_result,
-    "legacy": _numpy_result,
-    "all": _lattice_result,
-    "safe": _safe_result,
+    "off": _promote_numpy,
+    "legacy": _promote_numpy,
+    "all": _promote_lattice,
+    "safe": _promote_safe,
 }
-_result: Callable[[Sequence[Kind]], np.dtype] = _numpy_result
+_promote: Callable[[Sequence[Kind]], np.dtype] = _promote_numpy
 
 
 def set_mode(mode: str) -> None:
@@ -96,12 +96,12 @@ def set_mode(mode: str) -> None:
     Raises:
       ValueError: If the mode is unknown.
     """
-    global _result
+    global _promote
     if mode not in _MODES:
         raise ValueError(
             f"dtype_conversion_mode must be one of {sorted(_MODES)}, got {mode!r}. 'legacy' follows NumPy."
         )
-    _result = _MODES[mode]
+    _promote = _MODES[mode]
 
 
 def common_dtype(kinds: Sequence[Kind], floating: bool = False) -> np.dtype | None:
@@ -116,5 +116,5 @@ def common_dtype(kinds: Sequence[Kind], floating: bool = False) -> np.dtype | No
     """
     if not kinds or any(isinstance(k, np.dtype) and k.kind == "O" for k in kinds):
         return None
-    dtype = _result(kinds)
-    return np.dtype(np.float64) if floating and _kind(dtype) in "biu" else dtype
+    dtype = _promote(kinds)
+    return np.dtype(np.float64) if floating and _get_kind(dtype) in "biu" else dtype

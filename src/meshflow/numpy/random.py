@@ -9,7 +9,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.numpy.conversion import as_array_dtype, asarray
+from meshflow.numpy.conversion import asarray, to_numpy_dtype
 from meshflow.numpy.creation import arange
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
@@ -34,7 +34,7 @@ __all__ = [
 SizeLike: TypeAlias = int | Sequence[int] | TensorShape | Tensor | None
 
 
-def _sizes(size: SizeLike) -> Sequence[int] | TensorShape | Tensor:
+def _to_shape(size: SizeLike) -> Sequence[int] | TensorShape | Tensor:
     return [] if size is None else [size] if isinstance(size, int) else size
 
 
@@ -64,7 +64,7 @@ def randn(*args: int) -> Tensor:
 
 def standard_normal(size: SizeLike = None) -> Tensor:
     """Draw float64 values from the standard normal distribution."""
-    return ops.normal(_sizes(size), dtype=dtypes.float64)
+    return ops.normal(_to_shape(size), dtype=dtypes.float64)
 
 
 def normal(loc: TensorLike = 0.0, scale: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
@@ -83,7 +83,7 @@ def normal(loc: TensorLike = 0.0, scale: TensorLike = 1.0, size: SizeLike = None
     mean, deviation = asarray(loc, float), asarray(scale, float)
     if size is None:
         size = array_ops.broadcast_static_shape(mean.shape, deviation.shape)
-    return ops.normal(_sizes(size), mean, deviation, dtypes.float64)
+    return ops.normal(_to_shape(size), mean, deviation, dtypes.float64)
 
 
 def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
@@ -102,12 +102,12 @@ def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: SizeLike = None
     first, last = asarray(low, float), asarray(high, float)
     if size is None:
         size = array_ops.broadcast_static_shape(first.shape, last.shape)
-    return ops.uniform(_sizes(size), first, last, dtypes.float64)
+    return ops.uniform(_to_shape(size), first, last, dtypes.float64)
 
 
 def random(size: SizeLike = None) -> Tensor:
     """Draw float64 values from a uniform distribution over [0, 1)."""
-    return uniform(size=_sizes(size))
+    return uniform(size=_to_shape(size))
 
 
 def rand(*size: int) -> Tensor:
@@ -137,8 +137,8 @@ def randint(
     first, last = (0, low) if high is None else (low, high)
     if last <= first:
         raise ValueError(f"tnp.random.randint: there are no integers in [{first}, {last}).")
-    target = dtypes.of_numpy(as_array_dtype(dtype))
-    values = ops.uniform(_sizes(size), first, last, dtypes.int64)
+    target = dtypes.from_numpy_dtype(to_numpy_dtype(dtype))
+    values = ops.uniform(_to_shape(size), first, last, dtypes.int64)
     return values if target is dtypes.int64 else math.cast(values, target)
 
 
@@ -157,12 +157,12 @@ def poisson(lam: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
     rate = asarray(lam, float)
     if size is None:
         return ops.poisson([], rate, dtypes.int64)
-    return ops.poisson([], array_ops.broadcast_to(rate, _sizes(size)), dtypes.int64)
+    return ops.poisson([], array_ops.broadcast_to(rate, _to_shape(size)), dtypes.int64)
 
 
 def exponential(scale: float = 1.0, size: SizeLike = None) -> Tensor:
     """Draw float64 values from an exponential distribution with mean `scale`."""
-    return -math.log1p(-uniform(size=_sizes(size))) * asarray(scale, float)
+    return -math.log1p(-uniform(size=_to_shape(size))) * asarray(scale, float)
 
 
 def permutation(x: TensorLike) -> Tensor:
@@ -193,7 +193,7 @@ def choice(a: TensorLike, size: SizeLike = None, replace: bool = True) -> Tensor
       array([7, 7])
     """
     source = arange(a) if isinstance(a, int) else asarray(a)
-    sizes: list[Any] = list(_sizes(size))
+    sizes: list[Any] = list(_to_shape(size))
     if replace:
         return array_ops.gather(source, ops.uniform(sizes, 0, len(source), dtypes.int64))
     count = 1

@@ -25,11 +25,11 @@ __all__ = [
     "where",
 ]
 
-_choice = wrap_jnp(jnp.where, "where", operands=["condition", "x", "y"])
+_select = wrap_jnp(jnp.where, "where", operands=["condition", "x", "y"])
 
 
-def _known(value: TensorLike, function: str) -> np.ndarray:
-    return asarray(value)._concrete(
+def _require_known(value: TensorLike, function: str) -> np.ndarray:
+    return asarray(value).require_value(
         f"an argument of tnp.{function}, whose result's size it decides,"
     )
 
@@ -45,7 +45,7 @@ def nonzero(a: TensorLike) -> list[Tensor]:
       >>> tnp.nonzero([5, 0, 7])[0].numpy()
       array([0, 2])
     """
-    return [asarray(p) for p in np.nonzero(_known(a, "nonzero"))]
+    return [asarray(p) for p in np.nonzero(_require_known(a, "nonzero"))]
 
 
 def flatnonzero(a: TensorLike) -> Tensor:
@@ -56,7 +56,7 @@ def flatnonzero(a: TensorLike) -> Tensor:
       >>> tnp.flatnonzero([[5, 0], [0, 7]]).numpy()
       array([0, 3])
     """
-    return asarray(np.flatnonzero(_known(a, "flatnonzero")))
+    return asarray(np.flatnonzero(_require_known(a, "flatnonzero")))
 
 
 def argwhere(a: TensorLike) -> Tensor:
@@ -68,7 +68,7 @@ def argwhere(a: TensorLike) -> Tensor:
       array([[0, 0],
              [1, 1]])
     """
-    return asarray(np.argwhere(_known(a, "argwhere")))
+    return asarray(np.argwhere(_require_known(a, "argwhere")))
 
 
 def where(
@@ -94,7 +94,7 @@ def where(
     """
     if (x is None) != (y is None):
         raise ValueError("tnp.where: either both `x` and `y` must be given, or neither.")
-    return nonzero(condition) if x is None else _choice(condition, x, y)
+    return nonzero(condition) if x is None else _select(condition, x, y)
 
 
 def compress(condition: TensorLike, a: TensorLike, axis: int | None = None) -> Tensor:
@@ -110,7 +110,7 @@ def compress(condition: TensorLike, a: TensorLike, axis: int | None = None) -> T
       >>> tnp.compress([True, False, True], [4, 5, 6]).numpy()
       array([4, 6])
     """
-    return manipulation.take(a, np.flatnonzero(_known(condition, "compress")), axis)
+    return manipulation.take(a, np.flatnonzero(_require_known(condition, "compress")), axis)
 
 
 def extract(condition: TensorLike, arr: TensorLike) -> Tensor:
@@ -141,7 +141,7 @@ def unique(
       array([1, 3])
     """
     results: Any = np.unique(  # type: ignore[call-overload]
-        _known(ar, "unique"),
+        _require_known(ar, "unique"),
         return_index,
         return_inverse,
         return_counts,
@@ -159,28 +159,30 @@ def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 
       >>> tnp.bincount([0, 2, 2]).numpy()
       array([1, 0, 2])
     """
-    known_weights = None if weights is None else _known(weights, "bincount")
-    return asarray(np.bincount(_known(x, "bincount"), known_weights, minlength))
+    known_weights = None if weights is None else _require_known(weights, "bincount")
+    return asarray(np.bincount(_require_known(x, "bincount"), known_weights, minlength))
 
 
 def intersect1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """Return the elements that are in both arrays, sorted; see `numpy.intersect1d`."""
-    return asarray(np.intersect1d(_known(ar1, "intersect1d"), _known(ar2, "intersect1d")))
+    return asarray(
+        np.intersect1d(_require_known(ar1, "intersect1d"), _require_known(ar2, "intersect1d"))
+    )
 
 
 def union1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """Return the elements that are in either array, sorted; see `numpy.union1d`."""
-    return asarray(np.union1d(_known(ar1, "union1d"), _known(ar2, "union1d")))
+    return asarray(np.union1d(_require_known(ar1, "union1d"), _require_known(ar2, "union1d")))
 
 
 def setdiff1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """Return the sorted elements that are only in the first array; see `numpy.setdiff1d`."""
-    return asarray(np.setdiff1d(_known(ar1, "setdiff1d"), _known(ar2, "setdiff1d")))
+    return asarray(np.setdiff1d(_require_known(ar1, "setdiff1d"), _require_known(ar2, "setdiff1d")))
 
 
 def setxor1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """Return the elements that are in exactly one array, sorted; see `numpy.setxor1d`."""
-    return asarray(np.setxor1d(_known(ar1, "setxor1d"), _known(ar2, "setxor1d")))
+    return asarray(np.setxor1d(_require_known(ar1, "setxor1d"), _require_known(ar2, "setxor1d")))
 
 
 def trim_zeros(filt: TensorLike, trim: str = "fb") -> Tensor:
@@ -191,7 +193,7 @@ def trim_zeros(filt: TensorLike, trim: str = "fb") -> Tensor:
       >>> tnp.trim_zeros([0, 1, 0, 2, 0]).numpy()
       array([1, 0, 2])
     """
-    indices = np.flatnonzero(_known(filt, "trim_zeros"))
+    indices = np.flatnonzero(_require_known(filt, "trim_zeros"))
     if not indices.size:
         return asarray(filt)[:0]
     first = indices[0] if "f" in trim.lower() else 0
@@ -212,10 +214,10 @@ def histogram(
       >>> tnp.histogram([0, 1, 1, 4], 2)[0].numpy()
       array([3, 1])
     """
-    known_weights = None if weights is None else _known(weights, "histogram")
-    edges = bins if isinstance(bins, (int, str)) else _known(bins, "histogram")
+    known_weights = None if weights is None else _require_known(weights, "histogram")
+    edges = bins if isinstance(bins, (int, str)) else _require_known(bins, "histogram")
     counts, edges = np.histogram(
-        _known(a, "histogram"), edges, range, density=density, weights=known_weights
+        _require_known(a, "histogram"), edges, range, density=density, weights=known_weights
     )
     return asarray(counts), asarray(edges)
 
@@ -224,5 +226,5 @@ def ravel_multi_index(
     multi_index: Any, dims: Sequence[int], mode: Any = "raise", order: Any = "C"
 ) -> Tensor:
     """Convert indices along each axis to flat indices; see `numpy.ravel_multi_index`."""
-    indices = tuple(_known(p, "ravel_multi_index") for p in multi_index)
+    indices = tuple(_require_known(p, "ravel_multi_index") for p in multi_index)
     return asarray(np.ravel_multi_index(indices, tuple(dims), mode, order))

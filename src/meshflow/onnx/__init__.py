@@ -3,6 +3,6 @@
 The extra `onnx` installs the packages.
 """
 
-from meshflow.onnx.exporting import export, exported
+from meshflow.onnx.exporter import convert_to_onnx, export
 
-__all__ = ["export", "exported"]
+__all__ = ["convert_to_onnx", "export"]

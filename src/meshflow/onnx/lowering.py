@@ -14,32 +14,47 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
 from meshflow.deployment.equations import DimSize, broadcast_shapes
-from meshflow.deployment.lowering import Pads, Refused, Rule, holder, is_number, same_pads
-from meshflow.environment import extras
+from meshflow.deployment.lowering import (
+    LoweringError,
+    Pads,
+    Rule,
+    compute_same_padding,
+    find_tensor_with_size,
+    is_static,
+)
+from meshflow.environment import optional_packages
 
 __all__ = [
-    "OPSET", "Lowering", "Names", "Refused", "Tensor", "is_number", "kept_dtype", "lowers",
-    "onnx", "same_pads",
+    "OPSET",
+    "Lowering",
+    "LoweringError",
+    "ModelState",
+    "Tensor",
+    "compute_same_padding",
+    "is_static",
+    "load_onnx",
+    "register_rule",
+    "to_supported_dtype",
 ]  # fmt: skip
 
 # Default version of ONNX's operators.
 OPSET = 18
-_COMPUTED_IN = {"bfloat16": "float32", "float16": "float32"}
+_DTYPE_REPLACEMENTS = {"bfloat16": "float32", "float16": "float32"}
 
 
-def onnx(part: str = "") -> Any:
+def load_onnx(part: str = "") -> Any:
     """Import the package onnx or a module of it.
 
     Raises:
       ImportError: if the extra `onnx` is not installed.
     """
-    return extras.load(f"onnx{part}", "onnx", "ONNX files need the package onnx")
+    return optional_packages.import_extra(f"onnx{part}", "onnx", "ONNX files need the package onnx")
 
 
-def kept_dtype(dtype: DTypeLike) -> np.dtype:
+def to_supported_dtype(dtype: DTypeLike) -> np.dtype:
     """Return the dtype to write: float32 for 16-bit floats, which few runtimes' operators support."""
     dtype = np.dtype(dtype)
-    return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
+    return np.dtype(_DTYPE_REPLACEMENTS.get(dtype.name, dtype))
 
 
 @dataclasses.dataclass(eq=False)
@@ -59,7 +74,7 @@ class Tensor:
     data: np.ndarray | None = None
 
 
-class Names:
+class ModelState:
     """State that the graphs of a model share: names and constants.
 
     Args:
@@ -77,7 +92,7 @@ class Names:
         self.constants: list[Tensor] = []
         self.inputs: list[Tensor] = []
 
-    def new(self, prefix: str) -> str:
+    def make_name(self, prefix: str) -> str:
         """Return an unused name."""
         self._count += 1
         return f"{prefix}_{self._count}"
@@ -92,30 +107,30 @@ class Lowering(lowering.Lowering[Tensor]):
     """
 
     runtime, caller = "ONNX", "Model.export"
-    handlers: ClassVar[dict[str, Rule]] = {}
+    rules: ClassVar[dict[str, Rule]] = {}
     size_dtype = np.int64
 
-    def __init__(self, names: Names, outer: Lowering | None = None) -> None:
+    def __init__(self, names: ModelState, outer: Lowering | None = None) -> None:
         super().__init__()
         self.names = names
         self.nodes: list[Any] = []
-        self._sizes: dict[str, Tensor] = {}
-        self._scope = "" if outer is None else outer._scope
+        self._symbol_sizes: dict[str, Tensor] = {}
+        self.scope = "" if outer is None else outer.scope
 
     def make_constant(self, array: np.ndarray) -> Tensor:
         """Create a tensor of constant elements."""
-        data = array.astype(kept_dtype(array.dtype), copy=False)
-        tensor = Tensor(self.names.new("constant"), data.shape, data.dtype, data)
+        data = array.astype(to_supported_dtype(array.dtype), copy=False)
+        tensor = Tensor(self.names.make_name("constant"), data.shape, data.dtype, data)
         self.names.constants.append(tensor)
         return tensor
 
-    def integers(self, values: Iterable[int]) -> Tensor:
+    def make_vector(self, values: Iterable[int]) -> Tensor:
         """Return integers as a vector of int64."""
-        return self.constant(np.asarray(list(values), np.int64))
+        return self.get_constant(np.asarray(list(values), np.int64))
 
-    def number(self, like: Tensor, value: float) -> Tensor:
+    def make_scalar(self, like: Tensor, value: float) -> Tensor:
         """Return a scalar of the dtype of a tensor."""
-        return self.constant(np.asarray(value, like.dtype))
+        return self.get_constant(np.asarray(value, like.dtype))
 
     def emit(
         self, code: str, inputs: Iterable[Tensor | None], shape: Iterable[DimSize], dtype: DTypeLike, **attributes: Any
@@ -129,14 +144,14 @@ class Lowering(lowering.Lowering[Tensor]):
           dtype: dtype of the result.
           **attributes: attributes of the node.
         """
-        result = self.new(shape, dtype, code)
+        result = self.new_tensor(shape, dtype, code)
         self.add(code, inputs, [result], **attributes)
         return result
 
-    def new(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
+    def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
         """Create a tensor for the result of a node."""
-        name = f"{self._scope}/{code}" if self._scope else code
-        return Tensor(self.names.new(name), tuple(shape), kept_dtype(dtype))
+        name = f"{self.scope}/{code}" if self.scope else code
+        return Tensor(self.names.make_name(name), tuple(shape), to_supported_dtype(dtype))
 
     def add(
         self, code: str, inputs: Iterable[Tensor | None], outputs: list[Tensor], **attributes: Any
@@ -147,19 +162,21 @@ class Lowering(lowering.Lowering[Tensor]):
           LoweringError: if a later opset introduces the operator, or its support for these dtypes.
         """
         inputs = list(inputs)
-        self._check(code, inputs)
+        self._check_opset(code, inputs)
         names = ["" if t is None else t.name for t in inputs]
-        name = outputs[0].name if outputs else self.names.new(code)
-        node = onnx(".helper").make_node(code, names, [t.name for t in outputs], name, **attributes)
+        name = outputs[0].name if outputs else self.names.make_name(code)
+        node = load_onnx(".helper").make_node(
+            code, names, [t.name for t in outputs], name, **attributes
+        )
         self.nodes.append(node)
 
-    def _check(self, code: str, inputs: Sequence[Tensor | None]) -> None:
-        opset, defs = self.names.opset, onnx(".defs")
+    def _check_opset(self, code: str, inputs: Sequence[Tensor | None]) -> None:
+        opset, defs = self.names.opset, load_onnx(".defs")
         try:
             schema = defs.get_schema(code, opset)
         except defs.SchemaError:
             first = min(s.since_version for s in defs.get_all_schemas_with_history() if s.name == code)  # fmt: skip
-            raise Refused(
+            raise LoweringError(
                 f"ONNX has the operator {code} since version {first}, and the file has opset_version={opset}"
             ) from None
         if opset >= OPSET:
@@ -169,35 +186,35 @@ class Lowering(lowering.Lowering[Tensor]):
             dtype_name = "bool" if tensor is None or tensor.dtype == np.bool_ else tensor.dtype.name
             dtype_name = {"float32": "float", "float64": "double"}.get(dtype_name, dtype_name)
             if tensor is not None and f"tensor({dtype_name})" not in allowed:
-                raise Refused(
+                raise LoweringError(
                     f"ONNX's operator {code} does not take {tensor.dtype} in opset_version={opset}; a later one may"
                 )
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+    def emit_size_arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         """Compute an operation of two sizes."""
         if name == "floordiv":
             # ONNX's division rounds toward zero, and its remainder has the sign of the divisor.
-            multiple = self.binary("Sub", x, self.binary("Mod", x, y))
-            return self.binary("Div", multiple, y)
-        return self.binary(name.capitalize(), x, y)
+            multiple = self.emit_binary("Sub", x, self.emit_binary("Mod", x, y))
+            return self.emit_binary("Div", multiple, y)
+        return self.emit_binary(name.capitalize(), x, y)
 
-    def variable_size(self, name: str) -> Tensor:
+    def get_symbol_size(self, name: str) -> Tensor:
         """Return a symbolic size, read from the shape of an input of the model."""
-        if name not in self._sizes:
-            tensor, axis, multiple = holder(self.names.inputs, name)
+        if name not in self._symbol_sizes:
+            tensor, axis, multiple = find_tensor_with_size(self.names.inputs, name)
             shape = self.emit("Shape", [tensor], [len(tensor.shape)], np.int64)
-            index = self.constant(np.asarray(axis, np.int64))
+            index = self.get_constant(np.asarray(axis, np.int64))
             size = self.emit("Gather", [shape, index], [], np.int64, axis=0)
-            self._sizes[name] = size if multiple == 1 else self.binary("Div", size, self.size(multiple))  # fmt: skip
-        return self._sizes[name]
+            self._symbol_sizes[name] = size if multiple == 1 else self.emit_binary("Div", size, self.get_size(multiple))  # fmt: skip
+        return self._symbol_sizes[name]
 
-    def shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
+    def make_shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
         """Return a shape as a vector of int64."""
-        if all(map(is_number, shape)):
-            return self.integers(map(int, shape))
-        parts = [self.reshape(self.size(d), [1]) for d in shape]
+        if all(map(is_static, shape)):
+            return self.make_vector(map(int, shape))
+        parts = [self.reshape(self.get_size(d), [1]) for d in shape]
         return self.emit("Concat", parts, [len(shape)], np.int64, axis=0)
 
     # ---- operators that many rules use ------------------------------------------------------
@@ -206,13 +223,13 @@ class Lowering(lowering.Lowering[Tensor]):
         """Reshape a tensor."""
         if tuple(shape) == tensor.shape:
             return tensor
-        if tensor.data is not None and all(map(is_number, shape)):
-            return self.constant(tensor.data.reshape(shape))
-        unknown = [i for i, d in enumerate(shape) if not is_number(d)]
+        if tensor.data is not None and all(map(is_static, shape)):
+            return self.get_constant(tensor.data.reshape(shape))
+        unknown = [i for i, d in enumerate(shape) if not is_static(d)]
         if len(unknown) <= 1 and 0 not in shape:
-            target = self.integers(int(d) if is_number(d) else -1 for d in shape)
+            target = self.make_vector(int(d) if is_static(d) else -1 for d in shape)
         else:
-            target = self.shape_tensor(shape)
+            target = self.make_shape_tensor(shape)
         return self.emit("Reshape", [tensor, target], shape, tensor.dtype)
 
     def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
@@ -221,7 +238,7 @@ class Lowering(lowering.Lowering[Tensor]):
         if order == list(range(len(order))):
             return tensor
         if tensor.data is not None:
-            return self.constant(tensor.data.transpose(order))
+            return self.get_constant(tensor.data.transpose(order))
         shape = [tensor.shape[i] for i in order]
         return self.emit("Transpose", [tensor], shape, tensor.dtype, perm=order)
 
@@ -229,24 +246,26 @@ class Lowering(lowering.Lowering[Tensor]):
         """Repeat a tensor along its dimensions of size 1."""
         if tensor.shape == tuple(shape):
             return tensor
-        return self.emit("Expand", [tensor, self.shape_tensor(shape)], shape, tensor.dtype)
+        return self.emit("Expand", [tensor, self.make_shape_tensor(shape)], shape, tensor.dtype)
 
-    def binary(self, code: str, x: Tensor, y: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    def emit_binary(
+        self, code: str, x: Tensor, y: Tensor, dtype: DTypeLike | None = None
+    ) -> Tensor:
         """Add an elementwise node of two operands, which broadcast."""
         return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype or x.dtype)
 
-    def unary(self, code: str, tensor: Tensor) -> Tensor:
+    def emit_unary(self, code: str, tensor: Tensor) -> Tensor:
         """Add an elementwise node of one operand."""
         return self.emit(code, [tensor], tensor.shape, tensor.dtype)
 
     def cast(self, tensor: Tensor, dtype: DTypeLike) -> Tensor:
         """Convert a tensor to another dtype."""
-        dtype = kept_dtype(dtype)
+        dtype = to_supported_dtype(dtype)
         if tensor.dtype == dtype:
             return tensor
         if tensor.data is not None:
-            return self.constant(tensor.data.astype(dtype))
-        to = onnx(".helper").np_dtype_to_tensor_dtype(dtype)
+            return self.get_constant(tensor.data.astype(dtype))
+        to = load_onnx(".helper").np_dtype_to_tensor_dtype(dtype)
         return self.emit("Cast", [tensor], tensor.shape, dtype, to=to)
 
     def reduce(self, code: str, tensor: Tensor, axes: Iterable[int], shape: Iterable[DimSize], keep: bool) -> Tensor:  # fmt: skip
@@ -256,7 +275,7 @@ class Lowering(lowering.Lowering[Tensor]):
         if self.names.opset < 18 and code != "ReduceSum":
             settings["axes"] = list(axes)
         else:
-            inputs.append(self.integers(axes))
+            inputs.append(self.make_vector(axes))
         return self.emit(code, inputs, shape, tensor.dtype, **settings)
 
     def slice(self, tensor: Tensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> Tensor:  # fmt: skip
@@ -265,15 +284,15 @@ class Lowering(lowering.Lowering[Tensor]):
         shape, axes = [], []
         for i, (low, high, step) in enumerate(zip(starts, limits, strides, strict=True)):
             is_full = high is tensor.shape[i] or high == tensor.shape[i]
-            if is_full and is_number(low) and low == 0 and step == 1:
+            if is_full and is_static(low) and low == 0 and step == 1:
                 shape.append(tensor.shape[i])
             else:
                 axes.append(i)
                 shape.append(-(-(high - low) // step))
         if not axes:
             return tensor
-        bounds = [self.shape_tensor([b[i] for i in axes]) for b in (starts, limits)]
-        steps = [self.integers(axes), self.integers(int(strides[i]) for i in axes)]
+        bounds = [self.make_shape_tensor([b[i] for i in axes]) for b in (starts, limits)]
+        steps = [self.make_vector(axes), self.make_vector(int(strides[i]) for i in axes)]
         return self.emit("Slice", [tensor, *bounds, *steps], shape, tensor.dtype)
 
     def pad(self, tensor: Tensor, pads: Pads, value: ArrayLike) -> Tensor:
@@ -281,9 +300,9 @@ class Lowering(lowering.Lowering[Tensor]):
         if not any(map(any, pads)):
             return tensor
         shape = [d + low + high for d, (low, high) in zip(tensor.shape, pads, strict=True)]
-        sizes = self.integers([low for low, _ in pads] + [high for _, high in pads])
-        filler = self.constant(np.asarray(value).astype(tensor.dtype).reshape(()))
+        sizes = self.make_vector([low for low, _ in pads] + [high for _, high in pads])
+        filler = self.get_constant(np.asarray(value).astype(tensor.dtype).reshape(()))
         return self.emit("Pad", [tensor, sizes, filler], shape, tensor.dtype)
 
 
-lowers = Lowering.lowers
+register_rule = Lowering.register_rule

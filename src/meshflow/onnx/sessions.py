@@ -12,29 +12,29 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 
-__all__ = ["Session", "providers_for", "runtime"]
+__all__ = ["OnnxSession", "choose_providers", "load_runtime"]
 
 _log = logging.getLogger("meshflow")
 
 
-def runtime(part: str = "") -> Any:
+def load_runtime(part: str = "") -> Any:
     """Import ONNX Runtime or a module of it.
 
     Raises:
       ImportError: if the extra `onnx` is not installed.
     """
-    return extras.load(f"onnxruntime{part}", "onnx", "Running ONNX files needs the package onnxruntime")  # fmt: skip
+    return optional_packages.import_extra(f"onnxruntime{part}", "onnx", "Running ONNX files needs the package onnxruntime")  # fmt: skip
 
 
-def providers_for(options: Mapping[str, Any] | None) -> list[Any]:
+def choose_providers(options: Mapping[str, Any] | None) -> list[Any]:
     """Choose TensorRT if requested and available, else the GPU, else the CPU; log a fallback.
 
     Args:
       options: options of TensorRT, or None if it is not requested.
     """
-    available = runtime().get_available_providers()
+    available = load_runtime().get_available_providers()
     preferred = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     providers: list[Any] = [p for p in preferred if p in available]
     if options is None:
@@ -51,7 +51,7 @@ def providers_for(options: Mapping[str, Any] | None) -> list[Any]:
     return providers
 
 
-class Session:
+class OnnxSession:
     """ONNX file as a function of named tensors.
 
     Args:
@@ -69,7 +69,7 @@ class Session:
     """
 
     def __init__(self, model: bytes | str, providers: Sequence[Any], profile: str | None = None) -> None:  # fmt: skip
-        module = runtime()
+        module = load_runtime()
         options = module.SessionOptions()
         # Errors are raised, and the other messages of ONNX Runtime would not help a user.
         options.log_severity_level = 3
@@ -81,11 +81,11 @@ class Session:
             source = model if isinstance(model, str) else "The model"
             raise DataLossError(f"{source} cannot be run by ONNX Runtime: {error}") from error
         self.providers = self.session.get_providers()
-        self._inputs = {i.name: _spec(i) for i in self.session.get_inputs()}
+        self._inputs = {i.name: _make_spec(i) for i in self.session.get_inputs()}
         self.structured_input_signature = ((), self._inputs)
-        self.structured_outputs = {o.name: _spec(o) for o in self.session.get_outputs()}
+        self.structured_outputs = {o.name: _make_spec(o) for o in self.session.get_outputs()}
 
-    def arrays(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run_arrays(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the model on arrays by name, and return arrays by name."""
         results = self.session.run(list(self.structured_outputs), dict(feed))
         return dict(zip(self.structured_outputs, results, strict=True))
@@ -106,10 +106,10 @@ class Session:
             if not spec.shape.is_compatible_with(array.shape):
                 raise TypeError(f"Input {name} has shape {list(array.shape)}, expected {spec}.")
             feed[name] = array
-        return {n: convert_to_tensor(a) for n, a in self.arrays(feed).items()}
+        return {n: convert_to_tensor(a) for n, a in self.run_arrays(feed).items()}
 
 
-def _spec(node: Any) -> TensorSpec:
+def _make_spec(node: Any) -> TensorSpec:
     sizes = [d if isinstance(d, int) else None for d in node.shape]
     dtype_name = node.type.removeprefix("tensor(").removesuffix(")")
     names = {"float": "float32", "double": "float64"}

@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.files import host_bytes, names_file
+from meshflow.ops.files import add_path_to_errors, to_host_strings
 
 __all__ = ["decode_wav", "encode_wav"]
 
@@ -31,7 +31,7 @@ class DecodeWav(NamedTuple):
     sample_rate: Tensor
 
 
-@names_file
+@add_path_to_errors
 def decode_wav(
     contents: TensorLike,
     desired_channels: int = -1,
@@ -61,7 +61,7 @@ def decode_wav(
       >>> audio.numpy().ravel().tolist(), int(rate)
       ([0.0, 0.5], 8000)
     """
-    data = host_bytes(contents, "the contents of a WAV file")
+    data = to_host_strings(contents, "the contents of a WAV file")
     if data.ndim:
         raise InvalidArgumentError(
             f"decode_wav: contents must be scalar, got shape {list(data.shape)}"
@@ -115,7 +115,7 @@ def encode_wav(audio: TensorLike, sample_rate: TensorLike, name: str | None = No
       >>> sound[:, 0].numpy().round(3).tolist(), rate.numpy().item()
       ([0.0, 0.5, -0.5], 8000)
     """
-    array = convert_to_tensor(audio, dtype="float32")._concrete("audio to encode")
+    array = convert_to_tensor(audio, dtype="float32").require_value("audio to encode")
     if array.ndim != 2:
         raise InvalidArgumentError(
             f"encode_wav: audio must be 2-dimensional, got shape {list(array.shape)}"
@@ -125,7 +125,7 @@ def encode_wav(audio: TensorLike, sample_rate: TensorLike, name: str | None = No
     samples = np.clip(scaled, -_SCALE, _SCALE - 1).astype("<i2")
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
-        rate = int(convert_to_tensor(sample_rate)._concrete("a sample rate"))
+        rate = int(convert_to_tensor(sample_rate).require_value("a sample rate"))
         file.setparams((array.shape[1], 2, rate, len(samples), "NONE", ""))
         file.writeframes(samples.tobytes())
     return convert_to_tensor(buffer.getvalue())

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, passes_rows
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, make_elementwise_row_rule
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
@@ -18,11 +18,11 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 __all__ = ["cast", "complex", "saturate_cast"]
 
 # TensorFlow's error messages use these names.
-_OLD_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
+_C_TYPE_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
 @op(same=(), name="cast")
-def _cast(x: TensorLike, dtype: DType) -> Tensor:
+def cast_tensor(x: TensorLike, dtype: DType) -> Tensor:
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(
         dtype.dtype, jnp.complexfloating
     ):
@@ -32,7 +32,7 @@ def _cast(x: TensorLike, dtype: DType) -> Tensor:
     return jax.lax.convert_element_type(x, dtype.dtype)
 
 
-_cast.op.by_rows = passes_rows(  # type: ignore[attr-defined]
+cast_tensor.op.row_gradient = make_elementwise_row_rule(  # type: ignore[attr-defined]
     lambda operand, rows: rows.with_values(cast(rows.values, operand.dtype))
 )
 
@@ -61,11 +61,11 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
         if x.dtype is target:
             return x
         if string in (x.dtype, target):
-            names = [_OLD_NAMES.get(d.name, d.name) for d in (x.dtype, target)]
+            names = [_C_TYPE_NAMES.get(d.name, d.name) for d in (x.dtype, target)]
             raise UnimplementedError(f"Cast {names[0]} to {names[1]} is not supported [Op:Cast]")
     if isinstance(x, (SparseTensor, IndexedSlices)):
         return x.with_values(cast(x.values, target))
-    return _cast(convert_to_tensor(x) if x is None else x, target)
+    return cast_tensor(convert_to_tensor(x) if x is None else x, target)
 
 
 @op(same=(), name="saturate_cast")
@@ -74,11 +74,11 @@ def _saturate_cast(value: TensorLike, dtype: DType) -> Tensor:
         value = jnp.real(value)
     if dtype.is_complex or dtype.is_bool:
         return value.astype(dtype.dtype)
-    low, high = _ends(value.dtype, dtype)
+    low, high = _get_common_range(value.dtype, dtype)
     return jnp.clip(value, low, high).astype(dtype.dtype)
 
 
-def _ends(source: jnp.dtype, target: DType) -> tuple[float | None, float | None]:
+def _get_common_range(source: jnp.dtype, target: DType) -> tuple[float | None, float | None]:
     """Return the smallest and largest value of dtype `source` that `target` can represent."""
     if source == jnp.bool_:
         return False, True

@@ -15,13 +15,13 @@ import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
-from meshflow.core.staging import branches, logic, loops
-from meshflow.core.staging.branches import Merge
-from meshflow.core.staging.loop_state import Invariants
+from meshflow.core.staging import branches, loops, scalar_logic
+from meshflow.core.staging.branches import BranchMerge
+from meshflow.core.staging.loop_state import LoopInvariants
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -33,14 +33,14 @@ __all__ = ["case", "cond", "switch_case", "while_loop"]
 T = TypeVar("T")
 
 
-class FunctionMerge(Merge):
+class FunctionMerge(BranchMerge):
     """Error factory for branches that are functions with names."""
 
     def __init__(self, op: str, functions: Sequence[str]) -> None:
         self.op = op
         self.functions = functions
 
-    def different(
+    def make_mismatch_error(
         self, position: int, aspect: str, first: str, second: str, branch: int
     ) -> Exception:
         advice = {
@@ -85,16 +85,16 @@ def cond(
         if not callable(function):
             raise TypeError(f"tf.cond: {label} must be callable, got {function!r}.")
     first, second = convert_if_enabled(true_fn), convert_if_enabled(false_fn)  # type: ignore[arg-type]
-    if not logic.is_symbolic(pred):
-        return first() if _truth(pred) else second()
+    if not scalar_logic.is_symbolic(pred):
+        return first() if _to_bool(pred) else second()
     merge = FunctionMerge("tf.cond", ("true_fn", "false_fn"))
-    predicate = logic.scalar_bool(pred, "the predicate of tf.cond")
-    return branches.select(predicate, [lambda: [first()], lambda: [second()]], merge)[0]
+    predicate = scalar_logic.to_scalar_bool(pred, "the predicate of tf.cond")
+    return branches.run_branch(predicate, [lambda: [first()], lambda: [second()]], merge)[0]
 
 
-def _truth(pred: TensorLike) -> bool:
+def _to_bool(pred: TensorLike) -> bool:
     if isinstance(pred, (Tensor, np.ndarray)) or hasattr(pred, "_as_tensor"):
-        return bool(logic.scalar_bool(pred, "a predicate"))
+        return bool(scalar_logic.to_scalar_bool(pred, "a predicate"))
     return bool(pred)
 
 
@@ -136,8 +136,8 @@ def case(
             raise TypeError(f"tf.case: expected pairs (predicate, callable), got {pair!r}.")
     if default is not None and not callable(default):
         raise TypeError(f"tf.case: default must be callable, got {default!r}.")
-    if not any(logic.is_symbolic(pred) for pred, _ in pairs):
-        true = [function for pred, function in pairs if _truth(pred)]
+    if not any(scalar_logic.is_symbolic(pred) for pred, _ in pairs):
+        true = [function for pred, function in pairs if _to_bool(pred)]
         if exclusive and len(true) > 1:
             raise errors.InvalidArgumentError(
                 f"tf.case: exclusive=True, but {len(true)} of {len(pairs)} predicates are True."
@@ -151,17 +151,17 @@ def case(
         *pairs, (_, default) = pairs
     result = default
     for pred, function in reversed(pairs):
-        result = _either(pred, function, result)
+        result = _make_cond(pred, function, result)
     return result()
 
 
-def _either(
+def _make_cond(
     pred: TensorLike, function: Callable[[], PyTree], otherwise: Callable[[], PyTree]
 ) -> Callable[[], PyTree]:
     return lambda: cond(pred, function, otherwise)
 
 
-_position = Op(
+_branch_position = Op(
     "switch_position",
     lambda o, keys: (
         jnp.sum(jnp.where(o[0] == jnp.asarray(keys), jnp.arange(len(keys)), 0)).astype(jnp.int32)
@@ -217,27 +217,29 @@ def switch_case(
         raise ValueError(f"tf.switch_case: needs branches with distinct keys, got {list(keys)}.")
     functions = [convert_if_enabled(f) for _, f in pairs]
     otherwise = functions[-1] if default is None else convert_if_enabled(default)
-    if not logic.is_symbolic(branch_index):
-        index = int(static_value(branch_index, "branch_index"))
+    if not scalar_logic.is_symbolic(branch_index):
+        index = int(to_static_value(branch_index, "branch_index"))
         return functions[keys.index(index)]() if index in keys else otherwise()
-    position = apply(_position, (convert_to_tensor(branch_index),), keys)
+    position = apply(_branch_position, (convert_to_tensor(branch_index),), keys)
     names = [f"branch_fns[{key}]" for key in keys]
     merge = FunctionMerge("tf.switch_case", [*names, "default"])
-    return branches.select(position, [_listed(f) for f in (*functions, otherwise)], merge)[0]
+    return branches.run_branch(
+        position, [_wrap_in_list(f) for f in (*functions, otherwise)], merge
+    )[0]
 
 
-def _listed(function: Callable[[], Any]) -> Callable[[], list[Any]]:
+def _wrap_in_list(function: Callable[[], Any]) -> Callable[[], list[Any]]:
     return lambda: [function()]
 
 
-class LoopVariables(Invariants):
+class LoopVariableInvariants(LoopInvariants):
     """Error factory for the loop variables of `tf.while_loop`, `map_fn`, `scan` and folds."""
 
     def __init__(self, op: str, value_name: str = "loop_vars") -> None:
         self.op = op
         self.value_name = value_name
 
-    def changed(self, position: int, aspect: str, before: str, after: str) -> Exception:
+    def make_change_error(self, position: int, aspect: str, before: str, after: str) -> Exception:
         advice = {
             "shape": " Shapes are static under XLA: allocate the final shape before the loop, or use a "
             "tf.TensorArray.",
@@ -248,13 +250,13 @@ class LoopVariables(Invariants):
             f"after one iteration.{advice}"
         )
 
-    def write_in_test(self, variable: Variable) -> Exception:
+    def make_test_write_error(self, variable: Variable) -> Exception:
         return ValueError(
             f"{self.op}: cond may not assign a variable, but assigns {variable.name}."
         )
 
 
-_stop = Op("stop_gradient", lambda o, _: o[0], differentiable=False)
+_stop_gradient = Op("stop_gradient", lambda o, _: o[0], differentiable=False)
 
 
 def while_loop(
@@ -308,23 +310,23 @@ def while_loop(
     if not loop_vars:
         raise ValueError("tf.while_loop: no loop variables provided.")
     test, step = convert_if_enabled(cond), convert_if_enabled(body)
-    init = nest.map_structure(_loop_variable, loop_vars)
+    init = nest.map_structure(_to_loop_variable, loop_vars)
     if context.trace is None:
-        result = _eager_while(test, step, init, maximum_iterations)
+        result = _run_eager_while(test, step, init, maximum_iterations)
     else:
-        result = _staged_while(test, step, init, maximum_iterations)
-    return result if back_prop else nest.map_structure(_without_gradient, result)
+        result = _stage_while(test, step, init, maximum_iterations)
+    return result if back_prop else nest.map_structure(_block_gradient, result)
 
 
-def _loop_variable(leaf: TensorLike) -> TensorLike:
+def _to_loop_variable(leaf: TensorLike) -> TensorLike:
     return leaf if hasattr(leaf, "_state_parts") else convert_to_tensor(leaf)
 
 
-def _without_gradient(leaf: TensorLike) -> TensorLike:
-    return apply(_stop, (leaf,)) if isinstance(leaf, Tensor) else leaf
+def _block_gradient(leaf: TensorLike) -> TensorLike:
+    return apply(_stop_gradient, (leaf,)) if isinstance(leaf, Tensor) else leaf
 
 
-def _as_variables(template: Sequence[PyTree], values: PyTree) -> PyTree:
+def _pack_body_result(template: Sequence[PyTree], values: PyTree) -> PyTree:
     """Check and pack the result of a body into the structure of the loop variables."""
     if len(template) == 1 and not (isinstance(values, (list, tuple)) and len(values) == 1):
         values = [values]
@@ -335,48 +337,50 @@ def _as_variables(template: Sequence[PyTree], values: PyTree) -> PyTree:
             f"{len(template)} values, got {got}."
         )
     nest.assert_same_structure(list(template), list(values), check_types=False)
-    packed = nest.map_structure(_loop_variable, list(values))
+    packed = nest.map_structure(_to_loop_variable, list(values))
     return nest.pack_sequence_as(template, nest.flatten(packed))
 
 
-def _eager_while(
+def _run_eager_while(
     test: Callable[..., TensorLike],
     step: Callable[..., PyTree],
     state: PyTree,
     limit: TensorLike | None,
 ) -> PyTree:
-    remaining = None if limit is None else int(static_value(limit, "maximum_iterations"))
-    while _truth(test(*state)) and remaining != 0:
-        state = _as_variables(state, step(*state))
+    remaining = None if limit is None else int(to_static_value(limit, "maximum_iterations"))
+    while _to_bool(test(*state)) and remaining != 0:
+        state = _pack_body_result(state, step(*state))
         remaining = None if remaining is None else remaining - 1
     return state
 
 
-def _staged_while(
+def _stage_while(
     test: Callable[..., TensorLike],
     step: Callable[..., PyTree],
     init: PyTree,
     limit: TensorLike | None,
 ) -> PyTree:
     static_limit = None
-    if limit is not None and not logic.is_symbolic(limit):
-        static_limit = int(static_value(limit, "maximum_iterations"))
+    if limit is not None and not scalar_logic.is_symbolic(limit):
+        static_limit = int(to_static_value(limit, "maximum_iterations"))
     count = len(init)
 
     def run_test(values: list[PyTree]) -> Tensor:
-        condition = logic.scalar_bool(test(*values[:count]), "the condition of tf.while_loop")
+        condition = scalar_logic.to_scalar_bool(
+            test(*values[:count]), "the condition of tf.while_loop"
+        )
         if static_limit is not None or limit is None:
             return condition
-        return logic.both(condition, logic.less(values[count], limit))
+        return scalar_logic.logical_and(condition, scalar_logic.less(values[count], limit))
 
     def run_step(values: list[PyTree]) -> list[PyTree]:
-        after = list(_as_variables(init, step(*values[:count])))
-        return after if len(values) == count else [*after, logic.next_integer(values[count])]
+        after = list(_pack_body_result(init, step(*values[:count])))
+        return after if len(values) == count else [*after, scalar_logic.increment(values[count])]
 
     state = list(init)
     if static_limit is None and limit is not None:
         state.append(convert_to_tensor(0, dtype=convert_to_tensor(limit).dtype))
-    invariants = LoopVariables("tf.while_loop")
+    invariants = LoopVariableInvariants("tf.while_loop")
     needed = [True] * len(state)
     result = loops.while_loop(run_test, run_step, state, needed, invariants, static_limit)[:count]
     return nest.pack_sequence_as(init, nest.flatten(result))

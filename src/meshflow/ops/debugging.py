@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from meshflow.core.autograph.runtime.logical import register_assertion
+from meshflow.core.autograph.runtime.logical_operators import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
@@ -23,7 +23,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.environment.types import Array
 from meshflow.ops import math
-from meshflow.ops.printing import value_text
+from meshflow.ops.printing import format_value
 from meshflow.ops.signatures import ComparisonCheck, SignCheck
 
 __all__ = [
@@ -68,10 +68,10 @@ is_strictly_increasing, is_non_decreasing = math.is_strictly_increasing, math.is
 _Message = str | Callable[[np.ndarray], str] | None
 
 
-def _fail(message: _Message, data: Sequence[Any], summarize: int) -> NoReturn:
+def _raise_failure(message: _Message, data: Sequence[Any], summarize: int) -> NoReturn:
     message = message(data[0]) if callable(message) else message
     lines = [str(message)] if message else []
-    lines += [value_text(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
+    lines += [format_value(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
     raise InvalidArgumentError("\n".join(lines) or "assertion failed")
 
 
@@ -100,7 +100,7 @@ def Assert(
         ...
       InvalidArgumentError: no
     """
-    _check(convert_to_tensor(condition), None, list(data), summarize or 3)
+    _assert_condition(convert_to_tensor(condition), None, list(data), summarize or 3)
 
 
 register_assertion(Assert)
@@ -113,27 +113,31 @@ def _to_array(value: TensorLike) -> TensorLike:
     return value if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
-def _check(
+def _assert_condition(
     holds: Tensor, message: _Message, data: Sequence[TensorLike], summarize: int = 3
 ) -> None:
     tensors = [d for d in data if is_tensor(d)]
     if context.trace is None or isinstance(holds.array, np.ndarray):
         if not bool(np.all(np.asarray(holds.array))):
-            _fail(message, [_to_array(d) for d in data], summarize)
+            _raise_failure(message, [_to_array(d) for d in data], summarize)
         return
 
     def verify(holds: np.ndarray, *arrays: np.ndarray) -> None:
         if not np.all(holds):
             remaining = iter(arrays)
-            _fail(message, [next(remaining) if is_tensor(d) else d for d in data], summarize)
+            _raise_failure(
+                message, [next(remaining) if is_tensor(d) else d for d in data], summarize
+            )
 
-    values = [context.trace.value_of(convert_to_tensor(t)) for t in tensors]
+    values = [context.trace.lookup(convert_to_tensor(t)) for t in tensors]
     if context.exporting:
         return
-    jax.debug.callback(host_callbacks.check(verify), context.trace.value_of(holds), *values)
+    jax.debug.callback(
+        host_callbacks.make_check_callback(verify), context.trace.lookup(holds), *values
+    )
 
 
-def _binary(
+def _make_comparison_check(
     name: str, relation: Callable[[Tensor, Tensor], Tensor], sign: str, good: str, bad: str
 ) -> ComparisonCheck:
     """Create a check of two tensors; `good` and `bad` are arguments for its doctest."""
@@ -148,7 +152,9 @@ def _binary(
         x = convert_to_tensor(x, dtype_hint=getattr(y, "dtype", None))
         y = convert_to_tensor(y, dtype_hint=x.dtype)
         text = f"{message or ''} Condition x {sign} y did not hold element-wise:".strip()
-        _check(math.reduce_all(relation(x, y)), text, ["x =", x, "y =", y], summarize or 3)
+        _assert_condition(
+            math.reduce_all(relation(x, y)), text, ["x =", x, "y =", y], summarize or 3
+        )
 
     check.__name__ = check.__qualname__ = name
     check.__doc__ = f"""Raise an InvalidArgumentError unless `x {sign} y` for all elements.
@@ -171,7 +177,9 @@ def _binary(
     return check
 
 
-assert_equal = _binary("assert_equal", math.equal, "==", "[1, 2], [1, 2]", "[1, 2], [1, 3]")
+assert_equal = _make_comparison_check(
+    "assert_equal", math.equal, "==", "[1, 2], [1, 2]", "[1, 2], [1, 3]"
+)
 
 
 def assert_none_equal(
@@ -190,18 +198,22 @@ def assert_none_equal(
     _assert_not_equal(x, y, message, summarize)
 
 
-_assert_not_equal = _binary(
+_assert_not_equal = _make_comparison_check(
     "assert_none_equal", math.not_equal, "!=", "[1, 2], [3, 4]", "[1, 2], [3, 2]"
 )
-assert_less = _binary("assert_less", math.less, "<", "[1, 2], 3", "[1, 3], 3")
-assert_less_equal = _binary("assert_less_equal", math.less_equal, "<=", "[1, 3], 3", "[1, 4], 3")
-assert_greater = _binary("assert_greater", math.greater, ">", "[4, 5], 3", "[3, 5], 3")
-assert_greater_equal = _binary(
+assert_less = _make_comparison_check("assert_less", math.less, "<", "[1, 2], 3", "[1, 3], 3")
+assert_less_equal = _make_comparison_check(
+    "assert_less_equal", math.less_equal, "<=", "[1, 3], 3", "[1, 4], 3"
+)
+assert_greater = _make_comparison_check(
+    "assert_greater", math.greater, ">", "[4, 5], 3", "[3, 5], 3"
+)
+assert_greater_equal = _make_comparison_check(
     "assert_greater_equal", math.greater_equal, ">=", "[3, 5], 3", "[2, 5], 3"
 )
 
 
-def _unary(
+def _make_sign_check(
     name: str, relation: Callable[[Tensor, Tensor], Tensor], sign: str, good: str, bad: str
 ) -> SignCheck:
     """Create a check of one tensor; `good` and `bad` are arguments for its doctest."""
@@ -214,7 +226,7 @@ def _unary(
     ) -> None:
         x = convert_to_tensor(x)
         text = f"{message or ''} Condition x {sign} 0 did not hold element-wise:".strip()
-        _check(
+        _assert_condition(
             math.reduce_all(relation(x, math.cast(0, x.dtype))), text, ["x =", x], summarize or 3
         )
 
@@ -238,10 +250,14 @@ def _unary(
     return check
 
 
-assert_positive = _unary("assert_positive", math.greater, ">", "[1, 2]", "[0, 2]")
-assert_negative = _unary("assert_negative", math.less, "<", "[-1, -2]", "[-1, 0]")
-assert_non_negative = _unary("assert_non_negative", math.greater_equal, ">=", "[0, 2]", "[-1, 2]")
-assert_non_positive = _unary("assert_non_positive", math.less_equal, "<=", "[0, -2]", "[0, 1]")
+assert_positive = _make_sign_check("assert_positive", math.greater, ">", "[1, 2]", "[0, 2]")
+assert_negative = _make_sign_check("assert_negative", math.less, "<", "[-1, -2]", "[-1, 0]")
+assert_non_negative = _make_sign_check(
+    "assert_non_negative", math.greater_equal, ">=", "[0, 2]", "[-1, 2]"
+)
+assert_non_positive = _make_sign_check(
+    "assert_non_positive", math.less_equal, "<=", "[0, -2]", "[0, 1]"
+)
 
 
 def assert_near(
@@ -275,7 +291,7 @@ def assert_near(
     limit = (tolerance if atol is None else atol) + (
         tolerance if rtol is None else rtol
     ) * math.abs(y)
-    _check(
+    _assert_condition(
         math.reduce_all(math.abs(x - y) <= limit),
         f"{message or ''} x and y not equal to tolerance".strip(),
         ["x =", x, "y =", y],
@@ -309,7 +325,7 @@ def check_numerics(tensor: TensorLike, message: str, name: str | None = None) ->
         names = [n for n, test in (("Inf", np.isinf), ("NaN", np.isnan)) if np.any(test(value))]
         return f"{message} : Tensor had {' and '.join(names)} values"
 
-    _check(math.reduce_all(math.is_finite(tensor)), format_message, [tensor])
+    _assert_condition(math.reduce_all(math.is_finite(tensor)), format_message, [tensor])
     return tensor
 
 
@@ -335,17 +351,17 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
       InvalidArgumentError: Detected Infinity or NaN in the output of an op
       >>> tf.debugging.disable_check_numerics()
     """
-    _set_checks(True)
+    _set_numerics_checks(True)
 
 
 def disable_check_numerics() -> None:
     """Undo `enable_check_numerics`."""
-    _set_checks(False)
+    _set_numerics_checks(False)
 
 
-def _set_checks(enabled: bool) -> None:
+def _set_numerics_checks(enabled: bool) -> None:
     if enabled != jax.config.jax_debug_infs:  # type: ignore[attr-defined]  # JAX defines its options at run time
-        pass_pipeline.compile_again()
+        pass_pipeline.invalidate_programs()
     dispatch.check_output = _check_output if enabled else None
     jax.config.update("jax_debug_nans", enabled)
     jax.config.update("jax_debug_infs", enabled)
@@ -358,7 +374,7 @@ def _check_output(array: Array) -> None:
         raise NotFiniteError(NotFiniteError.TEXT)
 
 
-def _shape(tensor: TensorLike) -> TensorShape:
+def _get_shape(tensor: TensorLike) -> TensorShape:
     return tensor.shape if hasattr(tensor, "_keras_history") else convert_to_tensor(tensor).shape
 
 
@@ -375,7 +391,7 @@ def assert_rank(
         ...
       ValueError: Tensor must have rank 1. Received rank 2, shape (2, 3)
     """
-    expected, shape = int(convert_to_tensor(rank)), _shape(x)
+    expected, shape = int(convert_to_tensor(rank)), _get_shape(x)
     if shape.rank != expected:
         raise ValueError(
             f"{message or ''} Tensor must have rank {expected}. Received rank {shape.rank}, shape {shape}".strip()
@@ -391,7 +407,7 @@ def assert_rank_at_least(
       >>> import meshflow as tf
       >>> tf.debugging.assert_rank_at_least(tf.zeros([2, 3]), 1)
     """
-    required, shape = int(convert_to_tensor(rank)), _shape(x)
+    required, shape = int(convert_to_tensor(rank)), _get_shape(x)
     if shape.rank < required:  # type: ignore[operator]  # TensorFlow rejects unknown ranks, too
         raise ValueError(
             f"{message or ''} Tensor must have rank at least {required}. Received rank {shape.rank}, shape {shape}".strip()
@@ -408,7 +424,7 @@ def assert_rank_in(
       >>> tf.debugging.assert_rank_in(tf.zeros([2, 3]), (1, 2))
     """
     allowed = [int(convert_to_tensor(r)) for r in ranks]
-    if (shape := _shape(x)).rank not in allowed:
+    if (shape := _get_shape(x)).rank not in allowed:
         raise ValueError(
             f"{message or ''} Tensor must have rank in {allowed}. Received rank {shape.rank}, shape {shape}".strip()
         )
@@ -421,9 +437,9 @@ def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | No
       >>> import meshflow as tf
       >>> tf.debugging.assert_scalar(3.0)
     """
-    if _shape(tensor).rank != 0:
+    if _get_shape(tensor).rank != 0:
         raise ValueError(
-            f"{message or ''} Expected scalar shape, saw shape: {_shape(tensor)}.".strip()
+            f"{message or ''} Expected scalar shape, saw shape: {_get_shape(tensor)}.".strip()
         )
 
 
@@ -525,7 +541,7 @@ def assert_shapes(
     sizes: dict[Hashable, int | None] = {}
     for tensor, expected in shapes.items() if isinstance(shapes, Mapping) else shapes:
         tensor = tensor.deref() if hasattr(tensor, "deref") else tensor
-        actual = TensorShape(_shape(tensor)).as_list()
+        actual = TensorShape(_get_shape(tensor)).as_list()
         symbols: list[Any] = (
             list(expected) if isinstance(expected, (tuple, list, str)) else [expected]
         )

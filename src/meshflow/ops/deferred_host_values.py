@@ -28,15 +28,15 @@ from meshflow.environment.types import PyTree
 
 __all__ = [
     "Argument",
-    "Call",
-    "Draw",
-    "Part",
-    "Pending",
+    "CallResult",
+    "DeferredValue",
+    "HostCall",
+    "KeyDraw",
     "Recording",
-    "Unrecordable",
-    "saving",
-    "waits",
-    "waits_for_text",
+    "UnrecordableError",
+    "defer_host_values",
+    "defer_strings",
+    "find_recording",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,10 +46,10 @@ _Kwargs: TypeAlias = Mapping[str, Any]
 # A function that maps a vector of strings, one per element, to stacked results.
 _BatchFunction: TypeAlias = Callable[[Tensor], PyTree]
 # These sizes replace unknown ones while the specs of a call's results are inferred.
-STAND_INS = (7, 1021)
+PROBE_SIZES = (7, 1021)
 
 
-class Unrecordable(Exception):
+class UnrecordableError(Exception):
     """Error for a traced function that needs a value which is only known for each element."""
 
 
@@ -60,10 +60,10 @@ class Argument(NamedTuple):
       leaf_index: Index of the leaf.
     """
 
-    number: int
+    leaf_index: int
 
 
-class Draw(NamedTuple):
+class KeyDraw(NamedTuple):
     """Source of a value: the key of a random op.
 
     Attributes:
@@ -73,11 +73,11 @@ class Draw(NamedTuple):
     """
 
     seed: int | None
-    used: int
+    num_counters: int
     position: int
 
 
-class Call:
+class HostCall:
     """Recorded call of a function that runs on the host.
 
     Args:
@@ -93,7 +93,7 @@ class Call:
         self.function, self.args, self.kwargs, self.batch = function, args, kwargs, batch
 
 
-class Part(NamedTuple):
+class CallResult(NamedTuple):
     """Source of a value: the result of a call.
 
     Attributes:
@@ -101,14 +101,14 @@ class Part(NamedTuple):
       leaf_index: Index of the leaf in its result.
     """
 
-    call: Call
-    number: int
+    call: HostCall
+    leaf_index: int
 
 
-_Source: TypeAlias = Argument | Draw | Part
+_Source: TypeAlias = Argument | KeyDraw | CallResult
 
 
-class Pending:
+class DeferredValue:
     """Placeholder for a value that is only known for each element.
 
     Using the value itself raises an `UnrecordableError`.
@@ -142,28 +142,28 @@ class Pending:
         return self.spec.shape
 
     def __getitem__(self, key: object) -> PyTree:
-        return self._recording.call(_item, (self, key), {})
+        return self._recording.call(_get_item, (self, key), {})
 
     def __repr__(self) -> str:
-        raise Unrecordable("its value as text")
+        raise UnrecordableError("its value as text")
 
     def __bool__(self) -> bool:
-        raise Unrecordable("its truth value")
+        raise UnrecordableError("its truth value")
 
     def __len__(self) -> int:
-        raise Unrecordable("its length")
+        raise UnrecordableError("its length")
 
     def __iter__(self) -> NoReturn:
-        raise Unrecordable("an iterator over its values")
+        raise UnrecordableError("an iterator over its values")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise Unrecordable("an array")
+        raise UnrecordableError("an array")
 
     def _as_tensor(self) -> Tensor:
-        raise Unrecordable("a tensor of unknown size or a string")
+        raise UnrecordableError("a tensor of unknown size or a string")
 
 
-def _item(value: Any, key: object) -> Any:
+def _get_item(value: Any, key: object) -> Any:
     return value[key]
 
 
@@ -183,27 +183,29 @@ class Recording:
     def __init__(self) -> None:
         self.inputs: list[tuple[Tensor, _Source]] = []
         self.sources: dict[int, _Source] = {}
-        self.calls = 0
+        self.num_calls = 0
         self.on_host = False
         # The tensors are kept alive because their ids are keys of `sources`.
-        self._kept: list[Tensor] = []
-        self._draws = 0
+        self._input_tensors: list[Tensor] = []
+        self._num_draws = 0
 
-    def argument(self, spec: TensorSpec, index: int) -> Pending:
+    def make_argument(self, spec: TensorSpec, index: int) -> DeferredValue:
         """Create the placeholder for a leaf of the element that no program can take."""
-        return Pending(self, spec, Argument(index))
+        return DeferredValue(self, spec, Argument(index))
 
-    def takes(self, args: _Args, kwargs: _Kwargs) -> bool:
+    def should_record(self, args: _Args, kwargs: _Kwargs) -> bool:
         """Check whether a call has a `DeferredValue` among its arguments."""
-        return any(map(_holds, args)) or (bool(kwargs) and any(map(_holds, kwargs.values())))
+        return any(map(_contains_deferred, args)) or (
+            bool(kwargs) and any(map(_contains_deferred, kwargs.values()))
+        )
 
-    def takes_values(self, values: Iterable[Any]) -> bool:
+    def should_record_values(self, values: Iterable[Any]) -> bool:
         """Check whether to record a call if its result size depends on these values."""
         return False
 
-    def takes_number(self, value: TensorLike) -> bool:
+    def should_record_number(self, value: TensorLike) -> bool:
         """Check whether a call that formats numbers as strings has a `DeferredValue`."""
-        return _holds(value)
+        return _contains_deferred(value)
 
     def call(
         self, function: _Function, args: _Args, kwargs: _Kwargs, spec: PyTree = None
@@ -213,122 +215,130 @@ class Recording:
         The result contains tensors where shapes are static, and `DeferredValue`s otherwise.
         """
         if spec is None:
-            spec = self._inferred(function, args, kwargs)
-        return self._results(Call(function, args, kwargs), spec)
+            spec = self._infer_spec(function, args, kwargs)
+        return self._record_call(HostCall(function, args, kwargs), spec)
 
-    def parsed(self, text: Pending, batch: _BatchFunction, spec: PyTree) -> PyTree:
+    def parse(self, text: DeferredValue, batch: _BatchFunction, spec: PyTree) -> PyTree:
         """Record a call that parses a string scalar to tensors with a spec."""
         if text.spec.shape.rank != 0:
-            raise Unrecordable("to parse several strings")
-        return self._results(Call(batch, (text,), {}, batch), spec)
+            raise UnrecordableError("to parse several strings")
+        return self._record_call(HostCall(batch, (text,), {}, batch), spec)
 
-    def examples(
+    def parse_examples(
         self,
-        texts: Pending,
+        texts: DeferredValue,
         features: Mapping[str, Any],
         batch: _BatchFunction,
         specs: Callable[[], PyTree],
     ) -> PyTree:
         """Record a call that parses a serialized example; `specs` returns the specs for one."""
-        return self.parsed(texts, batch, specs())
+        return self.parse(texts, batch, specs())
 
-    def text(
-        self, function: _Function, text: Pending, args: _Args, kwargs: _Kwargs, dtype: DTypeLike
+    def call_on_text(
+        self,
+        function: _Function,
+        text: DeferredValue,
+        args: _Args,
+        kwargs: _Kwargs,
+        dtype: DTypeLike,
     ) -> PyTree:
         """Record a call of an elementwise function of strings, with results of a dtype."""
         batch = lambda texts: function(texts, *args, **kwargs)
-        return self.parsed(text, batch, TensorSpec([], dtype))
+        return self.parse(text, batch, TensorSpec([], dtype))
 
-    def looked_up(self, table: Any, text: Pending) -> PyTree:
+    def look_up(self, table: Any, text: DeferredValue) -> PyTree:
         """Raise an error: strings in map functions are looked up for each element by itself."""
-        raise Unrecordable("a string")
+        raise UnrecordableError("a string")
 
-    def of_table(self, name: str, keys: TensorLike, table: Any, **more: Any) -> PyTree:
+    def use_table(self, name: str, keys: TensorLike, table: Any, **more: Any) -> PyTree:
         """Raise an error: map functions cannot use mutable tables with deferred values."""
-        raise Unrecordable("a string")
+        raise UnrecordableError("a string")
 
-    def key(self, seed: int | None, used: int) -> Tensor | None:
+    def draw_key(self, seed: int | None, used: int) -> Tensor | None:
         """Create an input for the key of a random op; None selects the usual key.
 
         Args:
           seed: Seed of the op.
           used: Number of counter values that the op uses.
         """
-        self._check_place()
-        draw = Draw(seed, used, self._draws)
-        self._draws += 1
-        return self._input(TensorSpec([3], dtypes.int64), draw)
+        self._check_top_level()
+        draw = KeyDraw(seed, used, self._num_draws)
+        self._num_draws += 1
+        return self._add_input(TensorSpec([3], dtypes.int64), draw)
 
-    def _check_place(self) -> None:
+    def _check_top_level(self) -> None:
         if context.trace is None or context.trace.parent is not None:
-            raise Unrecordable("a host call in a loop or a branch")
+            raise UnrecordableError("a host call in a loop or a branch")
 
-    def _results(self, call: Call, spec: PyTree) -> PyTree:
-        self._check_place()
-        self.calls += 1
+    def _record_call(self, call: HostCall, spec: PyTree) -> PyTree:
+        self._check_top_level()
+        self.num_calls += 1
         for value in nest.flatten((call.args, call.kwargs)):
-            is_recorded = isinstance(value, Pending) or id(value) in self.sources
-            if not is_recorded and is_unknown(value):
-                raise Unrecordable("a result of the program")
+            is_recorded = isinstance(value, DeferredValue) or id(value) in self.sources
+            if not is_recorded and is_runtime_value(value):
+                raise UnrecordableError("a result of the program")
         leaves = [
-            self._input(leaf, Part(call, i))
-            if is_known(leaf)
-            else Pending(self, leaf, Part(call, i))
+            self._add_input(leaf, CallResult(call, i))
+            if is_valid_input(leaf)
+            else DeferredValue(self, leaf, CallResult(call, i))
             for i, leaf in enumerate(nest.flatten(spec))
         ]
         return nest.pack_sequence_as(spec, leaves)
 
-    def _input(self, spec: TensorSpec, source: _Source) -> Tensor:
+    def _add_input(self, spec: TensorSpec, source: _Source) -> Tensor:
         with init_scope():
             # A host array would be used as a constant.
             captured = Tensor(jax.numpy.zeros(spec.shape.as_list(), spec.dtype.dtype))
-        placeholder = Tensor(context.trace.value_of(captured))  # type: ignore[union-attr]
+        placeholder = Tensor(context.trace.lookup(captured))  # type: ignore[union-attr]
         self.inputs.append((captured, source))
         self.sources[id(placeholder)] = source
-        self._kept.append(placeholder)
+        self._input_tensors.append(placeholder)
         return placeholder
 
-    def _inferred(self, function: _Function, args: _Args, kwargs: _Kwargs) -> PyTree:
+    def _infer_spec(self, function: _Function, args: _Args, kwargs: _Kwargs) -> PyTree:
         """Infer the spec of a call's result from two traces with different sizes."""
         op = getattr(function, "op", None)
         has_strings = any(
-            isinstance(v, Pending) and v.dtype is dtypes.string for v in (*args, *kwargs.values())
+            isinstance(v, DeferredValue) and v.dtype is dtypes.string
+            for v in (*args, *kwargs.values())
         )
         is_comparison = op is not None and op.strings == "compares"
-        if has_strings and function is not _item and not is_comparison:
-            raise Unrecordable("a string")
-        saved, context.recording = context.recording, None
+        if has_strings and function is not _get_item and not is_comparison:
+            raise UnrecordableError("a string")
+        saved, context.host_recorder = context.host_recorder, None
         try:
             specs = [
-                trace_shapes(function, *nest.map_structure(_stand_in(size), (args, kwargs)))
-                for size in STAND_INS
+                trace_shapes(function, *nest.map_structure(_make_placeholder(size), (args, kwargs)))
+                for size in PROBE_SIZES
             ]
         except Exception as error:
-            raise Unrecordable(f"what {function.__name__} needs ({error})") from error
+            raise UnrecordableError(f"what {function.__name__} needs ({error})") from error
         finally:
-            context.recording = saved
-        spec = nest.map_structure(_merged, *specs)
-        return TensorSpec(spec.shape, dtypes.string) if has_strings and function is _item else spec
+            context.host_recorder = saved
+        spec = nest.map_structure(_merge_specs, *specs)
+        return (
+            TensorSpec(spec.shape, dtypes.string) if has_strings and function is _get_item else spec
+        )
 
 
-def is_known(spec: TensorSpec) -> bool:
+def is_valid_input(spec: TensorSpec) -> bool:
     """Check whether a program can take values of a spec."""
     return spec.dtype is not dtypes.string and spec.shape.is_fully_defined()
 
 
-def is_unknown(value: object) -> bool:
+def is_runtime_value(value: object) -> bool:
     """Check whether a value is only known for each element."""
     symbolic = isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer)
-    return symbolic or _holds(value)
+    return symbolic or _contains_deferred(value)
 
 
-def _holds(value: object) -> bool:
+def _contains_deferred(value: object) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(map(_holds, value))
-    return isinstance(value, Pending)
+        return any(map(_contains_deferred, value))
+    return isinstance(value, DeferredValue)
 
 
-def _stand_in(size: int) -> Callable[[Any], Any]:
+def _make_placeholder(size: int) -> Callable[[Any], Any]:
     """Return a function that replaces arguments for shape inference, with integers for strings."""
 
     def replace_leaf(value: Any) -> Any:
@@ -336,26 +346,26 @@ def _stand_in(size: int) -> Callable[[Any], Any]:
             return 0
         if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
             return np.zeros(value.shape, np.int32)
-        if not isinstance(value, (Pending, Tensor)):
+        if not isinstance(value, (DeferredValue, Tensor)):
             return value
         if value.shape.rank is None:
-            raise Unrecordable("a rank")
+            raise UnrecordableError("a rank")
         sizes = [size if n is None else n for n in value.shape.as_list()]
         return TensorSpec(sizes, dtypes.int32 if value.dtype is dtypes.string else value.dtype)
 
     return replace_leaf
 
 
-def _merged(first: object, second: Any) -> TensorSpec:
+def _merge_specs(first: object, second: Any) -> TensorSpec:
     if not isinstance(first, TensorSpec) or first.shape.rank != second.shape.rank:
-        raise Unrecordable("a result that is not a tensor of known rank")
+        raise UnrecordableError("a result that is not a tensor of known rank")
     sizes = zip(first.shape.as_list(), second.shape.as_list(), strict=True)
     # A size is also unknown if it is 0 in both traces, because a slice of a probe size may leave
     # elements of the real size.
     return TensorSpec([a if a == b and a else None for a, b in sizes], first.dtype)
 
 
-def saving(*values: Any) -> Recording | None:
+def find_recording(*values: Any) -> Recording | None:
     """Return the active recording if it records calls with result sizes that depend on these values.
 
     Only recordings of functions that are being saved do.
@@ -363,11 +373,11 @@ def saving(*values: Any) -> Recording | None:
     Args:
       *values: Values that determine the size of a result.
     """
-    recording = context.recording
-    return recording if recording is not None and recording.takes_values(values) else None
+    recording = context.host_recorder
+    return recording if recording is not None and recording.should_record_values(values) else None
 
 
-def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
+def defer_host_values(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
     """Decorate a function so that it accepts values that are only known for each element.
 
     Args:
@@ -378,8 +388,8 @@ def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def public(*args: Any, **kwargs: Any) -> Any:
-            recording = context.recording
-            if recording is not None and recording.takes(args, kwargs):
+            recording = context.host_recorder
+            if recording is not None and recording.should_record(args, kwargs):
                 recording.on_host = True
                 result_spec = None if spec is None else spec(*args, **kwargs)
                 return recording.call(public, args, kwargs, result_spec)
@@ -390,7 +400,7 @@ def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
     return decorate
 
 
-def waits_for_text(dtype: DTypeLike) -> Callable[[F], F]:
+def defer_strings(dtype: DTypeLike) -> Callable[[F], F]:
     """Decorate an elementwise function of strings so that it accepts strings of each element.
 
     Args:
@@ -400,20 +410,24 @@ def waits_for_text(dtype: DTypeLike) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def public(*args: Any, **kwargs: Any) -> Any:
-            recording = context.recording
-            if recording is None or not recording.takes(args, kwargs):
+            recording = context.host_recorder
+            if recording is None or not recording.should_record(args, kwargs):
                 return function(*args, **kwargs)
             text, *rest = args or (None,)
-            if not isinstance(text, Pending) or any(map(is_unknown, (*rest, *kwargs.values()))):
-                raise Unrecordable("a string")
-            return recording.text(function, text, rest, kwargs, dtype)
+            if not isinstance(text, DeferredValue) or any(
+                map(is_runtime_value, (*rest, *kwargs.values()))
+            ):
+                raise UnrecordableError("a string")
+            return recording.call_on_text(function, text, rest, kwargs, dtype)
 
         return cast(F, public)
 
     return decorate
 
 
-def values_of(call: Call, get_tensor: Callable[[Pending | Tensor], Any]) -> list[np.ndarray]:
+def evaluate_call(
+    call: HostCall, get_tensor: Callable[[DeferredValue | Tensor], Any]
+) -> list[np.ndarray]:
     """Evaluate a call for one element, as host arrays.
 
     Args:
@@ -423,7 +437,7 @@ def values_of(call: Call, get_tensor: Callable[[Pending | Tensor], Any]) -> list
     """
 
     def replace_leaf(value: Any) -> Any:
-        tensor = get_tensor(value) if isinstance(value, (Pending, Tensor)) else None
+        tensor = get_tensor(value) if isinstance(value, (DeferredValue, Tensor)) else None
         return value if tensor is None else tensor
 
     args, kwargs = nest.map_structure(replace_leaf, (call.args, call.kwargs))

@@ -58,28 +58,28 @@ def edit_distance(
             "edit_distance: hypothesis and truth must have the same rank, "
             f"got shapes {shapes[0]} and {shapes[1]}"
         )
-    guesses, truths = _sequences(hypothesis), _sequences(truth)
+    guesses, truths = _group_sequences(hypothesis), _group_sequences(truth)
     result = np.zeros(
         [max(pair) for pair in zip(*(s[:-1] for s in shapes), strict=True)], np.float32
     )
     for index in np.ndindex(*result.shape):
         guess, true = guesses.get(index, []), truths.get(index, [])
-        changes = float(_distance(guess, true))
+        changes = float(_compute_distance(guess, true))
         if normalize and changes:
             changes = changes / len(true) if true else np.inf
         result[index] = changes
     return convert_to_tensor(result)
 
 
-def _sequences(sparse: SparseTensor) -> dict[tuple[int, ...], list[Hashable]]:
-    values = sparse.values._concrete("a sequence")
+def _group_sequences(sparse: SparseTensor) -> dict[tuple[int, ...], list[Hashable]]:
+    values = sparse.values.require_value("a sequence")
     sequences: dict[tuple[int, ...], list[Hashable]] = {}
     for index, value in zip(sparse.indices.numpy(), values, strict=True):
         sequences.setdefault(tuple(int(i) for i in index[:-1]), []).append(value)
     return sequences
 
 
-def _distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+def _compute_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     costs = list(range(len(second) + 1))
     for i, a in enumerate(first, 1):
         above, costs[0] = costs[0], i

@@ -11,18 +11,18 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from meshflow.core.dispatch.operands import known_strings
+from meshflow.core.dispatch.operands import get_strings
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
-from meshflow.core.values.convert import from_python
+from meshflow.core.values.convert import convert_python_value
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
-from meshflow.ops.deferred_host_values import waits, waits_for_text
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import to_path_string
+from meshflow.ops.deferred_host_values import defer_host_values, defer_strings
 
 __all__ = [
     "decode_base64",
@@ -54,7 +54,7 @@ class FileContents(Tensor):
         self.path = path
 
 
-def names_file(decode: F) -> F:
+def add_path_to_errors(decode: F) -> F:
     """Decorate a function that decodes bytes: errors start with the path of the file that was read.
 
     Args:
@@ -73,7 +73,7 @@ def names_file(decode: F) -> F:
     return cast(F, public)
 
 
-def host_bytes(value: TensorLike, use: str) -> np.ndarray:
+def to_host_strings(value: TensorLike, use: str) -> np.ndarray:
     """Return strings on the host, as an object array of bytes.
 
     Args:
@@ -84,10 +84,10 @@ def host_bytes(value: TensorLike, use: str) -> np.ndarray:
       InvalidArgumentError: If the operand does not contain strings.
       OperatorNotAllowedInGraphError: If the strings are only known at run time.
     """
-    return known_strings(value, f"{use} (XLA has no strings)", use)
+    return get_strings(value, f"{use} (XLA has no strings)", use)
 
 
-@waits(lambda *_, **__: TensorSpec([], string))
+@defer_host_values(lambda *_, **__: TensorSpec([], string))
 def read_file(filename: StrPath | TensorLike, name: str | None = None) -> Tensor:
     """Read a file as a string scalar.
 
@@ -103,7 +103,7 @@ def read_file(filename: StrPath | TensorLike, name: str | None = None) -> Tensor
       b'tea'
     """
     with gfile.GFile(filename, "rb") as file:
-        return FileContents(file.read(), text(filename))
+        return FileContents(file.read(), to_path_string(filename))
 
 
 def write_file(
@@ -119,8 +119,8 @@ def write_file(
       >>> tf.io.gfile.exists(path)
       True
     """
-    content = host_bytes(contents, "the contents of a file")[()]
-    with replacing(filename) as file:
+    content = to_host_strings(contents, "the contents of a file")[()]
+    with replace_file(filename) as file:
         file.write(content)
 
 
@@ -136,7 +136,7 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
       >>> [path[-5:] for path in tf.io.matching_files(folder + "/*.txt").numpy()]
       [b'a.txt', b'b.txt']
     """
-    patterns = host_bytes(pattern, "a pattern").reshape(-1).tolist()
+    patterns = to_host_strings(pattern, "a pattern").reshape(-1).tolist()
     paths = [p.encode() for p in gfile.glob(patterns) if not gfile.isdir(p)]
     return Tensor(np.array(sorted(paths), object))
 
@@ -170,7 +170,7 @@ def decode_raw(
       >>> tf.io.decode_raw(b"\x01\x00\x02\x00", tf.int16).numpy()
       array([1, 2], dtype=int16)
     """
-    words = host_bytes(input_bytes, "bytes to decode")
+    words = to_host_strings(input_bytes, "bytes to decode")
     dtype = as_dtype(out_type)
     flat = words.reshape(-1).tolist()
     if fixed_length is not None:
@@ -188,10 +188,10 @@ def decode_raw(
     if stored.kind in "iufc" and stored.itemsize > 1:
         stored = stored.newbyteorder("<" if little_endian else ">")
     array = np.frombuffer(b"".join(flat), stored).astype(dtype.dtype)
-    return from_python(array.reshape(*words.shape, size // dtype.size), dtype)
+    return convert_python_value(array.reshape(*words.shape, size // dtype.size), dtype)
 
 
-@waits_for_text(string)
+@defer_strings(string)
 def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
     """Encode strings in the web-safe base64 alphabet.
 
@@ -205,14 +205,14 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
       >>> tf.io.encode_base64("tea?").numpy(), tf.io.encode_base64("tea?", pad=True).numpy()
       (b'dGVhPw', b'dGVhPw==')
     """
-    words = host_bytes(input, "a string")
+    words = to_host_strings(input, "a string")
     coded = [base64.urlsafe_b64encode(w) for w in words.reshape(-1)]
     result = np.empty(words.shape, object)
     result.reshape(-1)[:] = coded if pad else [c.rstrip(b"=") for c in coded]
     return Tensor(result)
 
 
-@waits_for_text(string)
+@defer_strings(string)
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     """Decode strings from the web-safe base64 alphabet, padded or not.
 
@@ -224,13 +224,13 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.io.decode_base64("dGVhPw").numpy()
       b'tea?'
     """
-    words = host_bytes(input, "a string")
+    words = to_host_strings(input, "a string")
     result = np.empty(words.shape, object)
-    result.reshape(-1)[:] = [_from_base64(w) for w in words.reshape(-1)]
+    result.reshape(-1)[:] = [_decode_word(w) for w in words.reshape(-1)]
     return Tensor(result)
 
 
-def _from_base64(word: bytes) -> bytes:
+def _decode_word(word: bytes) -> bytes:
     unpadded = word.rstrip(b"=")
     try:
         return base64.b64decode(
@@ -268,15 +268,15 @@ def decode_compressed(
         raise ValueError(
             f"compression_type must be '', 'GZIP' or 'ZLIB', got {compression_type!r}."
         )
-    words = host_bytes(bytes, "a compressed string")
+    words = to_host_strings(bytes, "a compressed string")
     result = np.empty(words.shape, object)
     result.reshape(-1)[:] = [
-        inflated(w, compression_type) if compression_type else w for w in words.reshape(-1)
+        decompress(w, compression_type) if compression_type else w for w in words.reshape(-1)
     ]
     return Tensor(result)
 
 
-def inflated(data: bytes, compression: str) -> bytes:
+def decompress(data: bytes, compression: str) -> bytes:
     """Decompress a string of at most `unpacked_limit` bytes.
 
     Args:
@@ -287,7 +287,7 @@ def inflated(data: bytes, compression: str) -> bytes:
       DataLossError: If the string does not have this compression.
       ResourceExhaustedError: If the result would be too long.
     """
-    limit = unpacked_limit(len(data))
+    limit = get_unpacked_limit(len(data))
     window_bits = zlib.MAX_WBITS + 16 if compression == "GZIP" else zlib.MAX_WBITS
     inflate = zlib.decompressobj(window_bits)
     try:

@@ -15,7 +15,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.staging import loops
-from meshflow.core.staging.operands import Operands
+from meshflow.core.staging.merged_operands import MergedOperands
 from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -24,16 +24,16 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import stack
-from meshflow.ops.control_flow import LoopVariables
+from meshflow.ops.control_flow import LoopVariableInvariants
 
 __all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map"]
 
 T = TypeVar("T")
 
-_row = Op("getitem", lambda o, i: o[0][i[0]])
+_get_row = Op("getitem", lambda o, i: o[0][i[0]])
 
 
-def _elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
+def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
     """Return the elements as tensors, and their number.
 
     Raises:
@@ -47,30 +47,30 @@ def _elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
         )
     if any(not t.ndim for t in flat):
         raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
-    counts = list(dict.fromkeys(map(_length, flat)))
+    counts = list(dict.fromkeys(map(_get_length, flat)))
     if len(counts) > 1:
         raise ValueError(f"tf.{op}: elems must have the same size in dimension 0, got {counts}.")
     return tensors, counts[0]
 
 
-def _length(tensor: Tensor) -> int:
+def _get_length(tensor: Tensor) -> int:
     """Return the size of the first dimension, which is symbolic in shape-polymorphic programs."""
     return tensor.array.shape[0]
 
 
-def _take(elems: PyTree, i: int) -> PyTree:
-    return nest.map_structure(lambda t: apply(_row, (t,), (i,)), elems)
+def _get_element(elems: PyTree, i: int) -> PyTree:
+    return nest.map_structure(lambda t: apply(_get_row, (t,), (i,)), elems)
 
 
-def _heads(elems: PyTree) -> PyTree:
+def _get_element_specs(elems: PyTree) -> PyTree:
     return nest.map_structure(lambda t: TensorSpec(t.shape[1:], t.dtype), elems)
 
 
-def _tensors(value: PyTree) -> PyTree:
+def _to_tensors(value: PyTree) -> PyTree:
     return nest.map_structure(convert_to_tensor, value)
 
 
-def _empty(spec: TensorSpec) -> Tensor:
+def _make_empty(spec: TensorSpec) -> Tensor:
     shape = [0 if d is None else d for d in spec.shape.as_list()]
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
@@ -115,20 +115,20 @@ def map_fn(
     """
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
-    tensors, count = _elements("map_fn", elems)
+    tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
     signature = dtype if fn_output_signature is None else fn_output_signature
     if count == 0:
-        specs = trace_shapes(function, (_heads(tensors),), {})
-        result = nest.map_structure(_empty, specs)
+        specs = trace_shapes(function, (_get_element_specs(tensors),), {})
+        result = nest.map_structure(_make_empty, specs)
     elif context.trace is None:
-        outputs = [_tensors(function(_take(tensors, i))) for i in range(count)]
+        outputs = [_to_tensors(function(_get_element(tensors, i))) for i in range(count)]
         result = nest.map_structure(lambda *parts: stack(list(parts)), *outputs)
     else:
-        elements = loops.Elements(count, lambda i: None, tensors)
-        invariants = LoopVariables("tf.map_fn")
+        elements = loops.LoopElements(count, lambda i: None, tensors)
+        invariants = LoopVariableInvariants("tf.map_fn")
         _, result = loops.scan(
-            elements, lambda e, s: (s, _tensors(function(e))), [], [], invariants
+            elements, lambda e, s: (s, _to_tensors(function(e))), [], [], invariants
         )
     _check_signature(signature, result)
     return result
@@ -137,7 +137,7 @@ def map_fn(
 def _check_signature(signature: PyTree, result: PyTree) -> None:
     if signature is None:
         return
-    expected = [_dtype_of(s) for s in nest.flatten(signature)]
+    expected = [_get_dtype(s) for s in nest.flatten(signature)]
     actual = [t.dtype for t in nest.flatten(result)]
     if len(expected) != len(actual) or any(
         e is not None and e is not a for e, a in zip(expected, actual, strict=False)
@@ -148,7 +148,7 @@ def _check_signature(signature: PyTree, result: PyTree) -> None:
         )
 
 
-def _dtype_of(signature: Any) -> DType | None:
+def _get_dtype(signature: Any) -> DType | None:
     return signature.dtype if isinstance(signature, TypeSpec) else as_dtype(signature)
 
 
@@ -247,9 +247,9 @@ def foldr(
     return _accumulate("foldr", fn, elems, initializer, True, keep=False)[0]
 
 
-_slice_op = Op("slice", lambda o, bounds: jnp.asarray(o[0])[bounds[0] : bounds[1]])
-_join = Op("concat", lambda o, _: jnp.concatenate([jnp.expand_dims(o[0], 0), o[1]]))
-_append = Op("concat", lambda o, _: jnp.concatenate([o[1], jnp.expand_dims(o[0], 0)]))
+_slice_rows = Op("slice", lambda o, bounds: jnp.asarray(o[0])[bounds[0] : bounds[1]])
+_prepend_row = Op("concat", lambda o, _: jnp.concatenate([jnp.expand_dims(o[0], 0), o[1]]))
+_append_row = Op("concat", lambda o, _: jnp.concatenate([o[1], jnp.expand_dims(o[0], 0)]))
 
 
 def _accumulate(
@@ -258,7 +258,7 @@ def _accumulate(
     """Return the final accumulated value and, with `keep`, all of them stacked."""
     if not callable(fn):
         raise TypeError(f"tf.{op}: fn must be callable, got {fn!r}.")
-    tensors, count = _elements(op, elems)
+    tensors, count = _convert_elements(op, elems)
     function = convert_if_enabled(fn)
     head = None
     if initializer is not None:
@@ -266,35 +266,35 @@ def _accumulate(
     elif count == 0:
         raise ValueError(f"tf.{op}: elems is empty and there is no initializer.")
     else:
-        head = state = _take(tensors, count - 1 if backwards else 0)
+        head = state = _get_element(tensors, count - 1 if backwards else 0)
         bounds = (0, count - 1) if backwards else (1, count)
-        tensors = nest.map_structure(lambda t: apply(_slice_op, (t,), bounds), tensors)
+        tensors = nest.map_structure(lambda t: apply(_slice_rows, (t,), bounds), tensors)
         count -= 1
     if count == 0:
-        outputs = nest.map_structure(lambda t: _empty(TensorSpec.from_tensor(t)), state)
+        outputs = nest.map_structure(lambda t: _make_empty(TensorSpec.from_tensor(t)), state)
     elif context.trace is None:
-        state, outputs = _eager_accumulate(op, function, tensors, state, count, backwards, keep)
+        state, outputs = _accumulate_eagerly(op, function, tensors, state, count, backwards, keep)
     else:
         flat = nest.flatten(state)
 
         def step(element: PyTree, values: list[PyTree]) -> tuple[list[Tensor], PyTree]:
-            after = _tensors(function(nest.pack_sequence_as(state, values), element))
+            after = _to_tensors(function(nest.pack_sequence_as(state, values), element))
             nest.assert_same_structure(state, after, check_types=False)
             return nest.flatten(after), after if keep else ()
 
-        elements = loops.Elements(count, lambda i: None, tensors)
-        invariants = LoopVariables(f"tf.{op}", "accumulated value")
+        elements = loops.LoopElements(count, lambda i: None, tensors)
+        invariants = LoopVariableInvariants(f"tf.{op}", "accumulated value")
         final, outputs = loops.scan(
             elements, step, flat, [True] * len(flat), invariants, reverse=backwards
         )
         state = nest.pack_sequence_as(state, final)
     if keep and head is not None:
-        join = _append if backwards else _join
+        join = _append_row if backwards else _prepend_row
         outputs = nest.map_structure(lambda h, o: apply(join, (h, o)), head, outputs)
     return state, outputs
 
 
-def _eager_accumulate(
+def _accumulate_eagerly(
     op: str,
     function: Callable[..., Any],
     tensors: PyTree,
@@ -305,7 +305,7 @@ def _eager_accumulate(
 ) -> tuple[PyTree, PyTree]:
     states: list[PyTree] = []
     for i in reversed(range(count)) if backwards else range(count):
-        after = _tensors(function(state, _take(tensors, i)))
+        after = _to_tensors(function(state, _get_element(tensors, i)))
         nest.assert_same_structure(state, after, check_types=False)
         for position, (a, b) in enumerate(
             zip(nest.flatten(state), nest.flatten(after), strict=True)
@@ -313,7 +313,7 @@ def _eager_accumulate(
             for aspect in ("dtype", "shape"):
                 if getattr(a, aspect) != getattr(b, aspect):
                     texts = [f"{t.dtype.name}{list(t.shape)}" for t in (a, b)]
-                    raise LoopVariables(f"tf.{op}", "accumulated value").changed(
+                    raise LoopVariableInvariants(f"tf.{op}", "accumulated value").make_change_error(
                         position, aspect, *texts
                     )
         state = after
@@ -324,16 +324,16 @@ def _eager_accumulate(
     return state, nest.map_structure(lambda *parts: stack(list(parts)), *ordered)
 
 
-class _Interpreted(Op):
+class _UncompiledOp(Op):
     """Op without compilation; it is used once, and compiling it would take longer than running it."""
 
-    def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        return self.bound(static)
+    def get_compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
+        return self.bind_static(static)
 
-    def compiled_residual(
+    def get_compiled_residual_function(
         self, static: tuple[Any, ...], requested: tuple[bool, ...]
     ) -> Callable[..., Any]:
-        return self.residual(static, requested)
+        return self.get_residual_function(static, requested)
 
 
 def vectorized_map(
@@ -367,15 +367,19 @@ def vectorized_map(
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
     if not flat or any(not t.ndim for t in flat):
-        _elements("vectorized_map", elems)  # This call raises the error.
-    count = next((n for n in map(_length, flat) if n != 1), 1)
-    if any(_length(t) not in (1, count) for t in flat):
-        _elements("vectorized_map", elems)  # This call raises the error.
+        _convert_elements("vectorized_map", elems)  # This call raises the error.
+    count = next((n for n in map(_get_length, flat) if n != 1), 1)
+    if any(_get_length(t) not in (1, count) for t in flat):
+        _convert_elements("vectorized_map", elems)  # This call raises the error.
     function = convert_if_enabled(fn)
     try:
-        traced = trace(lambda e: _tensors(function(e)), (_heads(tensors),), name="vectorized_map")
+        traced = trace(
+            lambda e: _to_tensors(function(e)),
+            (_get_element_specs(tensors),),
+            name="vectorized_map",
+        )
         obstacle = f"assigns variable {traced.writes[0].name}" if traced.writes else ""
-        obstacle = obstacle or ("calls Python" if traced.closed.effects else "")
+        obstacle = obstacle or ("calls Python" if traced.closed_jaxpr.effects else "")
     except ValueNeededError as error:
         if context.trace is not None:
             raise  # The outermost function then runs op by op.
@@ -386,32 +390,34 @@ def vectorized_map(
                 f"tf.vectorized_map: fn {obstacle}, which cannot be vectorized. Use tf.map_fn, or "
                 "fallback_to_while_loop=True."
             )
-        return map_fn(fn, nest.map_structure(lambda t: _repeated(t, count), tensors))
-    operands = Operands([traced])
+        return map_fn(fn, nest.map_structure(lambda t: _repeat_elements(t, count), tensors))
+    operands = MergedOperands([traced])
 
     def call(arguments: list[Array], captures: list[Array]) -> list[Array]:
-        captured = operands.captures_of(traced, captures)
+        captured = operands.select_captures(traced, captures)
         is_shared = [np.shape(a)[0] != count for a in arguments]
         arrays = [
             a[0] if s else a for a, s in zip(map(jnp.asarray, arguments), is_shared, strict=True)
         ]
         if all(is_shared):
-            return traced.arrays(arrays, captured)
-        vectorized = jax.vmap(traced.arrays, in_axes=([None if s else 0 for s in is_shared], None))
+            return traced.run_on_arrays(arrays, captured)
+        vectorized = jax.vmap(
+            traced.run_on_arrays, in_axes=([None if s else 0 for s in is_shared], None)
+        )
         return vectorized(arrays, captured)
 
-    op = _Interpreted("vectorized_map", lambda o, _: call(o[0], o[1]), heavy=True)
-    return traced.rebuild(apply(op, (flat, operands.tensors())))
+    op = _UncompiledOp("vectorized_map", lambda o, _: call(o[0], o[1]), heavy=True)
+    return traced.rebuild_result(apply(op, (flat, operands.read_captures())))
 
 
-_repeat = Op(
+_repeat_row = Op(
     "repeat",
     lambda o, static: jnp.repeat(jnp.asarray(o[0]), static[0] // jnp.shape(o[0])[0], axis=0),
 )
 
 
-def _repeated(tensor: Tensor, count: int) -> Tensor:
-    if _length(tensor) == count:
+def _repeat_elements(tensor: Tensor, count: int) -> Tensor:
+    if _get_length(tensor) == count:
         return tensor
-    result: Tensor = apply(_repeat, (tensor,), (count,))
+    result: Tensor = apply(_repeat_row, (tensor,), (count,))
     return result

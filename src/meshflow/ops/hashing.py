@@ -10,43 +10,43 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshflow.core.dispatch.operands import static_value
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.deferred_host_values import waits_for_text
+from meshflow.ops.deferred_host_values import defer_strings
 
 __all__ = ["fingerprint", "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong"]
 
-_ALL = (1 << 64) - 1
+_MASK64 = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 
 
-def _rotated(x: int, bits: int) -> int:
-    x &= _ALL
-    return (x >> bits | x << (64 - bits)) & _ALL
+def _rotate_right(x: int, bits: int) -> int:
+    x &= _MASK64
+    return (x >> bits | x << (64 - bits)) & _MASK64
 
 
-def _mixed(x: int) -> int:
-    x &= _ALL
+def _shift_mix(x: int) -> int:
+    x &= _MASK64
     return x ^ x >> 47
 
 
-def _pair(u: int, v: int, factor: int) -> int:
-    a = _mixed((u ^ v & _ALL) * factor)
-    return _mixed((v ^ a) * factor) * factor & _ALL
+def _hash_pair(u: int, v: int, factor: int) -> int:
+    a = _shift_mix((u ^ v & _MASK64) * factor)
+    return _shift_mix((v ^ a) * factor) * factor & _MASK64
 
 
-def _weak(words: Sequence[int], a: int, b: int) -> tuple[int, int]:
+def _hash_32_bytes(words: Sequence[int], a: int, b: int) -> tuple[int, int]:
     w, x, y, z = words
     a += w
-    b = _rotated(b + a + z, 21)
+    b = _rotate_right(b + a + z, 21)
     first = a
     a += x + y
-    b += _rotated(a, 44)
-    return (a + z) & _ALL, (b + first) & _ALL
+    b += _rotate_right(a, 44)
+    return (a + z) & _MASK64, (b + first) & _MASK64
 
 
 def farm_fingerprint(text: bytes) -> int:
@@ -63,87 +63,89 @@ def farm_fingerprint(text: bytes) -> int:
     if size < 4:
         y = text[0] + (text[size >> 1] << 8)
         z = size + (text[-1] << 2)
-        return _mixed(y * _K2 ^ z * _K0) * _K2 & _ALL
+        return _shift_mix(y * _K2 ^ z * _K0) * _K2 & _MASK64
     if size < 8:
         first = int.from_bytes(text[:4], "little")
-        return _pair(size + (first << 3), int.from_bytes(text[-4:], "little"), factor)
+        return _hash_pair(size + (first << 3), int.from_bytes(text[-4:], "little"), factor)
     if size <= 16:
         a, b = load_word(0) + _K2, load_word(-8)
-        return _pair(
-            _rotated(b, 37) * factor + a & _ALL, (_rotated(a, 25) + b) * factor & _ALL, factor
+        return _hash_pair(
+            _rotate_right(b, 37) * factor + a & _MASK64,
+            (_rotate_right(a, 25) + b) * factor & _MASK64,
+            factor,
         )
     if size <= 64:
-        a = load_word(0) * (_K1 if size <= 32 else _K2) & _ALL
+        a = load_word(0) * (_K1 if size <= 32 else _K2) & _MASK64
         b = load_word(8)
-        c, d = load_word(-8) * factor & _ALL, load_word(-16) * _K2 & _ALL
-        y = (_rotated(a + b, 43) + _rotated(c, 30) + d) & _ALL
-        z = _pair(y, (a + _rotated(b + _K2, 18) + c) & _ALL, factor)
+        c, d = load_word(-8) * factor & _MASK64, load_word(-16) * _K2 & _MASK64
+        y = (_rotate_right(a + b, 43) + _rotate_right(c, 30) + d) & _MASK64
+        z = _hash_pair(y, (a + _rotate_right(b + _K2, 18) + c) & _MASK64, factor)
         if size <= 32:
             return z
-        e, f = load_word(16) * factor & _ALL, load_word(24)
-        g, h = (y + load_word(-32)) * factor & _ALL, (z + load_word(-24)) * factor & _ALL
-        left = (_rotated(e + f, 43) + _rotated(g, 30) + h) & _ALL
-        return _pair(left, (e + _rotated(f + a, 18) + g) & _ALL, factor)
-    return _long_fingerprint(load_word, size)
+        e, f = load_word(16) * factor & _MASK64, load_word(24)
+        g, h = (y + load_word(-32)) * factor & _MASK64, (z + load_word(-24)) * factor & _MASK64
+        left = (_rotate_right(e + f, 43) + _rotate_right(g, 30) + h) & _MASK64
+        return _hash_pair(left, (e + _rotate_right(f + a, 18) + g) & _MASK64, factor)
+    return _hash_blocks(load_word, size)
 
 
-def _long_fingerprint(load_word: Callable[[int], int], size: int) -> int:
+def _hash_blocks(load_word: Callable[[int], int], size: int) -> int:
     """Compute `farm_fingerprint` of more than 64 bytes, in blocks of which the last overlaps."""
-    x, y = 81, (81 * _K1 + 113) & _ALL
-    z = _mixed(y * _K2 + 113) * _K2 & _ALL
+    x, y = 81, (81 * _K1 + 113) & _MASK64
+    z = _shift_mix(y * _K2 + 113) * _K2 & _MASK64
     v, w = (0, 0), (0, 0)
-    x = (x * _K2 + load_word(0)) & _ALL
+    x = (x * _K2 + load_word(0)) & _MASK64
 
     def add_block(start: int, factor: int, last: bool) -> None:
         nonlocal x, y, z, v, w
         words = [load_word(start + 8 * i) for i in range(8)]
-        x = _rotated(x + y + v[0] + words[1], 37) * factor & _ALL
-        y = _rotated(y + v[1] + words[6], 42) * factor & _ALL
-        x ^= w[1] * (9 if last else 1) & _ALL
-        y = (y + v[0] * (9 if last else 1) + words[5]) & _ALL
-        z = _rotated(z + w[0], 33) * factor & _ALL
-        v = _weak(words[:4], v[1] * factor, x + w[0])
-        w = _weak(words[4:], z + w[1], y + words[2])
+        x = _rotate_right(x + y + v[0] + words[1], 37) * factor & _MASK64
+        y = _rotate_right(y + v[1] + words[6], 42) * factor & _MASK64
+        x ^= w[1] * (9 if last else 1) & _MASK64
+        y = (y + v[0] * (9 if last else 1) + words[5]) & _MASK64
+        z = _rotate_right(z + w[0], 33) * factor & _MASK64
+        v = _hash_32_bytes(words[:4], v[1] * factor, x + w[0])
+        w = _hash_32_bytes(words[4:], z + w[1], y + words[2])
         x, z = z, x
 
     for start in range(0, (size - 1) // 64 * 64, 64):
         add_block(start, _K1, False)
     factor = _K1 + ((z & 0xFF) << 1)
-    w = (w[0] + ((size - 1) & 63)) & _ALL, w[1]
-    v = (v[0] + w[0]) & _ALL, v[1]
-    w = (w[0] + v[0]) & _ALL, w[1]
+    w = (w[0] + ((size - 1) & 63)) & _MASK64, w[1]
+    v = (v[0] + w[0]) & _MASK64, v[1]
+    w = (w[0] + v[0]) & _MASK64, w[1]
     add_block(size - 64, factor, True)
-    left = (_pair(v[0], w[0], factor) + _mixed(y) * _K0 + z) & _ALL
-    return _pair(left, (_pair(v[1], w[1], factor) + x) & _ALL, factor)
+    left = (_hash_pair(v[0], w[0], factor) + _shift_mix(y) * _K0 + z) & _MASK64
+    return _hash_pair(left, (_hash_pair(v[1], w[1], factor) + x) & _MASK64, factor)
 
 
-def murmur(text: bytes, seed: int = 0xDECAFCAFFE) -> int:
+def murmur_hash(text: bytes, seed: int = 0xDECAFCAFFE) -> int:
     """Compute MurmurHash64A, by default with TensorFlow's seed."""
     factor, size = 0xC6A4A7935BD1E995, len(text)
-    h = seed ^ size * factor & _ALL
+    h = seed ^ size * factor & _MASK64
     for offset in range(0, size - 7, 8):
-        k = int.from_bytes(text[offset : offset + 8], "little") * factor & _ALL
-        h = (h ^ (k ^ k >> 47) * factor & _ALL) * factor & _ALL
+        k = int.from_bytes(text[offset : offset + 8], "little") * factor & _MASK64
+        h = (h ^ (k ^ k >> 47) * factor & _MASK64) * factor & _MASK64
     if size % 8:
-        h = (h ^ int.from_bytes(text[size // 8 * 8 :], "little")) * factor & _ALL
-    return _mixed(_mixed(h) * factor)
+        h = (h ^ int.from_bytes(text[size // 8 * 8 :], "little")) * factor & _MASK64
+    return _shift_mix(_shift_mix(h) * factor)
 
 
 # Crosses of features without a key start with this hash.
-CROSSING = 0xDECAFCAFFE
+DEFAULT_CROSS_KEY = 0xDECAFCAFFE
 
 
-def crossed(prints: Sequence[int]) -> int:
+def cross_fingerprints(prints: Sequence[int]) -> int:
     """Combine fingerprints into one hash, as TensorFlow crosses features."""
-    return crossed_from(CROSSING, prints)
+    return cross_fingerprints_from(DEFAULT_CROSS_KEY, prints)
 
 
-def crossed_from(start: int, prints: Sequence[int]) -> int:
+def cross_fingerprints_from(start: int, prints: Sequence[int]) -> int:
     """Combine fingerprints into one hash, with a key as the start value."""
     factor, result = 0xC6A4A7935BD1E995, start
     for fingerprint in prints:
-        result = (result ^ factor ^ _mixed(fingerprint * factor) * factor & _ALL) * factor
-        result = _mixed(_mixed(result) * factor)
+        result = (result ^ factor ^ _shift_mix(fingerprint * factor) * factor & _MASK64) * factor
+        result = _shift_mix(_shift_mix(result) * factor)
     return result
 
 
@@ -153,16 +155,16 @@ def siphash(text: bytes, key: Sequence[int]) -> int:
     v = [start ^ key[i % 2] for i, start in enumerate(starts)]
 
     def rotate_left(x: int, bits: int) -> int:
-        return (x << bits | x >> (64 - bits)) & _ALL
+        return (x << bits | x >> (64 - bits)) & _MASK64
 
     def run_rounds(count: int) -> None:
         for _ in range(count):
-            v[0] = (v[0] + v[1]) & _ALL
-            v[2] = (v[2] + v[3]) & _ALL
+            v[0] = (v[0] + v[1]) & _MASK64
+            v[2] = (v[2] + v[3]) & _MASK64
             v[1], v[3] = rotate_left(v[1], 13) ^ v[0], rotate_left(v[3], 16) ^ v[2]
             v[0] = rotate_left(v[0], 32)
-            v[2] = (v[2] + v[1]) & _ALL
-            v[0] = (v[0] + v[3]) & _ALL
+            v[2] = (v[2] + v[1]) & _MASK64
+            v[0] = (v[0] + v[3]) & _MASK64
             v[1], v[3] = rotate_left(v[1], 17) ^ v[2], rotate_left(v[3], 21) ^ v[0]
             v[2] = rotate_left(v[2], 32)
 
@@ -177,20 +179,22 @@ def siphash(text: bytes, key: Sequence[int]) -> int:
     return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
-def _buckets(input: TensorLike, num_buckets: int, function: Callable[[bytes], int]) -> Tensor:
-    count = static_value(num_buckets, "num_buckets")
+def _hash_to_buckets(
+    input: TensorLike, num_buckets: int, function: Callable[[bytes], int]
+) -> Tensor:
+    count = to_static_value(num_buckets, "num_buckets")
     if count < 1:
         raise InvalidValueError(f"num_buckets must be at least 1, got {count}.")
-    words = convert_to_tensor(input)._concrete("text to hash (XLA has no strings)")
+    words = convert_to_tensor(input).require_value("text to hash (XLA has no strings)")
     if words.dtype != object:
         raise InvalidValueError(f"Only strings can be hashed to buckets, got {words.dtype}.")
     buckets = [function(word) % count for word in words.reshape(-1)]
     return convert_to_tensor(np.asarray(buckets, np.int64).reshape(words.shape))
 
 
-@also_symbolic
-@waits_for_text(int64)
-@also_symbolic
+@accept_symbolic
+@defer_strings(int64)
+@accept_symbolic
 def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Hash strings to integers below `num_buckets` by MurmurHash; prefer `to_hash_bucket_fast`.
 
@@ -207,11 +211,11 @@ def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None)
       >>> print(tf.strings.to_hash_bucket(["tea", "coffee", "tea"], 10).numpy())
       [7 2 7]
     """
-    return _buckets(input, num_buckets, murmur)
+    return _hash_to_buckets(input, num_buckets, murmur_hash)
 
 
-@waits_for_text(int64)
-@also_symbolic
+@defer_strings(int64)
+@accept_symbolic
 def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Hash strings to integers below `num_buckets` by FarmHash.
 
@@ -223,12 +227,12 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = 
       >>> tf.strings.to_hash_bucket_fast(["Hello", "TensorFlow", "2.x"], 3).numpy()
       array([0, 2, 2])
     """
-    return _buckets(input, num_buckets, farm_fingerprint)
+    return _hash_to_buckets(input, num_buckets, farm_fingerprint)
 
 
-@also_symbolic
-@waits_for_text(int64)
-@also_symbolic
+@accept_symbolic
+@defer_strings(int64)
+@accept_symbolic
 def to_hash_bucket_strong(
     input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None
 ) -> Tensor:
@@ -251,10 +255,10 @@ def to_hash_bucket_strong(
       >>> print(tf.strings.to_hash_bucket_strong(["tea", "coffee", "tea"], 10, key=[1, 2]).numpy())
       [1 3 1]
     """
-    words = [int(k) for k in static_value(key, "key")]
+    words = [int(k) for k in to_static_value(key, "key")]
     if len(words) != 2:
         raise ValueError(f"to_hash_bucket_strong: key must have 2 numbers, got {len(words)}.")
-    return _buckets(input, num_buckets, lambda text: siphash(text, words))
+    return _hash_to_buckets(input, num_buckets, lambda text: siphash(text, words))
 
 
 def fingerprint(data: TensorLike, method: str = "farmhash64", name: str | None = None) -> Tensor:
@@ -278,15 +282,15 @@ def fingerprint(data: TensorLike, method: str = "farmhash64", name: str | None =
     """
     if method != "farmhash64":
         raise InvalidValueError(f"fingerprint: method must be 'farmhash64', got {method!r}.")
-    rows = np.asarray(convert_to_tensor(data)._concrete("data of tf.fingerprint"))
+    rows = np.asarray(convert_to_tensor(data).require_value("data of tf.fingerprint"))
     if not rows.ndim:
         raise InvalidValueError("fingerprint: data must have at least one dimension.")
-    texts = [_bytes_of(row) for row in rows]
+    texts = [_to_bytes(row) for row in rows]
     hashes = np.asarray([farm_fingerprint(text) for text in texts], "<u8")
     return convert_to_tensor(hashes.view(np.uint8).reshape(len(texts), 8))
 
 
-def _bytes_of(row: bytes | np.ndarray) -> bytes:
+def _to_bytes(row: bytes | np.ndarray) -> bytes:
     if isinstance(row, bytes):
         return row
     if row.dtype == object:

@@ -29,27 +29,27 @@ _HostArrays: TypeAlias = Sequence[np.ndarray]
 _HostFunction: TypeAlias = Callable[[_HostArrays, tuple[Any, ...]], np.ndarray | None]
 
 # Compiled programs are faster for arrays with more elements.
-_MOST = 1 << 22
+_MAX_ELEMENTS = 1 << 22
 
 
-def _plain(array: np.ndarray) -> bool:
+def _is_portable(array: np.ndarray) -> bool:
     """Check whether NumPy and XLA compute the same results for an array."""
     kind = array.dtype.kind
     return (kind == "f" and array.dtype.itemsize >= 4) or kind in "iub"
 
 
-def _elementwise(function: Callable[..., np.ndarray], kinds: str = "iuf") -> _HostFunction:
+def _make_elementwise(function: Callable[..., np.ndarray], kinds: str = "iuf") -> _HostFunction:
     """Wrap a NumPy function of arrays with the same dtype."""
 
     def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
-        if static or not all(_plain(a) and a.dtype.kind in kinds for a in arrays):
+        if static or not all(_is_portable(a) and a.dtype.kind in kinds for a in arrays):
             return None
         return function(*arrays)
 
     return compute
 
 
-def _clipped(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _clip(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.maximum(np.minimum(t, high), low)
 
 
@@ -68,7 +68,7 @@ def _select(arrays: _HostArrays, _: tuple[Any, ...]) -> np.ndarray:
     return np.where(condition, x, y)
 
 
-def _uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+def _draw_uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (key, low, high_end), (shape, dtype) = arrays, static
     size = int(np.prod(shape, dtype=np.int64))
     if dtype.name != "float32" or size > 4 or low != 0:
@@ -76,12 +76,12 @@ def _uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     start, high, counter_key = (int(w) & 0xFFFFFFFFFFFFFFFF for w in key)
     if start > 0xFFFFFFFFFFFFFFFF - size:
         return None
-    words = philox.rounds(start, high, counter_key)[:size]
+    words = philox.generate_block(start, high, counter_key)[:size]
     bits = np.array([word & 0x7FFFFF | 0x3F800000 for word in words], np.uint32)
     return ((bits.view(np.float32) - np.float32(1)) * high_end).reshape(shape)
 
 
-def _flip(axis: int) -> _HostFunction:
+def _make_flip(axis: int) -> _HostFunction:
     return lambda arrays, _: np.flip(arrays[0], axis)
 
 
@@ -93,35 +93,35 @@ def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     return tensor.reshape(shape) if count == tensor.size else None
 
 
-def _indexed(arrays: _HostArrays, template: tuple[Any, ...]) -> np.ndarray | None:
-    return indexing._get(arrays, template) if len(arrays) == 1 else None
+def _get_item(arrays: _HostArrays, template: tuple[Any, ...]) -> np.ndarray | None:
+    return indexing._index_array(arrays, template) if len(arrays) == 1 else None
 
 
-_TABLE: list[tuple[Any, _HostFunction]] = [
-    (arithmetic.add, _elementwise(np.add)),
-    (arithmetic.subtract, _elementwise(np.subtract)),
-    (arithmetic.multiply, _elementwise(np.multiply)),
-    (division.truediv, _elementwise(np.divide, "f")),
-    (arithmetic.maximum, _elementwise(np.maximum)),
-    (arithmetic.minimum, _elementwise(np.minimum)),
-    (comparison.less, _elementwise(np.less)),
-    (comparison.less_equal, _elementwise(np.less_equal)),
-    (comparison.greater, _elementwise(np.greater)),
-    (comparison.greater_equal, _elementwise(np.greater_equal)),
-    (casting._cast, _cast),
-    (clipping.clip_by_value, _elementwise(_clipped)),
+_HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
+    (arithmetic.add, _make_elementwise(np.add)),
+    (arithmetic.subtract, _make_elementwise(np.subtract)),
+    (arithmetic.multiply, _make_elementwise(np.multiply)),
+    (division.truediv, _make_elementwise(np.divide, "f")),
+    (arithmetic.maximum, _make_elementwise(np.maximum)),
+    (arithmetic.minimum, _make_elementwise(np.minimum)),
+    (comparison.less, _make_elementwise(np.less)),
+    (comparison.less_equal, _make_elementwise(np.less_equal)),
+    (comparison.greater, _make_elementwise(np.greater)),
+    (comparison.greater_equal, _make_elementwise(np.greater_equal)),
+    (casting.cast_tensor, _cast),
+    (clipping.clip_by_value, _make_elementwise(_clip)),
     (gather_scatter._select, _select),
-    (geometry.flip_left_right, _flip(-2)),
-    (geometry.flip_up_down, _flip(-3)),
-    (from_keys._uniform, _uniform),
+    (geometry.flip_left_right, _make_flip(-2)),
+    (geometry.flip_up_down, _make_flip(-3)),
+    (from_keys.sample_uniform, _draw_uniform),
     (shaping.reshape, _reshape),
 ]
 
 
-def _guarded(function: _HostFunction) -> _HostFunction:
+def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
     def compute(values: Sequence[Any], static: tuple[Any, ...]) -> np.ndarray | None:
         for value in values:
-            if type(value) is not np.ndarray or value.dtype == object or value.size > _MOST:
+            if type(value) is not np.ndarray or value.dtype == object or value.size > _MAX_ELEMENTS:
                 return None
         with np.errstate(all="ignore"):
             result = function(values, static)
@@ -130,17 +130,17 @@ def _guarded(function: _HostFunction) -> _HostFunction:
     return compute
 
 
-for _public, _function in _TABLE:
+for _public, _function in _HOST_FUNCTIONS:
     _op: Op = _public.op
-    _op.host = _guarded(_function)
-indexing._getitem.host = _guarded(_indexed)
+    _op.host_function = _restrict_to_host_arrays(_function)
+indexing._getitem.host_function = _restrict_to_host_arrays(_get_item)
 
 
 @contextmanager
-def on_host() -> Iterator[None]:
+def host_scope() -> Iterator[None]:
     """Allow NumPy to compute ops on host arrays in this context; their results are host arrays."""
-    saved, context.on_host = context.on_host, True
+    saved, context.computes_on_host = context.computes_on_host, True
     try:
         yield
     finally:
-        context.on_host = saved
+        context.computes_on_host = saved

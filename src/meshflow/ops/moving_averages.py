@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.gradients.tape import no_tapes
+from meshflow.core.gradients.tape import suspend_tapes
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -53,7 +53,7 @@ class ExponentialMovingAverage:
         self._averages: dict[int, Variable] = {}
         # With `zero_debias`: the uncorrected average and the number of steps.
         self._biased: dict[int, tuple[Variable, Variable]] = {}
-        self._averaged: list[Variable] = []
+        self._variables: list[Variable] = []
 
     @property
     def name(self) -> str:
@@ -87,13 +87,13 @@ class ExponentialMovingAverage:
             if not variable.dtype.is_floating:
                 raise TypeError(f"The variables must be half, float, or double: {variable.name}")
             if id(variable) not in self._averages:
-                self._make(variable)
-        with no_tapes():
+                self._create_average(variable)
+        with suspend_tapes():
             for variable in var_list:
-                self._move(variable, math.cast(decay, variable.dtype))
+                self._update_average(variable, math.cast(decay, variable.dtype))
 
-    def _make(self, variable: Variable) -> None:
-        name = self._name_of(variable)
+    def _create_average(self, variable: Variable) -> None:
+        name = self._make_name(variable)
         with init_scope():
             start = np.asarray(variable.numpy())
             zeros = np.zeros_like(start)
@@ -107,9 +107,9 @@ class ExponentialMovingAverage:
             self._averages[id(variable)] = Variable(
                 start, trainable=False, name=name, dtype=variable.dtype
             )
-        self._averaged.append(variable)
+        self._variables.append(variable)
 
-    def _move(self, variable: Variable, decay: Tensor) -> None:
+    def _update_average(self, variable: Variable, decay: Tensor) -> None:
         average, value = self._averages[id(variable)], variable.value()
         rest = 1.0 - decay
         if not self._zero_debias:
@@ -120,7 +120,7 @@ class ExponentialMovingAverage:
         steps.assign_add(1.0)
         average.assign(biased / (1.0 - decay ** math.cast(steps, variable.dtype)))
 
-    def _name_of(self, variable: Variable) -> str:
+    def _make_name(self, variable: Variable) -> str:
         return f"{variable._shared_name}/{self._name}"
 
     def average(self, var: Variable) -> Variable | None:
@@ -130,7 +130,7 @@ class ExponentialMovingAverage:
     def average_name(self, var: Variable) -> str:
         """Return the name of the average of a variable."""
         average = self.average(var)
-        return self._name_of(var) if average is None else average._shared_name
+        return self._make_name(var) if average is None else average._shared_name
 
     def variables_to_restore(
         self, moving_avg_variables: Sequence[Variable] | None = None
@@ -140,14 +140,14 @@ class ExponentialMovingAverage:
         Args:
           moving_avg_variables: Variables to restore averages into; by default those of `apply`.
         """
-        chosen = self._averaged if moving_avg_variables is None else moving_avg_variables
+        chosen = self._variables if moving_avg_variables is None else moving_avg_variables
         return {self.average_name(v): v for v in chosen}
 
     def _checkpoint_children(self) -> dict[str, Any]:
         parts: dict[str, Any] = {
-            self.average_name(v): self._averages[id(v)] for v in self._averaged
+            self.average_name(v): self._averages[id(v)] for v in self._variables
         }
-        for variable in self._averaged:
+        for variable in self._variables:
             if id(variable) in self._biased:
                 biased, steps = self._biased[id(variable)]
                 parts |= {biased._shared_name: biased, steps._shared_name: steps}

@@ -10,36 +10,36 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.tracing.host_callbacks import callbacks_are_ordered, keeping_errors
+from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 
-__all__ = ["print", "value_text"]
+__all__ = ["format_value", "print"]
 
 
-def value_text(value: ArrayLike, summarize: int = 3) -> str:
+def format_value(value: ArrayLike, summarize: int = 3) -> str:
     r"""Format an array like TensorFlow: `[[1 2.5]\\n [3 4]]`.
 
     Args:
       value: An array or number.
       summarize: Number of elements to show at each end of a dimension; -1 for all.
     """
-    return _block(np.asarray(value), summarize, 0)
+    return _format_block(np.asarray(value), summarize, 0)
 
 
-def _block(array: Any, summarize: int, depth: int) -> str:
+def _format_block(array: Any, summarize: int, depth: int) -> str:
     if not isinstance(array, np.ndarray) or not array.ndim:
-        return _element(array[()] if isinstance(array, np.ndarray) else array)
-    parts = [_block(a, summarize, depth + 1) for a in _ends(array, summarize)]
+        return _format_element(array[()] if isinstance(array, np.ndarray) else array)
+    parts = [_format_block(a, summarize, depth + 1) for a in _iter_shown(array, summarize)]
     if 0 <= 2 * summarize < len(array):
         parts.insert(summarize, "...")
     separator = " " if array.ndim == 1 else "\n" * (array.ndim - 1) + " " * (depth + 1)
     return f"[{separator.join(parts)}]"
 
 
-def _ends(array: np.ndarray, summarize: int) -> Iterator[Any]:
+def _iter_shown(array: np.ndarray, summarize: int) -> Iterator[Any]:
     if 0 <= 2 * summarize < len(array):
         yield from array[:summarize]
         yield from array[len(array) - summarize :]
@@ -47,7 +47,7 @@ def _ends(array: np.ndarray, summarize: int) -> Iterator[Any]:
         yield from array
 
 
-def _element(value: Any) -> str:
+def _format_element(value: Any) -> str:
     if isinstance(value, bytes):
         return '"' + value.decode(errors="backslashreplace") + '"'
     value = np.asarray(value)[()]
@@ -56,14 +56,14 @@ def _element(value: Any) -> str:
     if value.dtype.kind in "iu":
         return str(value)
     if value.dtype.kind == "c":
-        return f"({_element(value.real)},{_element(value.imag)})"
+        return f"({_format_element(value.real)},{_format_element(value.imag)})"
     # The format uses 6 (15) digits if they represent the number exactly, and otherwise 9 (17).
     short, full = ("%.15g", "%.17g") if value.dtype == np.float64 else ("%.6g", "%.9g")
     text = short % float(value)
     return text if value.dtype.type(float(text)) == value else full % float(value)
 
 
-class _Text(str):
+class _UnquotedText(str):
     """String that containers print without quotes."""
 
     __slots__ = ()
@@ -110,14 +110,14 @@ def print(
     leaves = [v for item in inputs for v in nest.flatten(item) if is_tensor(v)]
     tensors = [convert_to_tensor(v) for v in leaves]
     tracing = context.trace is not None
-    constants = [_known(t) if tracing else np.asarray(t.array) for t in tensors]
+    constants = [_get_constant(t) if tracing else np.asarray(t.array) for t in tensors]
 
     def write(*arrays: np.ndarray) -> None:
         runtime_arrays = iter(arrays)
         values = iter([next(runtime_arrays) if v is None else v for v in constants])
 
         def format_leaf(leaf: Any) -> Any:
-            return _Text(value_text(next(values), summarize)) if is_tensor(leaf) else leaf
+            return _UnquotedText(format_value(next(values), summarize)) if is_tensor(leaf) else leaf
 
         formatted = [nest.map_structure(format_leaf, item) for item in inputs]
         text = sep.join(str(f) if isinstance(f, str) else repr(f) for f in formatted) + end
@@ -131,15 +131,15 @@ def print(
 
     if tracing:
         values = [
-            context.trace.value_of(t)  # type: ignore[union-attr]
+            context.trace.lookup(t)  # type: ignore[union-attr]
             for t, v in zip(tensors, constants, strict=True)
             if v is None
         ]
-        jax.debug.callback(keeping_errors(write), *values, ordered=callbacks_are_ordered())
+        jax.debug.callback(store_errors(write), *values, ordered=are_callbacks_ordered())
     else:
         write()
 
 
-def _known(tensor: Tensor) -> np.ndarray | None:
+def _get_constant(tensor: Tensor) -> np.ndarray | None:
     """Return the value of a constant while tracing; None if it is only known at run time."""
     return tensor.array if type(tensor.array) is np.ndarray else None

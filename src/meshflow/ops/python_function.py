@@ -14,8 +14,8 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ValueNeededError, error_of_python
-from meshflow.core.tracing.host_callbacks import callbacks_are_ordered, keeping_errors
+from meshflow.core.runtime.errors import ValueNeededError, convert_python_error
+from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
@@ -29,27 +29,27 @@ __all__ = ["numpy_function", "py_function"]
 _ResultTypes = DTypeLike | TensorSpec | Sequence[DTypeLike | TensorSpec] | None
 
 
-def _specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
+def _make_specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
     specs = []
     for item in Tout if isinstance(Tout, (list, tuple)) else [Tout]:
         spec = item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
         if not spec.shape.is_fully_defined():
-            spec = _scalar(spec, name)
+            spec = _use_scalar_shape(spec, name)
         specs.append(spec)
     return specs
 
 
-def _scalar(spec: TensorSpec, name: str) -> TensorSpec:
+def _use_scalar_shape(spec: TensorSpec, name: str) -> TensorSpec:
     """Return a scalar spec for a result without a declared shape, which a program needs.
 
     Raises:
       ValueNeededError: If the enclosing function can run op by op instead.
     """
-    if context.falls_back:
+    if context.can_run_eagerly:
         raise ValueError(
             f"{name}: the shapes of its results are not known before it runs. Declare them by Tout."
         )
-    if context.replicas is None and not context.exporting:
+    if context.replica_program is None and not context.exporting:
         raise ValueNeededError(
             f"{name} declares {spec.dtype.name} of any shape. Where the shape is always the same, "
             f"Tout=tf.TensorSpec(shape, tf.{spec.dtype.name}) keeps the function compiled."
@@ -59,7 +59,7 @@ def _scalar(spec: TensorSpec, name: str) -> TensorSpec:
     return TensorSpec([], spec.dtype)
 
 
-def _declared(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+def _check_results(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """Convert the results of a Python function to arrays, which must have the declared specs."""
     if not specs:
         return []
@@ -81,7 +81,7 @@ def _declared(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> list[n
     return arrays
 
 
-def _eagerly(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | Tensor:
+def _convert_eager_results(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | Tensor:
     if Tout is None or (isinstance(Tout, (list, tuple)) and not Tout):
         return []
     items = list(Tout) if isinstance(Tout, (list, tuple)) else [Tout]
@@ -102,19 +102,19 @@ def _eagerly(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | T
     return tensors if has_list else tensors[0]
 
 
-def _raising_as_ops(func: Callable[..., Any]) -> Callable[..., Any]:
+def _convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a Python function so that it raises the errors of TensorFlow's ops."""
 
     def call(*args: Any) -> Any:
         try:
             return func(*args)
         except Exception as error:
-            raise error_of_python(error) from error
+            raise convert_python_error(error) from error
 
     return call
 
 
-def _traced(
+def _apply_call(
     name: str, call: Callable[..., Any], inp: Sequence[TensorLike], Tout: _ResultTypes
 ) -> list[Tensor] | Tensor:
     op = Op(name, lambda operands, _: call(*operands[0]), heavy=True, is_foldable=False)
@@ -122,11 +122,11 @@ def _traced(
     return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
 
 
-def _arrays(specs: Sequence[TensorSpec]) -> list[jax.ShapeDtypeStruct]:
+def _make_shape_structs(specs: Sequence[TensorSpec]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(tuple(s.shape.as_list()), s.dtype.dtype) for s in specs]
 
 
-def _decorating(
+def _make_decorator(
     function: Callable[..., Any], **settings: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Create the decorator form of `py_function` or `numpy_function`."""
@@ -175,16 +175,18 @@ def py_function(
       array([2., 4.], dtype=float32)
     """
     if func is None:
-        return _decorating(py_function, Tout=Tout)
+        return _make_decorator(py_function, Tout=Tout)
     inp = () if inp is None else inp
-    func = _raising_as_ops(func)
+    func = _convert_errors(func)
     if context.trace is None:
-        return _eagerly("py_function", func(*[convert_to_tensor(i) for i in inp]), Tout)
-    specs = _specs(Tout, "py_function")
+        return _convert_eager_results(
+            "py_function", func(*[convert_to_tensor(i) for i in inp]), Tout
+        )
+    specs = _make_specs(Tout, "py_function")
 
     def forward(*arrays: Array) -> list[np.ndarray]:
         results = func(*[Tensor(np.asarray(a)) for a in arrays])
-        return _declared("py_function", results, specs)
+        return _check_results("py_function", results, specs)
 
     def backward(arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[np.ndarray]:
         tensors = [Tensor(np.asarray(a)) for a in arrays]
@@ -206,7 +208,10 @@ def py_function(
     @jax.custom_vjp
     def call(*arrays: jax.Array) -> list[jax.Array]:
         return io_callback(
-            keeping_errors(forward), _arrays(specs), *arrays, ordered=callbacks_are_ordered()
+            store_errors(forward),
+            _make_shape_structs(specs),
+            *arrays,
+            ordered=are_callbacks_ordered(),
         )
 
     def call_forward(*arrays: jax.Array) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
@@ -219,16 +224,16 @@ def py_function(
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in inexact]
         filled = [
             jax.numpy.zeros(s.shape, s.dtype) if c.dtype == jax.dtypes.float0 else c
-            for c, s in zip(cotangents, _arrays(specs), strict=True)
+            for c, s in zip(cotangents, _make_shape_structs(specs), strict=True)
         ]
-        gradients = iter(jax.pure_callback(keeping_errors(backward), shapes, arrays, filled))
+        gradients = iter(jax.pure_callback(store_errors(backward), shapes, arrays, filled))
         return tuple(
             next(gradients) if is_inexact(a) else np.zeros(a.shape, jax.dtypes.float0)
             for a in arrays
         )
 
     call.defvjp(call_forward, call_backward)
-    return _traced("py_function", call, inp, Tout)
+    return _apply_call("py_function", call, inp, Tout)
 
 
 def numpy_function(
@@ -259,22 +264,24 @@ def numpy_function(
       2.0
     """
     if func is None:
-        return _decorating(numpy_function, Tout=Tout, stateful=stateful)
+        return _make_decorator(numpy_function, Tout=Tout, stateful=stateful)
     inp = () if inp is None else inp
-    func = _raising_as_ops(func)
+    func = _convert_errors(func)
     if context.trace is None:
-        return _eagerly("numpy_function", func(*[convert_to_tensor(i).numpy() for i in inp]), Tout)
-    specs = _specs(Tout, "numpy_function")
+        return _convert_eager_results(
+            "numpy_function", func(*[convert_to_tensor(i).numpy() for i in inp]), Tout
+        )
+    specs = _make_specs(Tout, "numpy_function")
 
     def run(*arrays: Array) -> list[np.ndarray]:
-        return _declared("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
+        return _check_results("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
 
     # Python's side effects must occur in program order.
-    ordered = callbacks_are_ordered()
+    ordered = are_callbacks_ordered()
     callback = functools.partial(io_callback, ordered=ordered) if stateful else jax.pure_callback
 
     def call(*arrays: jax.Array) -> list[jax.Array]:
         operands = [jax.lax.stop_gradient(a) for a in arrays]
-        return callback(keeping_errors(run), _arrays(specs), *operands)
+        return callback(store_errors(run), _make_shape_structs(specs), *operands)
 
-    return _traced("numpy_function", call, inp, Tout)
+    return _apply_call("numpy_function", call, inp, Tout)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic import also_symbolic
-from meshflow.core.gradients.custom_gradient import custom_gradient
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.gradients.custom_gradients import custom_gradient
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @op(same=(), differentiable=False, name="fake_quant")
-def _rounded(
+def _round_to_steps(
     inputs: TensorLike, low: TensorLike, high: TensorLike, num_bits: int, narrow_range: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return rounded values, and masks of the elements inside, below and above the range."""
@@ -45,14 +45,14 @@ def _rounded(
     return rounded, inside, (inputs < begin) & ~empty, (inputs > end) & ~empty
 
 
-def _checked(num_bits: int, op_name: str) -> None:
+def _check_num_bits(num_bits: int, op_name: str) -> None:
     if not 2 <= num_bits <= 16:
         raise InvalidValueError(
             f"{op_name}: num_bits must be between 2 and 16, inclusive. Got {num_bits}."
         )
 
 
-def _fake_quant(
+def _fake_quantize(
     inputs: TensorLike, low: TensorLike, high: TensorLike, num_bits: int, narrow_range: bool
 ) -> Tensor:
     """Round values; gradients outside of the range flow to `low` and `high`."""
@@ -63,7 +63,7 @@ def _fake_quant(
     def round_values(
         inputs: Tensor, low: Tensor, high: Tensor
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-        rounded, *masks = _rounded(inputs, low, high, num_bits, narrow_range)
+        rounded, *masks = _round_to_steps(inputs, low, high, num_bits, narrow_range)
 
         def compute_gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             zeros = array.zeros_like(upstream)
@@ -75,7 +75,7 @@ def _fake_quant(
     return round_values(inputs, low, high)
 
 
-@also_symbolic
+@accept_symbolic
 def fake_quant_with_min_max_args(
     inputs: TensorLike,
     min: float = -6,
@@ -107,15 +107,15 @@ def fake_quant_with_min_max_args(
       >>> tf.quantization.fake_quant_with_min_max_args([-9.0, 0.4, 1.6], -2, 1, num_bits=2).numpy()
       array([-2.,  0.,  1.], dtype=float32)
     """
-    _checked(num_bits, "fake_quant_with_min_max_args")
+    _check_num_bits(num_bits, "fake_quant_with_min_max_args")
     if not min < max:
         raise InvalidValueError(
             f"fake_quant_with_min_max_args: min has to be smaller than max, got {min} and {max}."
         )
-    return _fake_quant(inputs, float(min), float(max), num_bits, narrow_range)
+    return _fake_quantize(inputs, float(min), float(max), num_bits, narrow_range)
 
 
-@also_symbolic
+@accept_symbolic
 def fake_quant_with_min_max_vars(
     inputs: TensorLike,
     min: TensorLike,
@@ -138,11 +138,11 @@ def fake_quant_with_min_max_vars(
       >>> tf.quantization.fake_quant_with_min_max_vars([-9.0, 0.4, 1.6], -2.0, 1.0, num_bits=2).numpy()
       array([-2.,  0.,  1.], dtype=float32)
     """
-    _checked(num_bits, "fake_quant_with_min_max_vars")
-    return _fake_quant(inputs, min, max, num_bits, narrow_range)
+    _check_num_bits(num_bits, "fake_quant_with_min_max_vars")
+    return _fake_quantize(inputs, min, max, num_bits, narrow_range)
 
 
-@also_symbolic
+@accept_symbolic
 def fake_quant_with_min_max_vars_per_channel(
     inputs: TensorLike,
     min: TensorLike,
@@ -165,12 +165,12 @@ def fake_quant_with_min_max_vars_per_channel(
       >>> tf.quantization.fake_quant_with_min_max_vars_per_channel([[1.6, 1.6]], low, high, 2).numpy()
       array([[2., 1.]], dtype=float32)
     """
-    _checked(num_bits, "fake_quant_with_min_max_vars_per_channel")
-    return _fake_quant(inputs, min, max, num_bits, narrow_range)
+    _check_num_bits(num_bits, "fake_quant_with_min_max_vars_per_channel")
+    return _fake_quantize(inputs, min, max, num_bits, narrow_range)
 
 
 @op(kinds="f", same=("input", "low", "high"), differentiable=False, name="quantize_and_dequantize")
-def _to_integers_and_back(
+def _quantize_and_dequantize(
     input: TensorLike,
     low: TensorLike,
     high: TensorLike,
@@ -206,7 +206,7 @@ def _to_integers_and_back(
     return integers * step, inside
 
 
-@also_symbolic
+@accept_symbolic
 def quantize_and_dequantize_v2(
     input: TensorLike,
     input_min: TensorLike,
@@ -262,7 +262,7 @@ def quantize_and_dequantize_v2(
     def round_values(
         input: Tensor, low: Tensor, high: Tensor
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-        rounded, inside = _to_integers_and_back(input, low, high, *static)
+        rounded, inside = _quantize_and_dequantize(input, low, high, *static)
 
         def compute_gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             input_gradient = array.where(inside, upstream, array.zeros_like(upstream))

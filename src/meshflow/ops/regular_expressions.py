@@ -11,7 +11,7 @@ from collections.abc import Callable
 from meshflow.core.runtime.errors import InvalidArgumentError
 
 # Character classes that are written [:name:] inside of brackets.
-_POSIX = {
+_POSIX_CLASSES = {
     "alnum": "0-9A-Za-z",
     "alpha": "A-Za-z",
     "ascii": r"\x00-\x7f",
@@ -35,7 +35,7 @@ _TOKENS = re.compile(
 
 
 @functools.cache
-def _category(name: str) -> tuple[str, str]:
+def _find_category(name: str) -> tuple[str, str]:
     """Return the characters inside and outside of a Unicode category, as bodies of bracket classes."""
     inside: list[str] = []
     outside: list[str] = []
@@ -55,27 +55,31 @@ def _category(name: str) -> tuple[str, str]:
     return "".join(inside), "".join(outside)
 
 
-def _outside(body: str) -> str:
+def _negate_class(body: str) -> str:
     """Return a bracket class body with all characters that are not in `body`."""
     member = re.compile(f"[{body}]")
     others = [c for c in map(chr, range(128)) if not member.match(c)]
     return "".join(f"\\x{ord(c):02x}" for c in others) + r"\x80-\U0010ffff"
 
 
-def _in_python(pattern: str) -> str:
+def _translate_pattern(pattern: str) -> str:
     inside = False
 
     def translate_token(match: re.Match[str]) -> str:
         nonlocal inside
         if match["posix"]:
             name = match["posix"].lstrip("^")
-            if not inside or name not in _POSIX:
+            if not inside or name not in _POSIX_CLASSES:
                 return match[0]
-            return _outside(_POSIX[name]) if match["posix"].startswith("^") else _POSIX[name]
+            return (
+                _negate_class(_POSIX_CLASSES[name])
+                if match["posix"].startswith("^")
+                else _POSIX_CLASSES[name]
+            )
         if match["sign"]:
             name = match["long"] or match["short"]
             negative = (match["sign"] == "P") != name.startswith("^")
-            body = _category(name.lstrip("^"))[negative]
+            body = _find_category(name.lstrip("^"))[negative]
             return body if inside else f"[{body}]"
         if match["unknown"] and not inside:
             raise InvalidArgumentError(
@@ -107,7 +111,7 @@ def _in_python(pattern: str) -> str:
 
 
 @functools.lru_cache(256)
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     r"""Compile a pattern.
 
     Args:
@@ -119,12 +123,12 @@ def compiled(pattern: str) -> re.Pattern[str]:
       InvalidArgumentError: If the pattern is invalid.
     """
     try:
-        return re.compile(_in_python(pattern), re.ASCII)
+        return re.compile(_translate_pattern(pattern), re.ASCII)
     except (re.error, OverflowError) as error:
         raise InvalidArgumentError(f"Invalid pattern: {pattern}, error: {error}") from None
 
 
-def replacement(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
+def make_replacement(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
     r"""Create a function that returns the replacement of a match.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
@@ -40,18 +40,18 @@ __all__ = [
 ]
 
 
-def _sparse(value: object, name: str) -> SparseTensor:
+def _check_sparse(value: object, name: str) -> SparseTensor:
     if not isinstance(value, SparseTensor):
         raise TypeError(f"{name} must be a SparseTensor, got {type(value).__name__}.")
     return value
 
 
-def _ordered(indices: np.ndarray, values: Tensor, shape: Sequence[int]) -> SparseTensor:
+def _sort_elements(indices: np.ndarray, values: Tensor, shape: Sequence[int]) -> SparseTensor:
     order = np.lexsort(indices.T[::-1])
     return SparseTensor(indices[order], array.gather(values, order), shape)
 
 
-def _merged(
+def _combine(
     a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> SparseTensor:
     """Combine two sparse tensors; an element that is missing in one of them is 0."""
@@ -66,7 +66,7 @@ def _merged(
     return SparseTensor(indices, combine(left, right), a.shape.as_list())
 
 
-def _ones(a: SparseTensor) -> SparseTensor:
+def _replace_by_ones(a: SparseTensor) -> SparseTensor:
     return a.with_values(array.ones([a.values.shape[0]], "int32"))
 
 
@@ -95,12 +95,12 @@ def add(
       [6 0 7] [2 1 1]
     """
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        total = _merged(a, b, math.add)
-        limit = static_value(threshold, "threshold")
+        total = _combine(a, b, math.add)
+        limit = to_static_value(threshold, "threshold")
         if not limit:
             return total
         # The threshold only applies to elements that exist in both tensors.
-        counts = _merged(_ones(a), _ones(b), math.add).values.numpy()
+        counts = _combine(_replace_by_ones(a), _replace_by_ones(b), math.add).values.numpy()
         return retain(total, (np.abs(total.values.numpy()) >= limit) | (counts < 2))
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("tf.sparse.add: at least one argument must be a SparseTensor.")
@@ -117,7 +117,7 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       >>> print(tf.sparse.to_dense(tf.sparse.maximum(a, b)).numpy())
       [6 0 0]
     """
-    return _merged(_sparse(sp_a, "sp_a"), _sparse(sp_b, "sp_b"), math.maximum)
+    return _combine(_check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.maximum)
 
 
 def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -129,7 +129,7 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       >>> print(tf.sparse.to_dense(tf.sparse.minimum(a, b)).numpy())
       [ 4 -1  0]
     """
-    return _merged(_sparse(sp_a, "sp_a"), _sparse(sp_b, "sp_b"), math.minimum)
+    return _combine(_check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.minimum)
 
 
 def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
@@ -181,7 +181,7 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
       >>> print(tf.sparse.retain(a, [True, False, True]).indices.numpy().tolist())
       [[0], [3]]
     """
-    mask = np.asarray(convert_to_tensor(to_retain)._concrete("to_retain of tf.sparse.retain"))
+    mask = np.asarray(convert_to_tensor(to_retain).require_value("to_retain of tf.sparse.retain"))
     if mask.shape != (sp_input.values.shape[0],):
         raise ValueError(
             f"to_retain must have shape {[sp_input.values.shape[0]]}, got {list(mask.shape)}."
@@ -220,7 +220,7 @@ def concat(
     """
     if isinstance(sp_inputs, SparseTensor):
         sp_inputs = [sp_inputs]
-    shapes = np.asarray([_sparse(s, "sp_inputs").shape.as_list() for s in sp_inputs])
+    shapes = np.asarray([_check_sparse(s, "sp_inputs").shape.as_list() for s in sp_inputs])
     rank = shapes.shape[1]
     if not -rank <= axis < rank:
         raise InvalidValueError(f"Concat dimension must be in [-{rank}, {rank}), got {axis}.")
@@ -237,7 +237,7 @@ def concat(
         shifted[:, axis] += start
         indices.append(shifted)
     values = array.concat([s.values for s in sp_inputs], 0)
-    return _ordered(np.concatenate(indices), values, shape.tolist())
+    return _sort_elements(np.concatenate(indices), values, shape.tolist())
 
 
 def slice(
@@ -258,9 +258,9 @@ def slice(
       [[2 0]
        [3 4]]
     """
-    first = np.asarray(static_value(start, "start"))
+    first = np.asarray(to_static_value(start, "start"))
     shape = np.asarray(sp_input.shape.as_list())
-    sizes = np.maximum(np.minimum(np.asarray(static_value(size, "size")), shape - first), 0)
+    sizes = np.maximum(np.minimum(np.asarray(to_static_value(size, "size")), shape - first), 0)
     indices = sp_input.indices.numpy()
     order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
     values = array.gather(sp_input.values, order)
@@ -323,7 +323,7 @@ def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTe
     if new_shape is None:
         tight = (indices.max(0) + 1).tolist() if len(indices) else [0] * len(old_shape)
         return SparseTensor(indices, sp_input.values, tight)
-    shape = list(static_value(new_shape, "new_shape"))
+    shape = list(to_static_value(new_shape, "new_shape"))
     if len(shape) != len(old_shape) or any(n < o for n, o in zip(shape, old_shape, strict=True)):
         raise InvalidValueError(
             f"tf.sparse.reset_shape: new_shape must not be smaller than {old_shape}, got {shape}."
@@ -350,14 +350,14 @@ def fill_empty_rows(
       >>> print(tf.sparse.to_dense(filled).numpy().tolist(), empty.numpy())
       [[1, 2], [-1, 0]] [False  True]
     """
-    _sparse(sp_input, "sp_input")
+    _check_sparse(sp_input, "sp_input")
     indices, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
     rows = np.setdiff1d(np.arange(shape[0]), indices[:, 0])
     extra = np.zeros((len(rows), len(shape)), np.int64)
     extra[:, 0] = rows
     filler = array.fill([len(rows)], convert_to_tensor(default_value, dtype=sp_input.dtype))
     values = array.concat([sp_input.values, filler], 0)
-    filled = _ordered(np.concatenate([indices, extra]), values, shape)
+    filled = _sort_elements(np.concatenate([indices, extra]), values, shape)
     return filled, convert_to_tensor(np.isin(np.arange(shape[0]), rows))
 
 
@@ -445,7 +445,7 @@ def bincount(
         rows, by_row = values.shape.as_list()[0], axis == -1 and len(values.shape) > 1
         amounts = None if weights is None else weights.values.numpy()
     else:
-        dense = np.asarray(convert_to_tensor(values)._concrete("values of tf.sparse.bincount"))
+        dense = np.asarray(convert_to_tensor(values).require_value("values of tf.sparse.bincount"))
         rows, by_row = (len(dense) if dense.ndim else 1), axis == -1 and dense.ndim > 1
         integers = dense.reshape(-1)
         owner = np.repeat(np.arange(rows), integers.size // max(rows, 1))
@@ -468,7 +468,7 @@ def bincount(
     return SparseTensor(indices[:, 1:], counts, [size])
 
 
-def _segment(reduction: str, example_result: str) -> RowSegments:
+def _make_row_segments(reduction: str, example_result: str) -> RowSegments:
     """Create an op on segments of selected rows, with the result of the example in its docstring."""
 
     def segment(
@@ -482,7 +482,7 @@ def _segment(reduction: str, example_result: str) -> RowSegments:
         rows = array.gather(data, indices)
         ids = convert_to_tensor(segment_ids)
         if num_segments is None:
-            static_ids = ids._concrete(
+            static_ids = ids.require_value(
                 f"segment_ids of tf.sparse.segment_{reduction} without num_segments"
             )
             num_segments = int(static_ids[-1]) + 1 if static_ids.size else 0
@@ -512,6 +512,6 @@ def _segment(reduction: str, example_result: str) -> RowSegments:
     return segment
 
 
-segment_sum = _segment("sum", "[2. 4.]")
-segment_mean = _segment("mean", "[1. 4.]")
-segment_sqrt_n = _segment("sqrt_n", "[1.414 4.   ]")
+segment_sum = _make_row_segments("sum", "[2. 4.]")
+segment_mean = _make_row_segments("mean", "[1. 4.]")
+segment_sqrt_n = _make_row_segments("sqrt_n", "[1.414 4.   ]")

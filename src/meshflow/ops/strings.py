@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.operands import known_strings
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.operands import get_strings
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -17,8 +17,8 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import regular_expressions
-from meshflow.ops.deferred_host_values import waits, waits_for_text
-from meshflow.ops.printing import value_text
+from meshflow.ops.deferred_host_values import defer_host_values, defer_strings
+from meshflow.ops.printing import format_value
 
 __all__ = [
     "as_string",
@@ -41,47 +41,45 @@ __all__ = [
 
 _len = len
 
-_USE = "a string (string ops need known values)"
+_USE_DESCRIPTION = "a string (string ops need known values)"
 
 
-def _known(input: TensorLike) -> np.ndarray:
-    return convert_to_tensor(input)._concrete(_USE)
+def get_host_array(input: TensorLike) -> np.ndarray:
+    return convert_to_tensor(input).require_value(_USE_DESCRIPTION)
 
 
-def _text(input: TensorLike, op: str) -> np.ndarray:
-    return known_strings(input, _USE, f"cannot compute {op} as input #0(zero-based)")
+def get_host_strings(input: TensorLike, op: str) -> np.ndarray:
+    return get_strings(input, _USE_DESCRIPTION, f"cannot compute {op} as input #0(zero-based)")
 
 
-def _map(
+def map_strings(
     op: str, function: Callable[[bytes], object], input: TensorLike, dtype: np.dtype | type = object
 ) -> Tensor:
-    array = _text(input, op)
+    array = get_host_strings(input, op)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [function(v) for v in array.reshape(-1)]
     return Tensor(result if dtype is object else result.astype(dtype))
 
 
-def _strings(values: Sequence[bytes], shape: Sequence[int] | None = None) -> Tensor:
+def make_string_tensor(values: Sequence[bytes], shape: Sequence[int] | None = None) -> Tensor:
     result = np.empty(_len(values), object)
     result[:] = values
     return Tensor(result if shape is None else result.reshape(shape))
 
 
-def _in_characters(
-    op: str, input: TensorLike, change: Callable[[str], str], encoding: str
-) -> Tensor:
+def _change_case(op: str, input: TensorLike, change: Callable[[str], str], encoding: str) -> Tensor:
     if encoding not in ("", "utf-8"):
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
     code = encoding or "latin-1"
     if encoding:
-        return _map(op, lambda s: change(s.decode(code)).encode(code), input)
+        return map_strings(op, lambda s: change(s.decode(code)).encode(code), input)
     # Without an encoding only ASCII letters are changed.
     change_bytes = bytes.lower if change is str.lower else bytes.upper
-    return _map(op, change_bytes, input)
+    return map_strings(op, change_bytes, input)
 
 
-@waits_for_text(string)
-@also_symbolic
+@defer_strings(string)
+@accept_symbolic
 def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
     """Convert strings to lower case, keeping the shape.
 
@@ -95,11 +93,11 @@ def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
       >>> tf.strings.lower("ABC").numpy()
       b'abc'
     """
-    return _in_characters("lower", input, str.lower, encoding)
+    return _change_case("lower", input, str.lower, encoding)
 
 
-@waits_for_text(string)
-@also_symbolic
+@defer_strings(string)
+@accept_symbolic
 def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
     """Convert strings to upper case, keeping the shape; see `lower` for the arguments.
 
@@ -108,11 +106,11 @@ def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
       >>> tf.strings.upper("abc").numpy()
       b'ABC'
     """
-    return _in_characters("upper", input, str.upper, encoding)
+    return _change_case("upper", input, str.upper, encoding)
 
 
-@waits_for_text(string)
-@also_symbolic
+@defer_strings(string)
+@accept_symbolic
 def strip(input: TensorLike, name: str | None = None) -> Tensor:
     """Remove white space at both ends of strings, keeping the shape.
 
@@ -121,11 +119,11 @@ def strip(input: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.strings.strip([" a b ", "c  "]).numpy())
       [b'a b' b'c']
     """
-    return _map("strip", lambda s: s.strip(), input)
+    return map_strings("strip", lambda s: s.strip(), input)
 
 
-@waits_for_text(int32)
-@also_symbolic
+@defer_strings(int32)
+@accept_symbolic
 def length(input: TensorLike, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Count the bytes or characters of strings, as int32 of the same shape.
 
@@ -142,7 +140,7 @@ def length(input: TensorLike, unit: str = "BYTE", name: str | None = None) -> Te
       [3 3]
     """
     _check_unit(unit)
-    return _map(
+    return map_strings(
         "length", lambda s: _len(s) if unit == "BYTE" else _len(s.decode()), input, np.int32
     )
 
@@ -152,8 +150,8 @@ def _check_unit(unit: str) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
-@waits()
-@also_symbolic
+@defer_host_values()
+@accept_symbolic
 def substr(
     input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYTE", name: str | None = None
 ) -> Tensor:
@@ -175,7 +173,9 @@ def substr(
       b'ell'
     """
     _check_unit(unit)
-    words, starts, counts = np.broadcast_arrays(_text(input, "substr"), _known(pos), _known(len))
+    words, starts, counts = np.broadcast_arrays(
+        get_host_strings(input, "substr"), get_host_array(pos), get_host_array(len)
+    )
     result = []
     for word, start, count in zip(words.flat, starts.flat, counts.flat, strict=True):
         text = word if unit == "BYTE" else word.decode()
@@ -184,11 +184,11 @@ def substr(
         start = start if start >= 0 else _len(text) + start
         part = text[start : start + count]
         result.append(part if isinstance(part, bytes) else part.encode())
-    return _strings(result, words.shape)
+    return make_string_tensor(result, words.shape)
 
 
-@waits_for_text(string)
-@also_symbolic
+@defer_strings(string)
+@accept_symbolic
 def regex_replace(
     input: TensorLike,
     pattern: TensorLike,
@@ -210,8 +210,8 @@ def regex_replace(
       >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
       b'a#b#'
     """
-    expression = regular_expressions.compiled(_python_text(pattern))
-    make_text = regular_expressions.replacement(_python_text(rewrite), expression.groups)
+    expression = regular_expressions.compile_pattern(_to_python_string(pattern))
+    make_text = regular_expressions.make_replacement(_to_python_string(rewrite), expression.groups)
     count = 0 if replace_global else 1
 
     def replace(word: bytes) -> bytes:
@@ -227,16 +227,16 @@ def regex_replace(
         replaced = expression.sub(replace_match, text, count=count)
         return replaced.encode("utf-8", "surrogateescape")
 
-    return _map("regex_replace", replace, input)
+    return map_strings("regex_replace", replace, input)
 
 
-def _python_text(value: Tensor | str | bytes) -> str:
+def _to_python_string(value: Tensor | str | bytes) -> str:
     value = value.numpy() if isinstance(value, Tensor) else value
     return value.decode() if isinstance(value, bytes) else value
 
 
-@waits_for_text(bool_)
-@also_symbolic
+@defer_strings(bool_)
+@accept_symbolic
 def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
     """Check whether entire strings match a regular expression, as booleans of the same shape.
 
@@ -245,16 +245,16 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
-    expression = regular_expressions.compiled(_python_text(pattern))
+    expression = regular_expressions.compile_pattern(_to_python_string(pattern))
 
     def matches(word: bytes) -> bool:
         return expression.fullmatch(word.decode("utf-8", "surrogateescape")) is not None
 
-    return _map("regex_full_match", matches, input, np.bool_)
+    return map_strings("regex_full_match", matches, input, np.bool_)
 
 
-@waits()
-@also_symbolic
+@defer_host_values()
+@accept_symbolic
 def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None = None) -> Tensor:
     """Parse strings as numbers, keeping the shape.
 
@@ -283,10 +283,10 @@ def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None
                 f"could not correctly convert string: {text.decode()} [Op:StringToNumber]"
             ) from None
 
-    return _map("to_number", parse, input, dtype.dtype)
+    return map_strings("to_number", parse, input, dtype.dtype)
 
 
-@also_symbolic
+@accept_symbolic
 def as_string(
     input: TensorLike,
     precision: int = -1,
@@ -323,10 +323,10 @@ def as_string(
         raise InvalidValueError(
             f"as_string: fill must be one of ' ', '+', '-', '0', '#' or empty, got {fill!r}."
         )
-    if context.recording is not None and context.recording.takes_number(input):
+    if context.host_recorder is not None and context.host_recorder.should_record_number(input):
         arguments = (input, precision, scientific, shortest, width, fill)
-        return context.recording.call(as_string, arguments, {})
-    array = _known(input)
+        return context.host_recorder.call(as_string, arguments, {})
+    array = get_host_array(input)
     letter = "e" if scientific else "g" if shortest else "f"
     layout = f"%{fill}{width if width > -1 else ''}"
     digits = f".{precision}" if precision >= 0 else ""
@@ -344,11 +344,11 @@ def as_string(
             return f"({template % value.real},{template % value.imag})".encode()
         return (template % float(value)).encode()
 
-    return _strings([format_value(v) for v in array.reshape(-1)], array.shape)
+    return make_string_tensor([format_value(v) for v in array.reshape(-1)], array.shape)
 
 
-@waits()
-@also_symbolic
+@defer_host_values()
+@accept_symbolic
 def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
     """Join the strings of several tensors elementwise.
 
@@ -362,19 +362,19 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
       >>> tf.strings.join(["a", "b"], separator="-").numpy()
       b'a-b'
     """
-    texts = [_text(i, "join") for i in inputs]
+    texts = [get_host_strings(i, "join") for i in inputs]
     shapes = {a.shape for a in texts if a.ndim}
     if len(shapes) > 1:
         raise InvalidArgumentError(f"Input shapes do not match: {sorted(shapes)} [Op:StringJoin]")
     arrays = np.broadcast_arrays(*texts)
     if not arrays:
-        return _strings([b""], ())
+        return make_string_tensor([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
-    return _strings([separator.encode().join(p) for p in parts], arrays[0].shape)
+    return make_string_tensor([separator.encode().join(p) for p in parts], arrays[0].shape)
 
 
-@waits()
-@also_symbolic
+@defer_host_values()
+@accept_symbolic
 def reduce_join(
     inputs: TensorLike,
     axis: int | Sequence[int] | None = None,
@@ -396,7 +396,7 @@ def reduce_join(
       >>> print(tf.strings.reduce_join([["a", "b"], ["c", "d"]], axis=1, separator="-").numpy())
       [b'a-b' b'c-d']
     """
-    array = _text(inputs, "reduce_join")
+    array = get_host_strings(inputs, "reduce_join")
     requested = [axis] if isinstance(axis, int) else axis
     axes = list(range(array.ndim))
     if requested is not None:
@@ -405,11 +405,11 @@ def reduce_join(
     others = [i for i in range(array.ndim) if i not in axes]
     rows = array.transpose(*others, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
-    return _strings([separator.encode().join(r) for r in rows], shape)
+    return make_string_tensor([separator.encode().join(r) for r in rows], shape)
 
 
-def _one(input: TensorLike, op: str) -> bytes:
-    array = _text(input, op)
+def get_single_string(input: TensorLike, op: str) -> bytes:
+    array = get_host_strings(input, op)
     if array.ndim:
         raise NotImplementedError(
             f"tf.strings.{op} of several strings would return rows of different lengths (a RaggedTensor), "
@@ -418,8 +418,8 @@ def _one(input: TensorLike, op: str) -> bytes:
     return array[()]
 
 
-@waits(lambda *_, **__: TensorSpec([None], string))
-@also_symbolic
+@defer_host_values(lambda *_, **__: TensorSpec([None], string))
+@accept_symbolic
 def split(
     input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1, name: str | None = None
 ) -> Tensor:
@@ -439,11 +439,11 @@ def split(
       >>> tf.strings.split("a b  c").numpy().tolist()
       [b'a', b'b', b'c']
     """
-    separator = _python_text(sep).encode() if sep is not None else None
-    return _strings(_one(input, "split").split(separator or None, maxsplit))
+    separator = _to_python_string(sep).encode() if sep is not None else None
+    return make_string_tensor(get_single_string(input, "split").split(separator or None, maxsplit))
 
 
-@also_symbolic
+@accept_symbolic
 def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
     """Split a string scalar into its bytes, a vector of strings.
 
@@ -452,11 +452,11 @@ def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.strings.bytes_split("tea").numpy().tolist()
       [b't', b'e', b'a']
     """
-    word = _one(input, "bytes_split")
-    return _strings([word[i : i + 1] for i in range(_len(word))])
+    word = get_single_string(input, "bytes_split")
+    return make_string_tensor([word[i : i + 1] for i in range(_len(word))])
 
 
-@also_symbolic
+@accept_symbolic
 def ngrams(
     data: TensorLike,
     ngram_width: int | Sequence[int],
@@ -482,7 +482,7 @@ def ngrams(
       >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
       [b'to be', b'be or']
     """
-    words = _text(data, "ngrams")
+    words = get_host_strings(data, "ngrams")
     if words.ndim != 1:
         raise NotImplementedError(
             f"tf.strings.ngrams only supports a vector of strings, got shape {list(words.shape)}."
@@ -502,10 +502,10 @@ def ngrams(
         if not runs and row and preserve_short_sequences:
             runs = [joiner.join(row)]
         result += runs
-    return _strings(result)
+    return make_string_tensor(result)
 
 
-@also_symbolic
+@accept_symbolic
 def format(
     template: str,
     inputs: TensorLike | Sequence[TensorLike],
@@ -536,11 +536,11 @@ def format(
         raise ValueError(
             f"{_len(parts) - 1} placeholder(s) in template does not match {_len(values)} tensor(s) provided as input"
         )
-    texts = [value_text(_known(v), summarize) for v in values]
+    texts = [format_value(get_host_array(v), summarize) for v in values]
     return convert_to_tensor("".join(p + t for p, t in zip(parts, [*texts, ""], strict=True)))
 
 
-@also_symbolic
+@accept_symbolic
 def unsorted_segment_join(
     inputs: TensorLike,
     segment_ids: TensorLike,
@@ -565,8 +565,11 @@ def unsorted_segment_join(
       >>> tf.strings.unsorted_segment_join(["a", "b", "c"], [0, 1, 0], 2, separator="-").numpy()
       array([b'a-c', b'b'], dtype=object)
     """
-    words, ids = _text(inputs, "unsorted_segment_join"), np.asarray(_known(segment_ids))
-    count = int(_known(num_segments))
+    words, ids = (
+        get_host_strings(inputs, "unsorted_segment_join"),
+        np.asarray(get_host_array(segment_ids)),
+    )
+    count = int(get_host_array(num_segments))
     if words.shape[: ids.ndim] != ids.shape:
         raise InvalidArgumentError(
             f"segment_ids of shape {list(ids.shape)} must match the first axes of inputs of shape {list(words.shape)}."
@@ -581,4 +584,4 @@ def unsorted_segment_join(
         for segment in range(count)
         for column in range(rows.shape[1])
     ]
-    return _strings(joined, (count, *words.shape[ids.ndim :]))
+    return make_string_tensor(joined, (count, *words.shape[ids.ndim :]))

@@ -15,12 +15,12 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.deferred_host_values import Pending
-from meshflow.ops.files import host_bytes
+from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.ops.files import to_host_strings
 
-__all__ = ["Column", "columns_of", "decode_csv"]
+__all__ = ["Column", "decode_csv", "make_columns"]
 
-_KINDS = ("float32", "float64", "int32", "int64", "string")
+_COLUMN_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 
 class Column(NamedTuple):
@@ -31,10 +31,10 @@ class Column(NamedTuple):
       default: Replacement for a missing value; None if a value is required.
     """
 
-    kind: DType
+    dtype: DType
     default: bytes | np.generic | None
 
-    def value(self, field: str, na_value: str, where: str) -> bytes | np.generic:
+    def parse_field(self, field: str, na_value: str, where: str) -> bytes | np.generic:
         """Parse a field as a number or as bytes.
 
         Args:
@@ -49,20 +49,20 @@ class Column(NamedTuple):
             if self.default is None:
                 raise InvalidArgumentError(f"A required field is missing in {where}")
             return self.default
-        if self.kind.name == "string":
+        if self.dtype.name == "string":
             return field.encode("utf-8", "surrogateescape")
         try:
-            if self.kind.is_floating:
-                return self.kind.as_numpy_dtype(float(field))
-            limits = np.iinfo(self.kind.as_numpy_dtype)
+            if self.dtype.is_floating:
+                return self.dtype.as_numpy_dtype(float(field))
+            limits = np.iinfo(self.dtype.as_numpy_dtype)
             if "_" not in field and limits.min <= (number := int(field)) <= limits.max:
-                return self.kind.as_numpy_dtype(number)
+                return self.dtype.as_numpy_dtype(number)
         except ValueError:
             pass
-        raise InvalidArgumentError(f"Field {field!r} in {where} is not a valid {self.kind.name}")
+        raise InvalidArgumentError(f"Field {field!r} in {where} is not a valid {self.dtype.name}")
 
 
-def columns_of(record_defaults: Iterable[Any]) -> list[Column]:
+def make_columns(record_defaults: Iterable[Any]) -> list[Column]:
     """Create columns from `record_defaults`.
 
     Raises:
@@ -76,15 +76,15 @@ def columns_of(record_defaults: Iterable[Any]) -> list[Column]:
             tensor = convert_to_tensor(value)
             values = np.asarray(tensor.array).reshape(-1)
             columns.append(Column(tensor.dtype, values[0] if values.size else None))
-        dtype = columns[-1].kind.name
-        if dtype not in _KINDS:
+        dtype = columns[-1].dtype.name
+        if dtype not in _COLUMN_DTYPES:
             raise InvalidValueError(
-                f"record_defaults: a column of dtype {dtype} cannot be read; use one of {', '.join(_KINDS)}."
+                f"record_defaults: a column of dtype {dtype} cannot be read; use one of {', '.join(_COLUMN_DTYPES)}."
             )
     return columns
 
 
-def row_values(
+def parse_row(
     fields: Sequence[str],
     columns: Sequence[Column],
     select: Sequence[int] | None,
@@ -109,7 +109,9 @@ def row_values(
         )
     else:
         selected_fields = [selected_fields[c] for c in select]
-    return [c.value(f, na_value, where) for c, f in zip(columns, selected_fields, strict=True)]
+    return [
+        c.parse_field(f, na_value, where) for c, f in zip(columns, selected_fields, strict=True)
+    ]
 
 
 def decode_csv(
@@ -145,33 +147,33 @@ def decode_csv(
       >>> [c.numpy().tolist() for c in tf.io.decode_csv(["1,2.5", "3,"], [0, 9.0])]
       [[1, 3], [2.5, 9.0]]
     """
-    if isinstance(records, Pending):
+    if isinstance(records, DeferredValue):
         # A map function is being traced: the parsing is recorded, and its results are inputs of the
         # program.
         options = (record_defaults, field_delim, use_quote_delim, na_value, select_cols)
-        specs = [TensorSpec([], c.kind) for c in columns_of(record_defaults)]
+        specs = [TensorSpec([], c.dtype) for c in make_columns(record_defaults)]
         batch = lambda texts: tuple(decode_csv(texts, *options))
-        return list(context.recording.parsed(records, batch, tuple(specs)))
-    words = host_bytes(records, "a row of a table")
-    columns = columns_of(record_defaults)
-    select = selected(select_cols, len(columns))
+        return list(context.host_recorder.parse(records, batch, tuple(specs)))
+    words = to_host_strings(records, "a row of a table")
+    columns = make_columns(record_defaults)
+    select = check_selection(select_cols, len(columns))
     rows = []
     for i, word in enumerate(words.reshape(-1)):
         text = io.StringIO(word.decode("utf-8", "surrogateescape"), newline="")
-        fields: list[str] = next(reader(text, field_delim, use_quote_delim), [])
-        rows.append(row_values(fields, columns, select, na_value, f"record {i}"))
+        fields: list[str] = next(make_reader(text, field_delim, use_quote_delim), [])
+        rows.append(parse_row(fields, columns, select, na_value, f"record {i}"))
     results = []
     for index, column in enumerate(columns):
-        is_string = column.kind.name == "string"
+        is_string = column.dtype.name == "string"
         array: np.ndarray = np.empty(
-            words.size, object if is_string else column.kind.as_numpy_dtype
+            words.size, object if is_string else column.dtype.as_numpy_dtype
         )
         array[:] = [row[index] for row in rows]
         results.append(Tensor(array.reshape(words.shape)))
     return results
 
 
-def selected(select_cols: Sequence[int] | None, count: int) -> list[int] | None:
+def check_selection(select_cols: Sequence[int] | None, count: int) -> list[int] | None:
     """Check column indices, and return them as integers.
 
     Raises:
@@ -191,7 +193,7 @@ def selected(select_cols: Sequence[int] | None, count: int) -> list[int] | None:
     return indices
 
 
-def reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) -> Any:
+def make_reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) -> Any:
     """Create a reader of rows, each a list of fields.
 
     Raises:

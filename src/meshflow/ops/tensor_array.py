@@ -15,12 +15,12 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
-from meshflow.core.staging.growing_accumulators import count_of_index
-from meshflow.core.staging.logic import is_symbolic
+from meshflow.core.staging.growing_accumulators import get_index_count
+from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
@@ -45,11 +45,11 @@ _scatter = Op("tensor_array_scatter", lambda o, _: jnp.asarray(o[0]).at[o[1]].se
 _stack = Op("tensor_array_stack", lambda o, _: jnp.stack(o[0]), heavy=True)
 _concat = Op("tensor_array_concat", lambda o, _: jnp.concatenate(o[0]), heavy=True)
 _flatten = Op("tensor_array_concat", lambda o, _: jnp.reshape(o[0], (-1, *jnp.shape(o[0])[2:])))
-_rows = Op("tensor_array_split", lambda o, bounds: [o[0][a:b] for a, b in bounds], heavy=True)
+_split_rows = Op("tensor_array_split", lambda o, bounds: [o[0][a:b] for a, b in bounds], heavy=True)
 _zeros = Op("zeros", lambda o, static: jnp.zeros(static[0], static[1]), differentiable=False)
 
 
-class _Spec:
+class _SharedState:
     """State that all versions of an array share; the first write determines the element shape."""
 
     def __init__(
@@ -67,7 +67,7 @@ class _Spec:
         self.infer_shape = infer_shape
         self.element_shape = element_shape
         # Whether reading an element removes it, and the indices of the elements that were removed.
-        self.clears = clears
+        self.clears_after_read = clears
         self.cleared: set[int] = set()
 
 
@@ -119,8 +119,8 @@ class TensorArray:
             raise ValueError(
                 "TensorArray: `handle` is not supported; create a new TensorArray instead."
             )
-        count = 0 if size is None else int(static_value(size, "size"))
-        self._spec = _Spec(
+        count = 0 if size is None else int(to_static_value(size, "size"))
+        self._spec = _SharedState(
             as_dtype(dtype),
             count,
             bool(dynamic_size),
@@ -132,7 +132,9 @@ class TensorArray:
         self._elements: list[Tensor | None] | None = [None] * count
         self._buffer: Tensor | None = None
 
-    def _version(self, elements: list[Tensor | None] | None, buffer: Tensor | None) -> TensorArray:
+    def _replace_contents(
+        self, elements: list[Tensor | None] | None, buffer: Tensor | None
+    ) -> TensorArray:
         """Return an array with other contents; eagerly the array itself, as in TensorFlow."""
         result = self if context.trace is None else object.__new__(TensorArray)
         result._spec, result._elements, result._buffer = self._spec, elements, buffer
@@ -189,11 +191,11 @@ class TensorArray:
           >>> tf.TensorArray(tf.int32, size=1).write(0, 5).read(0).numpy()
           np.int32(5)
         """
-        tensor = self._checked(value)
+        tensor = self._convert_element(value)
         if is_symbolic(index) or (self._buffer is not None and context.trace is not None):
             return self._write_row(index, tensor)
-        position = int(static_value(index, "index"))
-        elements = self._listed()
+        position = int(to_static_value(index, "index"))
+        elements = self._list_elements()
         if position < 0 or (position >= len(elements) and not self._spec.dynamic):
             raise errors.OutOfRangeError(
                 f"Tried to write to index {position} but array is not resizeable and size is: {len(elements)}"
@@ -201,7 +203,7 @@ class TensorArray:
         elements += [None] * (position + 1 - len(elements))
         elements[position] = tensor
         self._spec.cleared.discard(position)
-        return self._version(elements, None)
+        return self._replace_contents(elements, None)
 
     def read(self, index: TensorLike, name: str | None = None) -> Tensor:
         """Read an element.
@@ -212,28 +214,28 @@ class TensorArray:
           ValueError: If the element was not written and the element shape is unknown.
         """
         if is_symbolic(index):
-            result: Tensor = apply(_read, (self._as_buffer(), convert_to_tensor(index)))
+            result: Tensor = apply(_read, (self._to_buffer(), convert_to_tensor(index)))
             return result
-        position = int(static_value(index, "index"))
+        position = int(to_static_value(index, "index"))
         if not 0 <= position < len(self):
             raise errors.OutOfRangeError(
                 f"Tried to read from index {position} but array size is: {len(self)}"
             )
         if (
-            self._spec.clears
+            self._spec.clears_after_read
             and context.trace is None
-            and not (context.stands_in or context.on_host)
+            and not (context.emulates_graph or context.computes_on_host)
         ):
-            self._clear(position)
-        return self._at(position)
+            self._mark_as_read(position)
+        return self._get_element(position)
 
-    def _at(self, position: int) -> Tensor:
+    def _get_element(self, position: int) -> Tensor:
         if self._elements is None:
             return self._buffer[position]  # type: ignore[index]
         element = self._elements[position]
-        return self._blank() if element is None else element
+        return self._make_zeros() if element is None else element
 
-    def _clear(self, position: int) -> None:
+    def _mark_as_read(self, position: int) -> None:
         """Mark an element as read, which is only allowed once."""
         if position in self._spec.cleared:
             raise errors.InvalidArgumentError(
@@ -242,12 +244,12 @@ class TensorArray:
             )
         self._spec.cleared.add(position)
 
-    def _leave_out_cleared(self) -> None:
+    def _remove_cleared(self) -> None:
         """Replace the elements that were read by zeros, for methods that use all elements."""
         if self._spec.cleared:
-            self._elements, self._buffer = self._listed(), None
+            self._elements, self._buffer = self._list_elements(), None
 
-    def _checked(self, value: TensorLike) -> Tensor:
+    def _convert_element(self, value: TensorLike) -> Tensor:
         spec = self._spec
         tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
         if tensor.dtype is not spec.dtype:
@@ -283,43 +285,43 @@ class TensorArray:
                 "array has size 0. XLA needs the size beforehand: pass `size=`, or write element `i` in every "
                 "iteration of a loop `for i in tf.range(n)`."
             )
-        return self._version(None, apply(_write, (self._as_buffer(), value, position)))
+        return self._replace_contents(None, apply(_write, (self._to_buffer(), value, position)))
 
     def _grow(self, index: Tensor) -> None:
         """Set the size to n in a loop over 0 ... n-1 that writes element i in each iteration."""
-        count = count_of_index(index)
+        count = get_index_count(index)
         if count is not None and count > self._spec.size:
             self._spec.size = count
 
     # ---- the two representations ------------------------------------------------------------
 
-    def _listed(self) -> list[Tensor | None]:
+    def _list_elements(self) -> list[Tensor | None]:
         """Return a new list of the elements that were not removed."""
         rows: list[Tensor | None] = list(self._elements if self._buffer is None else self._buffer)  # type: ignore[arg-type]
         for position in self._spec.cleared:
             rows[position] = None
         return rows
 
-    def _as_buffer(self) -> Tensor:
+    def _to_buffer(self) -> Tensor:
         """Return all elements as one tensor, with zeros for missing elements."""
-        self._leave_out_cleared()
+        self._remove_cleared()
         spec = self._spec
         if self._buffer is not None:
             missing = spec.size - len(self)
             if missing <= 0:
                 return self._buffer
-            joined: Tensor = apply(_concat, ([self._buffer, self._blank(missing)],))
+            joined: Tensor = apply(_concat, ([self._buffer, self._make_zeros(missing)],))
             return joined
         elements = self._elements or []
         if not elements or all(e is None for e in elements):
-            return self._blank(max(len(elements), spec.size))
-        blank = None if all(e is not None for e in elements) else self._blank()
+            return self._make_zeros(max(len(elements), spec.size))
+        blank = None if all(e is not None for e in elements) else self._make_zeros()
         rows = [blank if e is None else e for e in elements]
-        rows += [self._blank()] * (spec.size - len(rows))
+        rows += [self._make_zeros()] * (spec.size - len(rows))
         stacked: Tensor = apply(_stack, (rows,))
         return stacked
 
-    def _blank(self, count: int | None = None) -> Tensor:
+    def _make_zeros(self, count: int | None = None) -> Tensor:
         spec = self._spec
         if not spec.element_shape.is_fully_defined():
             raise ValueError(
@@ -338,7 +340,7 @@ class TensorArray:
             return []
         if self._spec.size == 0 and len(self) == 0:
             return []
-        return [self._as_buffer()]
+        return [self._to_buffer()]
 
     def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
         result = object.__new__(TensorArray)
@@ -363,22 +365,22 @@ class TensorArray:
         if not len(self) and self._spec.size == 0 and self._spec.element_shape.rank is None:
             empty: Tensor = apply(_zeros, (), ((0,), self._spec.dtype.dtype))
             return empty
-        return self._as_buffer()
+        return self._to_buffer()
 
     def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """Stack the elements with the given indices along a new first axis."""
-        result: Tensor = apply(_gather, (self._as_buffer(), convert_to_tensor(indices)))
+        result: Tensor = apply(_gather, (self._to_buffer(), convert_to_tensor(indices)))
         return result
 
     def concat(self, name: str | None = None) -> Tensor:
         """Concatenate all elements along their first axis."""
-        self._leave_out_cleared()
+        self._remove_cleared()
         if self._elements is None:
             joined: Tensor = apply(_flatten, (self._buffer,))
             return joined
-        elements = [self._at(i) for i in range(len(self))]
+        elements = [self._get_element(i) for i in range(len(self))]
         if not elements:
-            return self._blank(0)
+            return self._make_zeros(0)
         result: Tensor = apply(_concat, (elements,))
         return result
 
@@ -399,7 +401,7 @@ class TensorArray:
                 f"TensorArray dtype is {self._spec.dtype.name} but unstack got {tensor.dtype.name}."
             )
         self._check_shape(tensor.shape[1:])
-        return self._version(None, tensor)
+        return self._replace_contents(None, tensor)
 
     def scatter(
         self, indices: TensorLike, value: TensorLike, name: str | None = None
@@ -408,8 +410,8 @@ class TensorArray:
         rows = convert_to_tensor(value, dtype_hint=self._spec.dtype)
         if is_symbolic(indices):
             self._check_shape(rows.shape[1:])
-            return self._version(
-                None, apply(_scatter, (self._as_buffer(), convert_to_tensor(indices), rows))
+            return self._replace_contents(
+                None, apply(_scatter, (self._to_buffer(), convert_to_tensor(indices), rows))
             )
         result = self
         for position, row in zip(
@@ -425,7 +427,7 @@ class TensorArray:
           ValueError: If the sum of the lengths is not the number of rows.
         """
         tensor = convert_to_tensor(value, dtype_hint=self._spec.dtype)
-        sizes = static_value(lengths, "lengths")
+        sizes = to_static_value(lengths, "lengths")
         ends = np.cumsum(sizes).tolist()
         if not ends or ends[-1] != len(tensor):
             raise ValueError(
@@ -433,10 +435,10 @@ class TensorArray:
             )
         self._resize(len(ends), "split")
         bounds = tuple(zip([0, *ends[:-1]], ends, strict=True))
-        pieces = apply(_rows, (tensor,), bounds)
+        pieces = apply(_split_rows, (tensor,), bounds)
         for piece in pieces:
             self._check_shape(piece.shape)
-        return self._version(list(pieces), None)
+        return self._replace_contents(list(pieces), None)
 
     def _resize(self, count: int, method: str) -> None:
         if count > len(self) and not self._spec.dynamic and len(self):

@@ -7,8 +7,8 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.deferred_host_values import waits_for_text
-from meshflow.ops.strings import _known, _map, _one, _strings
+from meshflow.ops.deferred_host_values import defer_strings
+from meshflow.ops.strings import get_host_array, get_single_string, make_string_tensor, map_strings
 
 __all__ = [
     "unicode_decode",
@@ -19,12 +19,12 @@ __all__ = [
     "unicode_transcode",
 ]
 
-_ERRORS = ("replace", "strict", "ignore")
+_ERROR_MODES = ("replace", "strict", "ignore")
 
 
-def _decode(word: bytes, encoding: str, errors: str) -> str:
-    if errors not in _ERRORS:
-        raise ValueError(f"errors must be one of {_ERRORS}, got {errors!r}.")
+def _decode_string(word: bytes, encoding: str, errors: str) -> str:
+    if errors not in _ERROR_MODES:
+        raise ValueError(f"errors must be one of {_ERROR_MODES}, got {errors!r}.")
     try:
         return word.decode(encoding, errors)
     except UnicodeDecodeError as error:
@@ -54,7 +54,7 @@ def unicode_decode(
       >>> print(tf.strings.unicode_decode("thé", "UTF-8").numpy())
       [116 104 233]
     """
-    text = _decode(_one(input, "unicode_decode"), input_encoding, errors)
+    text = _decode_string(get_single_string(input, "unicode_decode"), input_encoding, errors)
     points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
     if replace_control_characters:
         points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
@@ -82,13 +82,13 @@ def unicode_encode(
       >>> tf.strings.unicode_encode([116, 104, 233], "UTF-8").numpy().decode()
       'thé'
     """
-    array = _known(input)
+    array = get_host_array(input)
     rows = array.reshape(-1, array.shape[-1])
-    texts = ["".join(_character(int(p), errors, replacement_char) for p in row) for row in rows]
-    return _strings([t.encode(output_encoding) for t in texts], array.shape[:-1])
+    texts = ["".join(_to_character(int(p), errors, replacement_char) for p in row) for row in rows]
+    return make_string_tensor([t.encode(output_encoding) for t in texts], array.shape[:-1])
 
 
-def _character(point: int, errors: str, replacement: int) -> str:
+def _to_character(point: int, errors: str, replacement: int) -> str:
     if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
         return chr(point)
     if errors == "strict":
@@ -117,12 +117,12 @@ def unicode_split(
       >>> [c.decode() for c in tf.strings.unicode_split("thé", "UTF-8").numpy()]
       ['t', 'h', 'é']
     """
-    text = _decode(_one(input, "unicode_split"), input_encoding, errors)
+    text = _decode_string(get_single_string(input, "unicode_split"), input_encoding, errors)
     text = text.replace("\ufffd", chr(replacement_char))
-    return _strings([c.encode(input_encoding) for c in text])
+    return make_string_tensor([c.encode(input_encoding) for c in text])
 
 
-@waits_for_text(string)
+@defer_strings(string)
 def unicode_transcode(
     input: TensorLike,
     input_encoding: str,
@@ -150,17 +150,17 @@ def unicode_transcode(
     """
 
     def transcode(word: bytes) -> bytes:
-        text = _decode(word, input_encoding, errors).replace("\ufffd", chr(replacement_char))
+        text = _decode_string(word, input_encoding, errors).replace("\ufffd", chr(replacement_char))
         if replace_control_characters:
             text = "".join(
                 chr(replacement_char) if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text
             )
         return text.encode(output_encoding)
 
-    return _map("unicode_transcode", transcode, input)
+    return map_strings("unicode_transcode", transcode, input)
 
 
-def _offsets(text: str, encoding: str) -> Tensor:
+def _compute_offsets(text: str, encoding: str) -> Tensor:
     """Return the byte offset of each character."""
     sizes = [len(c.encode(encoding)) for c in text]
     return Tensor(np.cumsum([0, *sizes[:-1]], dtype=np.int64)[: len(text)])
@@ -187,11 +187,13 @@ def unicode_decode_with_offsets(
       >>> print(points.numpy(), offsets.numpy())
       [233 116 233] [0 2 3]
     """
-    text = _decode(_one(input, "unicode_decode_with_offsets"), input_encoding, errors)
+    text = _decode_string(
+        get_single_string(input, "unicode_decode_with_offsets"), input_encoding, errors
+    )
     points = unicode_decode(
         input, input_encoding, errors, replacement_char, replace_control_characters
     )
-    return points, _offsets(text, input_encoding)
+    return points, _compute_offsets(text, input_encoding)
 
 
 def unicode_split_with_offsets(
@@ -214,6 +216,8 @@ def unicode_split_with_offsets(
       >>> [c.decode() for c in characters.numpy()], offsets.numpy().tolist()
       (['é', 't', 'é'], [0, 2, 3])
     """
-    text = _decode(_one(input, "unicode_split_with_offsets"), input_encoding, errors)
+    text = _decode_string(
+        get_single_string(input, "unicode_split_with_offsets"), input_encoding, errors
+    )
     characters = unicode_split(input, input_encoding, errors, replacement_char)
-    return characters, _offsets(text, input_encoding)
+    return characters, _compute_offsets(text, input_encoding)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
-from meshflow.kernels.kernel_and_bias_gradient import kernel_and_bias_p, summed_axes
-from meshflow.passes.jaxprs import everywhere, get_aval
+from meshflow.kernels.kernel_and_bias_gradient import find_summed_axes, kernel_and_bias_p
+from meshflow.passes.jaxprs import get_aval, rewrite_equations
 
 __all__ = ["fuse_bias_gradients"]
 
 
 def fuse_bias_gradients(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Fuse gradients of kernels and biases; return the same object if there are none."""
-    return everywhere(closed, _joined, ("conv_general_dilated",))
+    return rewrite_equations(closed, _fuse_in_jaxpr, ("conv_general_dilated",))
 
 
-def _joined(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
+def _fuse_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     sums: dict[Atom, list[int]] = {}
     for i, eqn in enumerate(eqns):
         if eqn.primitive.name == "reduce_sum":
@@ -34,11 +34,11 @@ def _joined(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     for i, conv in enumerate(eqns):
         if not _is_kernel_gradient(conv):
             continue
-        axes = summed_axes(conv.params)
+        axes = find_summed_axes(conv.params)
         # The fused equation replaces the earlier of the two, so both operands must exist by then.
         first = producers.get(conv.invars[0], -1) + 1
         candidates = [
-            j for j in sums.get(conv.invars[1], []) if j >= first and _sums(eqns[j], axes)
+            j for j in sums.get(conv.invars[1], []) if j >= first and _is_sum_over(eqns[j], axes)
         ]
         if not candidates:
             continue
@@ -51,7 +51,7 @@ def _joined(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     return [eqn for eqn in fused if eqn is not None]
 
 
-def _sums(eqn: JaxprEqn, axes: tuple[int, ...]) -> bool:
+def _is_sum_over(eqn: JaxprEqn, axes: tuple[int, ...]) -> bool:
     return tuple(sorted(eqn.params["axes"])) == axes
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
-from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
+from meshflow.passes.sub_jaxprs import INLINED_CALLS, Region, find_regions
 
 __all__ = ["BoundaryCasts"]
 
@@ -25,7 +25,7 @@ class BoundaryCasts:
         self._precisions = precisions
         self._uses: dict[Path, dict[Atom, set[bool]]] = {}
 
-    def operands(
+    def find_low_operands(
         self, eqn: JaxprEqn, regions: list[Region], path: Path, available: list[bool]
     ) -> list[bool]:
         """Return for each operand whether it enters in low precision.
@@ -34,7 +34,7 @@ class BoundaryCasts:
         """
         requested: list[set[bool]] = [set() for _ in eqn.invars]
         for region in regions:
-            uses = self._uses_of(region.jaxpr, (*path, region.key))
+            uses = self._find_uses(region.jaxpr, (*path, region.key))
             for var, (operand, pinned) in zip(region.jaxpr.invars, region.feeds, strict=True):
                 requested[operand] |= {False} if pinned else uses.get(var, set())
         return [
@@ -42,7 +42,7 @@ class BoundaryCasts:
             for v, w, g in zip(eqn.invars, requested, available, strict=True)
         ]
 
-    def results(
+    def find_low_results(
         self, eqn: JaxprEqn, regions: list[Region], path: Path, operands: list[bool]
     ) -> list[bool]:
         """Return for each result whether it leaves in low precision: if all programs compute it so.
@@ -52,13 +52,13 @@ class BoundaryCasts:
         flags = [is_float32(v) for v in eqn.outvars]
         for region in regions:
             low_inputs = [not pinned and operands[i] for i, pinned in region.feeds]
-            low_outputs = self._made_low(region.jaxpr, (*path, region.key), low_inputs)
+            low_outputs = self._find_low_outputs(region.jaxpr, (*path, region.key), low_inputs)
             for (result, pinned), low in zip(region.results, low_outputs, strict=True):
                 if result is not None:
                     flags[result] = flags[result] and low and not pinned
         return flags
 
-    def _uses_of(self, jaxpr: Jaxpr, path: Path) -> dict[Atom, set[bool]]:
+    def _find_uses(self, jaxpr: Jaxpr, path: Path) -> dict[Atom, set[bool]]:
         """Return the precisions in which each variable of a jaxpr is read; True is low precision."""
         known = self._uses.get(path)
         if known is not None:
@@ -75,14 +75,14 @@ class BoundaryCasts:
                 for atom in eqn.invars:
                     add(atom, {eqn_path in self._precisions.low_precision})
                 continue
-            for region in regions_of(eqn):
-                inner = self._uses_of(region.jaxpr, (*eqn_path, region.key))
+            for region in find_regions(eqn):
+                inner = self._find_uses(region.jaxpr, (*eqn_path, region.key))
                 for var, (operand, pinned) in zip(region.jaxpr.invars, region.feeds, strict=True):
                     add(eqn.invars[operand], {False} if pinned else inner.get(var, set()))
         self._uses[path] = uses
         return uses
 
-    def _made_low(self, jaxpr: Jaxpr, path: Path, low_inputs: list[bool]) -> list[bool]:
+    def _find_low_outputs(self, jaxpr: Jaxpr, path: Path, low_inputs: list[bool]) -> list[bool]:
         """Return for each output of a jaxpr whether it is computed in low precision."""
         env: dict[Atom, bool] = dict.fromkeys(jaxpr.constvars, False)
         env |= dict(zip(jaxpr.invars, low_inputs, strict=True))
@@ -93,14 +93,14 @@ class BoundaryCasts:
         for i, eqn in enumerate(jaxpr.eqns):
             eqn_path = (*path, i)
             if eqn_path in self._precisions.regions:
-                regions = regions_of(eqn)
+                regions = find_regions(eqn)
                 flags = [read(v) for v in eqn.invars]
-                if eqn.primitive.name in INLINED:
+                if eqn.primitive.name in INLINED_CALLS:
                     body = regions[0]
-                    low_outputs = self._made_low(body.jaxpr, (*eqn_path, body.key), flags)
+                    low_outputs = self._find_low_outputs(body.jaxpr, (*eqn_path, body.key), flags)
                 else:
-                    flags = self.operands(eqn, regions, eqn_path, flags)
-                    low_outputs = self.results(eqn, regions, eqn_path, flags)
+                    flags = self.find_low_operands(eqn, regions, eqn_path, flags)
+                    low_outputs = self.find_low_results(eqn, regions, eqn_path, flags)
             else:
                 low_precision = eqn_path in self._precisions.low_precision
                 low_outputs = [low_precision and is_float32(v) for v in eqn.outvars]

@@ -22,24 +22,30 @@ from meshflow.environment.jax_internals import count_scan_operands, jex_core, so
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.passes.boundary_casts import BoundaryCasts
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
-from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
+from meshflow.passes.sub_jaxprs import INLINED_CALLS, Region, find_regions
 
-__all__ = ["run"]
+__all__ = ["run_in_mixed_precision"]
 
 # Parameters that state the dtype of an equation's result.
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype")
 
-_CUSTOM = ("custom_jvp_call", "custom_vjp_call")
+_CUSTOM_DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
 
 # These primitives may compare a value with the values it was selected from, so all of them must be
 # rounded alike.
-_COMPARE = ("eq", "ne", "max_windows_gradient", "select_and_scatter_add", "custom_vjp_call")
+_COMPARING_PRIMITIVES = (
+    "eq",
+    "ne",
+    "max_windows_gradient",
+    "select_and_scatter_add",
+    "custom_vjp_call",
+)
 
 # Makes a function compute in mixed precision; applied to the rules of custom derivatives.
 Rewriter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def run(
+def run_in_mixed_precision(
     closed: ClosedJaxpr,
     precisions: Precisions,
     low: np.dtype,
@@ -57,12 +63,12 @@ def run(
     """
     if not precisions.low_precision:
         return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *arrays)
-    interpreter = _Program(precisions, low, rewriter)
+    interpreter = _MixedPrecisionInterpreter(precisions, low, rewriter)
     outputs = interpreter.run(closed.jaxpr, (), closed.consts, arrays)
     return [interpreter.as_array(o, False) for o in outputs]
 
 
-class _Value:
+class _CastableValue:
     """A float32 value of the original program, cached in each precision in which it is read."""
 
     __slots__ = ("low", "versions")
@@ -73,11 +79,11 @@ class _Value:
 
 
 # The value of a variable: float32 values are castable, all others are arrays.
-_AnyValue: TypeAlias = _Value | Any
+_AnyValue: TypeAlias = _CastableValue | Any
 
 
 @dataclasses.dataclass
-class _Custom:
+class _CustomDerivative:
     """A function with a custom derivative.
 
     Attributes:
@@ -95,46 +101,46 @@ class _Custom:
     outs: list[bool]
 
 
-class _Program:
+class _MixedPrecisionInterpreter:
     """Interpreter of a jaxpr; values of float32 variables are `_CastableValue`s, all others arrays."""
 
     def __init__(self, precisions: Precisions, low: np.dtype, rewriter: Rewriter) -> None:
         self._precisions = precisions
         self._low = low
-        self._rewritten = rewriter
+        self._rewriter = rewriter
         self._boundary_casts = BoundaryCasts(precisions)
 
     # ---- values ----------------------------------------------------------------------------
 
-    def value(self, atom: Atom, array: _AnyValue) -> _AnyValue:
+    def wrap_array(self, atom: Atom, array: _AnyValue) -> _AnyValue:
         """Return the value of a variable: a `_CastableValue` if the variable is float32."""
-        if not is_float32(atom) or isinstance(array, _Value):
+        if not is_float32(atom) or isinstance(array, _CastableValue):
             return array
-        return _Value(array, array.dtype == self._low)
+        return _CastableValue(array, array.dtype == self._low)
 
     def as_array(self, value: _AnyValue, low: bool) -> Array:
         """Return the array of a value; float32 values in the requested precision."""
-        if not isinstance(value, _Value):
+        if not isinstance(value, _CastableValue):
             return value
         if low not in value.versions:
             dtype = self._low if low else np.dtype("float32")
             value.versions[low] = _cast(value.versions[value.low], dtype)
         return value.versions[low]
 
-    def _rounded(self, value: _AnyValue, array: Array) -> Array:
+    def _round_to_low(self, value: _AnyValue, array: Array) -> Array:
         """Round a low-precision value that was cast to float32; XLA may remove a pair of casts."""
-        if not isinstance(value, _Value) or not value.low:
+        if not isinstance(value, _CastableValue) or not value.low:
             return array
         info = jax.numpy.finfo(self._low)
         return jax.lax.reduce_precision(array, exponent_bits=info.nexp, mantissa_bits=info.nmant)
 
-    def _operands(self, eqn: JaxprEqn, values: list[Any], flags: Sequence[bool]) -> list[Any]:
+    def _read_operands(self, eqn: JaxprEqn, values: list[Any], flags: Sequence[bool]) -> list[Any]:
         """Return the operands of an equation, each in low precision if its flag is set."""
         arrays = [self.as_array(v, f) for v, f in zip(values, flags, strict=True)]
-        if eqn.primitive.name not in _COMPARE:
+        if eqn.primitive.name not in _COMPARING_PRIMITIVES:
             return arrays
         triples = zip(values, arrays, flags, strict=True)
-        return [a if f else self._rounded(v, a) for v, a, f in triples]
+        return [a if f else self._round_to_low(v, a) for v, a, f in triples]
 
     # ---- running ---------------------------------------------------------------------------
 
@@ -144,11 +150,11 @@ class _Program:
         """Return the values of a jaxpr's outputs, given arrays or values of its inputs."""
         env: dict[Atom, _AnyValue] = {}
         for var, array in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
-            env[var] = self.value(var, array)
+            env[var] = self.wrap_array(var, array)
 
         def read(atom: Atom) -> _AnyValue:
             if isinstance(atom, jex_core.Literal):
-                return _Value(atom.val, False) if is_float32(atom) else atom.val
+                return _CastableValue(atom.val, False) if is_float32(atom) else atom.val
             return env[atom]
 
         for i, eqn in enumerate(jaxpr.eqns):
@@ -160,17 +166,17 @@ class _Program:
                 source_info_util.user_context(info.traceback, name_stack=stack),
                 eqn.ctx.manager,
             ):
-                outs = self._equation(eqn, eqn_path, values)
+                outs = self._run_equation(eqn, eqn_path, values)
             for var, out in zip(eqn.outvars, outs, strict=True):
-                env[var] = self.value(var, out)
+                env[var] = self.wrap_array(var, out)
         return [read(v) for v in jaxpr.outvars]
 
-    def _equation(self, eqn: JaxprEqn, path: Path, values: list[Any]) -> list[Any]:
+    def _run_equation(self, eqn: JaxprEqn, path: Path, values: list[Any]) -> list[Any]:
         if path in self._precisions.regions:
-            regions = regions_of(eqn)
-            if eqn.primitive.name in INLINED:
-                return self._inline(eqn, regions[0], path, values)
-            return self._contain(eqn, regions, path, values)
+            regions = find_regions(eqn)
+            if eqn.primitive.name in INLINED_CALLS:
+                return self._run_inlined(eqn, regions[0], path, values)
+            return self._run_regions(eqn, regions, path, values)
         low_precision = path in self._precisions.low_precision
         params = eqn.params
         if low_precision:
@@ -178,39 +184,41 @@ class _Program:
             for name in _DTYPE_PARAMETERS:
                 if params.get(name) == np.float32:
                     params[name] = self._low
-        arrays = self._operands(eqn, values, [low_precision] * len(values))
-        if low_precision and _casts_to_itself(eqn, arrays, params):
+        arrays = self._read_operands(eqn, values, [low_precision] * len(values))
+        if low_precision and _is_identity_cast(eqn, arrays, params):
             return arrays
         results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
         return list(results) if eqn.primitive.multiple_results else [results]
 
-    def _inline(self, eqn: JaxprEqn, region: Region, path: Path, values: list[Any]) -> list[Any]:
+    def _run_inlined(
+        self, eqn: JaxprEqn, region: Region, path: Path, values: list[Any]
+    ) -> list[Any]:
         outs = self.run(region.jaxpr, (*path, region.key), region.consts, values)
         shardings = eqn.params.get("out_shardings", ())
         for i, sharding in enumerate(shardings):
             if isinstance(sharding, jax.sharding.Sharding):
-                low = isinstance(outs[i], _Value) and outs[i].low
+                low = isinstance(outs[i], _CastableValue) and outs[i].low
                 array = jax.lax.with_sharding_constraint(self.as_array(outs[i], low), sharding)
-                outs[i] = self.value(eqn.outvars[i], array)
+                outs[i] = self.wrap_array(eqn.outvars[i], array)
         return outs
 
     # ---- programs inside equations ---------------------------------------------------------
 
-    def _contain(
+    def _run_regions(
         self, eqn: JaxprEqn, regions: list[Region], path: Path, values: list[Any]
     ) -> list[Any]:
-        available = [isinstance(v, _Value) and v.low for v in values]
-        flags = self._boundary_casts.operands(eqn, regions, path, available)
-        outs = self._boundary_casts.results(eqn, regions, path, flags)
-        arrays = self._operands(eqn, values, flags)
-        bodies = [self._body(r, path, outs) for r in regions]
+        available = [isinstance(v, _CastableValue) and v.low for v in values]
+        flags = self._boundary_casts.find_low_operands(eqn, regions, path, available)
+        outs = self._boundary_casts.find_low_results(eqn, regions, path, flags)
+        arrays = self._read_operands(eqn, values, flags)
+        bodies = [self._make_body(r, path, outs) for r in regions]
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
-            return _scan(params, bodies[0], arrays)
+            return _run_scan(params, bodies[0], arrays)
         if name == "while":
-            return _while(params, bodies, arrays)
+            return _run_while(params, bodies, arrays)
         if name == "cond":
-            return self._cond(eqn, bodies, arrays)
+            return self._run_cond(eqn, bodies, arrays)
         if name == "shard_map":
             return jax.shard_map(
                 bodies[0],
@@ -220,13 +228,17 @@ class _Program:
                 axis_names=params["newly_manual_axes"],
                 check_vma=params["check_vma"],
             )(*arrays)
-        if name in _CUSTOM:
+        if name in _CUSTOM_DERIVATIVES:
             count = params["num_consts"]
             # Values that the function closes over are not arguments of its derivative rule.
             body = functools.partial(bodies[0], *arrays[:count])
-            original = functools.partial(_bound(eqn), *self._full(arrays[:count], eqn.invars))
-            custom = _Custom(original, eqn.invars[count:], eqn.outvars, flags[count:], outs)
-            wrap = self._custom_jvp if name == "custom_jvp_call" else self._custom_vjp
+            original = functools.partial(
+                _make_binder(eqn), *self._cast_to_original(arrays[:count], eqn.invars)
+            )
+            custom = _CustomDerivative(
+                original, eqn.invars[count:], eqn.outvars, flags[count:], outs
+            )
+            wrap = self._wrap_custom_jvp if name == "custom_jvp_call" else self._wrap_custom_vjp
             return wrap(body, custom)(*arrays[count:])
         # The equation of jax.checkpoint has parameters that jax.checkpoint does not accept, so bind
         # it directly.
@@ -238,7 +250,7 @@ class _Program:
         )
         return eqn.primitive.bind(*closed.consts, *arrays, **{**params, "jaxpr": jaxpr})
 
-    def _body(self, region: Region, path: Path, flags: list[bool]) -> Callable[..., list[Any]]:
+    def _make_body(self, region: Region, path: Path, flags: list[bool]) -> Callable[..., list[Any]]:
         """Return the program of a region as a function of arrays."""
 
         def body(*arrays: Any) -> list[Any]:
@@ -251,7 +263,7 @@ class _Program:
         body.__name__ = region.jaxpr.debug_info.func_name.split(" ")[0]
         return body
 
-    def _cond(
+    def _run_cond(
         self, eqn: JaxprEqn, bodies: list[Callable[..., Any]], arrays: list[Any]
     ) -> list[Any]:
         index, *operands = arrays
@@ -273,15 +285,19 @@ class _Program:
         params = {**eqn.params, "branches": tuple(closed)}
         return eqn.primitive.bind(index, *consts, *operands, **params)
 
-    def _custom_jvp(self, body: Callable[..., Any], custom: _Custom) -> Callable[..., Any]:
+    def _wrap_custom_jvp(
+        self, body: Callable[..., Any], custom: _CustomDerivative
+    ) -> Callable[..., Any]:
         fn = jax.custom_jvp(body)
 
         @fn.defjvp
         def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            full = self._full(primals, custom.invars)
+            full = self._cast_to_original(primals, custom.invars)
             # Tangents of integers have the dtype float0, which programs do not accept.
             indices = [i for i, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
-            moving = self._full([tangents[i] for i in indices], [custom.invars[i] for i in indices])
+            moving = self._cast_to_original(
+                [tangents[i] for i in indices], [custom.invars[i] for i in indices]
+            )
 
             def derive(full: Sequence[Any], moving: Sequence[Any]) -> Any:
                 complete = list(tangents)
@@ -289,35 +305,41 @@ class _Program:
                     complete[i] = tangent
                 return jax.jvp(custom.original, tuple(full), tuple(complete))
 
-            results, derivatives = self._rewritten(derive)(full, moving)
-            return self._fit(results, custom.outs), self._fit(derivatives, custom.outs)
+            results, derivatives = self._rewriter(derive)(full, moving)
+            return self._cast_to_low(results, custom.outs), self._cast_to_low(
+                derivatives, custom.outs
+            )
 
         return fn
 
-    def _custom_vjp(self, body: Callable[..., Any], custom: _Custom) -> Callable[..., Any]:
+    def _wrap_custom_vjp(
+        self, body: Callable[..., Any], custom: _CustomDerivative
+    ) -> Callable[..., Any]:
         fn = jax.custom_vjp(body)
 
         def forward(*arrays: Any) -> tuple[list[Any], Callable[..., Any]]:
             derive = functools.partial(jax.vjp, custom.original)
-            results, pullback = self._rewritten(derive)(*self._full(arrays, custom.invars))
-            return self._fit(results, custom.outs), pullback
+            results, pullback = self._rewriter(derive)(
+                *self._cast_to_original(arrays, custom.invars)
+            )
+            return self._cast_to_low(results, custom.outs), pullback
 
         def backward(pullback: Callable[..., Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
-            full = self._full(cotangents, custom.outvars)
-            gradients = self._fit(self._rewritten(pullback)(full), custom.ins)
+            full = self._cast_to_original(cotangents, custom.outvars)
+            gradients = self._cast_to_low(self._rewriter(pullback)(full), custom.ins)
             return tuple(None if g.dtype == jax.dtypes.float0 else g for g in gradients)
 
         fn.defvjp(forward, backward)
         return fn
 
-    def _full(self, arrays: Sequence[Any], variables: Sequence[Atom]) -> list[Any]:
+    def _cast_to_original(self, arrays: Sequence[Any], variables: Sequence[Atom]) -> list[Any]:
         """Cast arrays to the dtypes of the original program."""
         return [
             _cast(a, np.dtype("float32")) if is_float32(v) else a
             for a, v in zip(arrays, variables, strict=False)
         ]
 
-    def _fit(self, arrays: Sequence[Any], low: list[bool]) -> list[Any]:
+    def _cast_to_low(self, arrays: Sequence[Any], low: list[bool]) -> list[Any]:
         return [_cast(a, self._low) if f else a for a, f in zip(arrays, low, strict=True)]
 
 
@@ -331,7 +353,7 @@ def _cast(array: Any, dtype: np.dtype) -> Any:
     return jax.lax.convert_element_type(array, dtype)
 
 
-def _casts_to_itself(eqn: JaxprEqn, arrays: list[Any], params: dict[str, Any]) -> bool:
+def _is_identity_cast(eqn: JaxprEqn, arrays: list[Any], params: dict[str, Any]) -> bool:
     return (
         eqn.primitive.name == "convert_element_type"
         and params.get("sharding") is None
@@ -339,13 +361,13 @@ def _casts_to_itself(eqn: JaxprEqn, arrays: list[Any], params: dict[str, Any]) -
     )
 
 
-def _bound(eqn: JaxprEqn) -> Callable[..., list[Any]]:
+def _make_binder(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     """Return an equation as a function of arrays."""
     params = eqn.primitive.get_bind_params(eqn.params)
     return lambda *arrays: eqn.primitive.bind(*arrays, **params)
 
 
-def _scan(params: dict[str, Any], body: Callable[..., Any], arrays: list[Any]) -> list[Any]:
+def _run_scan(params: dict[str, Any], body: Callable[..., Any], arrays: list[Any]) -> list[Any]:
     consts, carry = count_scan_operands(params)
 
     def step(state: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -363,7 +385,7 @@ def _scan(params: dict[str, Any], body: Callable[..., Any], arrays: list[Any]) -
     return [*state, *stacked]
 
 
-def _while(params: dict[str, Any], bodies: list[Any], arrays: list[Any]) -> list[Any]:
+def _run_while(params: dict[str, Any], bodies: list[Any], arrays: list[Any]) -> list[Any]:
     first = params["cond_nconsts"]
     second = first + params["body_nconsts"]
     test, body = bodies

@@ -15,21 +15,27 @@ from typing import NamedTuple
 
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshflow.kernels.epilogues import convolution_p
-from meshflow.kernels.packing import packed_p, packing
-from meshflow.passes.jaxprs import get_aval, part, variables
+from meshflow.kernels.packing import packed_p, plan_packing
+from meshflow.passes.jaxprs import extract_program, get_aval, select_variables
 
-__all__ = ["Hoisted", "hoist_constants"]
+__all__ = ["HoistedProgram", "hoist_constants"]
 
 # Minimum bytes of a hoisted array, and maximum bytes of all hoisted arrays of a program.
-_LEAST, _MOST = 1 << 16, 1 << 30
+_MIN_ARRAY_BYTES, _MAX_TOTAL_BYTES = 1 << 16, 1 << 30
 # XLA does not materialize the results of these.
-_FREE = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice"}
-_EXACT = _FREE | {"convert_element_type", "transpose", "rev", "concatenate", packed_p.name}
+_FREE_PRIMITIVES = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice"}
+_EXACT_PRIMITIVES = _FREE_PRIMITIVES | {
+    "convert_element_type",
+    "transpose",
+    "rev",
+    "concatenate",
+    packed_p.name,
+}
 _CONVOLUTIONS = ("conv_general_dilated", convolution_p.name)
 _NO_EPILOGUE = {"epilogue": (), "flipped": False, "packed": False}
 
 
-class Hoisted(NamedTuple):
+class HoistedProgram(NamedTuple):
     """The two parts of a program.
 
     Attributes:
@@ -39,54 +45,56 @@ class Hoisted(NamedTuple):
       remainder: The program with the results of `hoisted` as additional last operands.
     """
 
-    early: ClosedJaxpr
-    reads: list[int]
-    rest: ClosedJaxpr
+    hoisted: ClosedJaxpr
+    operand_indices: list[int]
+    remainder: ClosedJaxpr
 
 
-def hoist_constants(closed: ClosedJaxpr, constant_operands: Iterable[int]) -> Hoisted | None:
+def hoist_constants(closed: ClosedJaxpr, constant_operands: Iterable[int]) -> HoistedProgram | None:
     """Split a program in two; return None if there is nothing to hoist.
 
     `constant_operands` are indices of the operands that are the same in every call.
     """
     jaxpr = closed.jaxpr
     indices = {jaxpr.invars[i]: i for i in constant_operands}
-    eqns, constants = _packed(jaxpr.eqns, indices)
-    needed = set(variables(jaxpr.outvars))
+    eqns, constants = _pack_kernels(jaxpr.eqns, indices)
+    needed = set(select_variables(jaxpr.outvars))
     rest: list[JaxprEqn] = []
     hoisted: list[Var] = []
     for eqn in reversed(eqns):
         is_constant = bool(eqn.outvars) and eqn.outvars[0] in constants
         if is_constant and not needed.intersection(eqn.outvars):
             continue
-        if is_constant and eqn.primitive.name not in _FREE:
-            size = _bytes(eqn.outvars)
-            if size >= _LEAST and size + _bytes(hoisted) <= _MOST:
+        if is_constant and eqn.primitive.name not in _FREE_PRIMITIVES:
+            size = _count_bytes(eqn.outvars)
+            if size >= _MIN_ARRAY_BYTES and size + _count_bytes(hoisted) <= _MAX_TOTAL_BYTES:
                 hoisted += eqn.outvars
                 continue
         rest.append(eqn)
-        needed.update(variables(eqn.invars))
+        needed.update(select_variables(eqn.invars))
     if not hoisted:
         return None
-    producers = _makers(eqns, hoisted)
-    inputs = {v: None for eqn in producers for v in variables(eqn.invars) if v in indices}
-    return Hoisted(
-        part(closed, [*inputs], hoisted, producers),
+    producers = _select_producers(eqns, hoisted)
+    inputs = {v: None for eqn in producers for v in select_variables(eqn.invars) if v in indices}
+    return HoistedProgram(
+        extract_program(closed, [*inputs], hoisted, producers),
         [indices[v] for v in inputs],
-        part(closed, [*jaxpr.invars, *hoisted], jaxpr.outvars, rest[::-1]),
+        extract_program(closed, [*jaxpr.invars, *hoisted], jaxpr.outvars, rest[::-1]),
     )
 
 
-def _packed(eqns: list[JaxprEqn], constants: Iterable[Var]) -> tuple[list[JaxprEqn], set[Atom]]:
+def _pack_kernels(
+    eqns: list[JaxprEqn], constants: Iterable[Var]
+) -> tuple[list[JaxprEqn], set[Atom]]:
     """Pack constant kernels of convolutions; return all equations and the hoistable variables."""
     result: list[JaxprEqn] = []
     hoistable: set[Atom] = set(constants)
     producers: dict[Atom, JaxprEqn] = {}
     for eqn in eqns:
         if eqn.primitive.name in _CONVOLUTIONS and eqn.invars[1] in hoistable:
-            eqn = _with_packed_kernel(eqn, producers, result, hoistable)
-        elif eqn.primitive.name in _EXACT and not eqn.effects:
-            inputs = variables(eqn.invars)
+            eqn = _pack_kernel(eqn, producers, result, hoistable)
+        elif eqn.primitive.name in _EXACT_PRIMITIVES and not eqn.effects:
+            inputs = select_variables(eqn.invars)
             grows = sum(get_aval(v).size for v in eqn.outvars) > sum(
                 get_aval(v).size for v in inputs
             )
@@ -97,7 +105,7 @@ def _packed(eqns: list[JaxprEqn], constants: Iterable[Var]) -> tuple[list[JaxprE
     return result, hoistable
 
 
-def _with_packed_kernel(
+def _pack_kernel(
     conv: JaxprEqn, producers: dict[Atom, JaxprEqn], eqns: list[JaxprEqn], hoistable: set[Atom]
 ) -> JaxprEqn:
     """Make a convolution read a packed kernel; append the equation that packs it to `eqns`."""
@@ -111,7 +119,7 @@ def _with_packed_kernel(
     if parameters["packed"] or any(isinstance(v, Literal) for v in conv.invars):
         return conv
     operands = [get_aval(v) for v in (image, kernel, *rest)]
-    plan = packing(operands, get_aval(conv.outvars[0]), parameters)
+    plan = plan_packing(operands, get_aval(conv.outvars[0]), parameters)
     if plan is None:
         return conv
     aval, _ = packed_p.abstract_eval(kernel.aval, **plan)
@@ -127,16 +135,16 @@ def _with_packed_kernel(
     )
 
 
-def _makers(eqns: list[JaxprEqn], outputs: Iterable[Atom]) -> list[JaxprEqn]:
+def _select_producers(eqns: list[JaxprEqn], outputs: Iterable[Atom]) -> list[JaxprEqn]:
     """Return the equations on which the outputs depend."""
     needed, selected = set(outputs), []
     for eqn in reversed(eqns):
         if needed.intersection(eqn.outvars):
             selected.append(eqn)
-            needed.update(variables(eqn.invars))
+            needed.update(select_variables(eqn.invars))
     return selected[::-1]
 
 
-def _bytes(variables: Iterable[Atom]) -> int:
+def _count_bytes(variables: Iterable[Atom]) -> int:
     avals = map(get_aval, variables)
     return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)

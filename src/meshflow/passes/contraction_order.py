@@ -8,7 +8,7 @@ wrong values.
 from __future__ import annotations
 
 from meshflow.environment.types import ClosedJaxpr, JaxprEqn
-from meshflow.passes.jaxprs import everywhere
+from meshflow.passes.jaxprs import rewrite_equations
 
 __all__ = ["order_contractions"]
 
@@ -26,10 +26,12 @@ def order_contractions(closed: ClosedJaxpr) -> ClosedJaxpr:
       >>> order_contractions(closed).eqns[0].params["dimension_numbers"]
       (((1, 2), (0, 1)), ((), ()))
     """
-    return everywhere(closed, lambda _, eqns: [_ordered(eqn) for eqn in eqns], (_DOT,))
+    return rewrite_equations(
+        closed, lambda _, eqns: [_sort_contraction(eqn) for eqn in eqns], (_DOT,)
+    )
 
 
-def _ordered(eqn: JaxprEqn) -> JaxprEqn:
+def _sort_contraction(eqn: JaxprEqn) -> JaxprEqn:
     if eqn.primitive.name != _DOT:
         return eqn
     (left, right), batch = eqn.params["dimension_numbers"]

@@ -19,11 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
-from meshflow.kernels.epilogues import convolution_p, features, product_p
-from meshflow.kernels.library import TYPES
-from meshflow.kernels.pooling import GATED
-from meshflow.passes.jaxprs import everywhere, get_aval, makers, opened, users
-from meshflow.passes.patterns import gelu
+from meshflow.kernels.epilogues import convolution_p, find_feature_axes, product_p
+from meshflow.kernels.library import TYPE_CODES
+from meshflow.kernels.pooling import GATED_GRADIENTS
+from meshflow.passes.jaxprs import (
+    get_aval,
+    map_consumers,
+    map_producers,
+    rewrite_equations,
+    to_open_jaxpr,
+)
+from meshflow.passes.patterns import match_gelu
 
 __all__ = ["fuse_epilogues"]
 
@@ -34,7 +40,7 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
 class _Chain(NamedTuple):
     """Steps that follow an equation: their indices, names and operands, and the last result."""
 
-    parts: list[int]
+    indices: list[int]
     epilogue: list[str]
     operands: list[Atom]
     result: Var
@@ -42,11 +48,13 @@ class _Chain(NamedTuple):
 
 def fuse_epilogues(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Fuse convolutions and products with the steps after them; return the same object if none."""
-    primitives = ("conv_general_dilated", "dot_general", "gt", *[p.name for p in GATED])
-    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run(), primitives)
+    primitives = ("conv_general_dilated", "dot_general", "gt", *[p.name for p in GATED_GRADIENTS])
+    return rewrite_equations(
+        closed, lambda jaxpr, eqns: _EpilogueFusion(jaxpr, eqns).run(), primitives
+    )
 
 
-class _Fusion:
+class _EpilogueFusion:
     """Fusion of the equations of one jaxpr.
 
     Args:
@@ -56,58 +64,58 @@ class _Fusion:
 
     def __init__(self, jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> None:
         self._eqns: list[Any] = eqns
-        self._made, self._uses = makers(eqns), users(jaxpr, eqns)
+        self._producers, self._consumers = map_producers(eqns), map_consumers(jaxpr, eqns)
 
     def run(self) -> list[Any]:
         """Return the fused equations."""
-        self._compare_results()
+        self._compare_relu_results()
         for i, eqn in enumerate(self._eqns):
             if eqn is not None and eqn.primitive.name == "conv_general_dilated":
                 self._fuse_convolution(i)
             elif eqn is not None and eqn.primitive.name == "dot_general":
                 self._fuse_product(i)
-            elif eqn is not None and (maxima := _gradient_of_maxima(eqn)) is not None:
-                self._mask_windows(i, maxima)
+            elif eqn is not None and (maxima := _find_max_gradient(eqn)) is not None:
+                self._fuse_relu_mask(i, maxima)
         return [eqn for eqn in self._eqns if eqn is not None]
 
-    def _compare_results(self) -> None:
+    def _compare_relu_results(self) -> None:
         """Make comparisons with zero read a ReLU's result instead of its operand."""
         relu_results: dict[Atom, Var] = {}
         for i, eqn in enumerate(self._eqns):
-            operand = _rectified(eqn, self._zero)
+            operand = _find_relu_operand(eqn, self._is_zero)
             if operand is not None:
                 relu_results.setdefault(operand, eqn.outvars[0])
-            elif eqn.primitive.name == "gt" and self._zero(eqn.invars[1]):
+            elif eqn.primitive.name == "gt" and self._is_zero(eqn.invars[1]):
                 old = eqn.invars[0]
                 new = None if isinstance(old, Literal) else relu_results.get(old)
                 if new is not None:
                     self._eqns[i] = eqn.replace(invars=[new, eqn.invars[1]])
-                    self._made |= dict.fromkeys(eqn.outvars, self._eqns[i])
-                    self._uses[old].remove(i)
-                    self._uses.setdefault(new, []).append(i)
+                    self._producers |= dict.fromkeys(eqn.outvars, self._eqns[i])
+                    self._consumers[old].remove(i)
+                    self._consumers.setdefault(new, []).append(i)
 
     def _fuse_convolution(self, index: int) -> None:
         conv = self._eqns[index]
-        if not _is_plain(conv):
+        if not _is_supported(conv):
             return
-        chain = self._chain(conv, (conv.params["dimension_numbers"].out_spec[1],))
-        kernel, flipped = self._kernel(conv)
+        chain = self._find_chain(conv, (conv.params["dimension_numbers"].out_spec[1],))
+        kernel, flipped = self._find_kernel_source(conv)
         if chain.epilogue or kernel is not conv.invars[1]:
             operands = [conv.invars[0], kernel]
             parameters = {**conv.params, "flipped": flipped, "packed": False}
-            self._replace(index, chain, convolution_p, operands, parameters)
+            self._replace_chain(index, chain, convolution_p, operands, parameters)
 
     def _fuse_product(self, index: int) -> None:
         product = self._eqns[index]
         if product.params.get("out_sharding") is not None or not _has_one_type(product):
             return
         avals = get_aval(product.invars[1]), get_aval(product.outvars[0])
-        axes = features(*avals, product.params)
-        chain = self._chain(product, axes)
+        axes = find_feature_axes(*avals, product.params)
+        chain = self._find_chain(product, axes)
         if any(step != "add" for step in chain.epilogue):
-            self._replace(index, chain, product_p, product.invars, product.params)
+            self._replace_chain(index, chain, product_p, product.invars, product.params)
 
-    def _replace(
+    def _replace_chain(
         self,
         index: int,
         chain: _Chain,
@@ -117,17 +125,17 @@ class _Fusion:
     ) -> None:
         """Replace an equation and the chain that follows it by one equation."""
         old = self._eqns[index]
-        for i in (index, *chain.parts):
+        for i in (index, *chain.indices):
             self._eqns[i] = None
         # All operands exist at the index of the last step.
-        self._eqns[max((index, *chain.parts))] = old.replace(
+        self._eqns[max((index, *chain.indices))] = old.replace(
             primitive=primitive,
             invars=[*operands, *chain.operands],
             outvars=[chain.result],
             params={**parameters, "epilogue": tuple(chain.epilogue)},
         )
 
-    def _chain(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> _Chain:
+    def _find_chain(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> _Chain:
         """Find the longest chain of steps after an equation with the feature axes `axes`."""
         value = eqn.outvars[0]
         dtype = get_aval(value).dtype
@@ -135,7 +143,7 @@ class _Fusion:
         epilogue: list[str] = []
         operands: list[Atom] = []
         chain = _Chain([], [], [], value)
-        while (found := self._next(value, dtype, axes)) is not None:
+        while (found := self._find_next_step(value, dtype, axes)) is not None:
             step, added, value = found
             indices += added
             epilogue += step[:1]
@@ -144,90 +152,90 @@ class _Fusion:
                 chain = _Chain(list(indices), list(epilogue), list(operands), value)
         return chain
 
-    def _next(
+    def _find_next_step(
         self, value: Var, dtype: np.dtype, axes: tuple[int, ...]
     ) -> tuple[list[Any], list[int], Var] | None:
         """Return the next step, the indices of its equations and its result, or None."""
-        match = gelu(value, self._eqns, self._uses)
+        match = match_gelu(value, self._eqns, self._consumers)
         if match is not None:
             name, indices, result = match
             return [name], indices, result
-        index = self._only_use(value)
+        index = self._find_only_consumer(value)
         if index is None or self._eqns[index] is None:
             return None
-        step = self._step(self._eqns[index], value, dtype, axes)
+        step = self._match_step(self._eqns[index], value, dtype, axes)
         return None if step is None else (step, [index], self._eqns[index].outvars[0])
 
-    def _step(
+    def _match_step(
         self, eqn: JaxprEqn, value: Var, dtype: np.dtype, axes: tuple[int, ...]
     ) -> list[Any] | None:
         """Return a step's name and operand, an empty list for a conversion, or None for no step."""
         name = eqn.primitive.name
         if name == "convert_element_type":
             return [] if get_aval(eqn.outvars[0]).dtype in (dtype, np.float32) else None
-        if _rectified(eqn, self._zero) is value:
+        if _find_relu_operand(eqn, self._is_zero) is value:
             return ["relu"]
         if name == "select_n":
-            mask = self._relu_mask(eqn, value)
+            mask = self._find_relu_mask(eqn, value)
             return None if mask is None else ["relu_mask", mask]
         if name not in ("add", "add_any", "mul"):
             return None
         others = [v for v in eqn.invars if v is not value]
         if len(others) != 1 or isinstance(others[0], Literal):
             return None
-        vector = self._vector(others[0], value, axes)
+        vector = self._find_vector(others[0], value, axes)
         if vector is not None:
             return ["scale" if name == "mul" else "add", vector]
-        array = self._array(others[0], value)
+        array = self._find_array(others[0], value)
         return None if array is None or name == "mul" else ["plus", array]
 
-    def _mask_windows(self, index: int, max_gradient: JaxprEqn) -> None:
+    def _fuse_relu_mask(self, index: int, max_gradient: JaxprEqn) -> None:
         """Fuse a gradient of max pooling with the gradient of the preceding ReLU."""
         eqn = self._eqns[index]
-        consumer = self._only_use(eqn.outvars[0])
+        consumer = self._find_only_consumer(eqn.outvars[0])
         if consumer is None or self._eqns[consumer].primitive.name != "select_n":
             return
-        if self._relu_mask(self._eqns[consumer], eqn.outvars[0]) is eqn.invars[0]:
+        if self._find_relu_mask(self._eqns[consumer], eqn.outvars[0]) is eqn.invars[0]:
             outvars, self._eqns[consumer] = self._eqns[consumer].outvars, None
-            gated, parameters = GATED[max_gradient.primitive], max_gradient.params
+            gated, parameters = GATED_GRADIENTS[max_gradient.primitive], max_gradient.params
             self._eqns[index] = eqn.replace(primitive=gated, outvars=outvars, params=parameters)
 
-    def _only_use(self, var: Atom) -> int | None:
+    def _find_only_consumer(self, var: Atom) -> int | None:
         """Return the index of the only equation that reads a variable, or None."""
-        consumers = self._uses.get(var, [])
+        consumers = self._consumers.get(var, [])
         return consumers[0] if len(consumers) == 1 and consumers[0] < len(self._eqns) else None
 
-    def _zero(self, atom: Atom) -> bool:
+    def _is_zero(self, atom: Atom) -> bool:
         """Check whether a value is a zero or an array of zeros."""
         if isinstance(atom, Literal):
             return np.ndim(atom.val) == 0 and bool(atom.val == 0)
-        producer = self._made.get(atom)
+        producer = self._producers.get(atom)
         return (
             producer is not None
             and producer.primitive.name in ("broadcast_in_dim", "convert_element_type")
-            and self._zero(producer.invars[0])
+            and self._is_zero(producer.invars[0])
         )
 
-    def _kernel(self, conv: JaxprEqn) -> tuple[Atom, bool]:
+    def _find_kernel_source(self, conv: JaxprEqn) -> tuple[Atom, bool]:
         """Return a convolution's kernel before its flip and rounding, and whether it is flipped."""
         kernel, flipped = conv.invars[1], False
         layout = conv.params["dimension_numbers"]
-        producer = self._maker(kernel, "rev")
+        producer = self._find_producer(kernel, "rev")
         if producer is not None and set(producer.params["dimensions"]) == set(layout.rhs_spec[2:]):
             kernel, flipped = producer.invars[0], True
-        producer = self._maker(kernel, "convert_element_type")
+        producer = self._find_producer(kernel, "convert_element_type")
         if producer is not None and get_aval(producer.invars[0]).dtype == np.float32:
             kernel = producer.invars[0]
         return kernel, flipped
 
-    def _maker(self, atom: Atom, name: str) -> JaxprEqn | None:
+    def _find_producer(self, atom: Atom, name: str) -> JaxprEqn | None:
         """Return the equation that computes a value if its primitive has this name, else None."""
-        producer = None if isinstance(atom, Literal) else self._made.get(atom)
+        producer = None if isinstance(atom, Literal) else self._producers.get(atom)
         return producer if producer is not None and producer.primitive.name == name else None
 
-    def _vector(self, other: Atom, value: Var, axes: tuple[int, ...]) -> Var | None:
+    def _find_vector(self, other: Atom, value: Var, axes: tuple[int, ...]) -> Var | None:
         """Return the vector of features that `other` broadcasts to the shape of `value`, or None."""
-        producer = self._made.get(other)
+        producer = self._producers.get(other)
         if producer is None or producer.primitive.name not in ("broadcast_in_dim", "reshape"):
             return None
         vector, shape = producer.invars[0], get_aval(value).shape
@@ -239,22 +247,22 @@ class _Fusion:
         else:
             fits = tuple(producer.params["broadcast_dimensions"]) == axes
             fits = fits and get_aval(other).shape in (ones, shape)
-        return vector if fits and get_aval(vector).dtype.name in TYPES else None
+        return vector if fits and get_aval(vector).dtype.name in TYPE_CODES else None
 
-    def _array(self, other: Atom, value: Var) -> Atom | None:
+    def _find_array(self, other: Atom, value: Var) -> Atom | None:
         """Return `other` if it is a materialized array of the shape and dtype of `value`, or None."""
-        producer = self._made.get(other)
+        producer = self._producers.get(other)
         if producer is not None and producer.primitive.name == "broadcast_in_dim":
             return None
         return other if _have_same_type(other, value) else None
 
-    def _relu_mask(self, select: JaxprEqn, result: Atom) -> Var | None:
+    def _find_relu_mask(self, select: JaxprEqn, result: Atom) -> Var | None:
         """Return the array with positive elements where a gradient passes, or None."""
         predicate, *cases = select.invars
-        if len(cases) != 2 or cases[1] is not result or not self._zero(cases[0]):
+        if len(cases) != 2 or cases[1] is not result or not self._is_zero(cases[0]):
             return None
-        comparison = self._maker(predicate, "gt")
-        if comparison is None or not self._zero(comparison.invars[1]):
+        comparison = self._find_producer(predicate, "gt")
+        if comparison is None or not self._is_zero(comparison.invars[1]):
             return None
         mask = comparison.invars[0]
         return mask if not isinstance(mask, Literal) and _have_same_type(mask, result) else None
@@ -265,7 +273,7 @@ def _have_same_type(a: Atom, b: Atom) -> bool:
     return first.shape == second.shape and first.dtype == second.dtype
 
 
-def _size(atom: Atom, spec: tuple[int, ...]) -> int:
+def _count_positions(atom: Atom, spec: tuple[int, ...]) -> int:
     """Return the number of spatial positions of a convolution's operand."""
     return math.prod(get_aval(atom).shape[i] for i in spec[2:])
 
@@ -275,32 +283,36 @@ def _has_one_type(eqn: JaxprEqn) -> bool:
     if any(isinstance(v, Literal) for v in eqn.invars):
         return False
     dtypes = {get_aval(v).dtype.name for v in (*eqn.invars, eqn.outvars[0])}
-    return len(dtypes) == 1 and dtypes <= set(TYPES)
+    return len(dtypes) == 1 and dtypes <= set(TYPE_CODES)
 
 
-def _is_plain(conv: JaxprEqn) -> bool:
+def _is_supported(conv: JaxprEqn) -> bool:
     """Check whether the kernels support a convolution: a forward one, or the gradient of its image."""
     parameters = conv.params
     layout = parameters["dimension_numbers"]
     dense = parameters["batch_group_count"] == 1 and all(d == 1 for d in parameters["lhs_dilation"])
     # A window larger than the result distinguishes a kernel's gradient.
-    window = _size(conv.invars[1], layout.rhs_spec)
-    return dense and _has_one_type(conv) and window <= _size(conv.outvars[0], layout.out_spec)
+    window = _count_positions(conv.invars[1], layout.rhs_spec)
+    return (
+        dense
+        and _has_one_type(conv)
+        and window <= _count_positions(conv.outvars[0], layout.out_spec)
+    )
 
 
-def _gradient_of_maxima(eqn: JaxprEqn) -> JaxprEqn | None:
+def _find_max_gradient(eqn: JaxprEqn) -> JaxprEqn | None:
     """Return the equation that computes a gradient of max pooling, maybe inside a call, or None."""
-    if eqn.primitive in GATED:
+    if eqn.primitive in GATED_GRADIENTS:
         return eqn
     if eqn.primitive.name != "custom_vjp_call":
         return None
-    body = opened(eqn.params["call_jaxpr"])
+    body = to_open_jaxpr(eqn.params["call_jaxpr"])
     is_single = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
     forwards = is_single and body.eqns[0].invars == body.invars
-    return body.eqns[0] if forwards and body.eqns[0].primitive in GATED else None
+    return body.eqns[0] if forwards and body.eqns[0].primitive in GATED_GRADIENTS else None
 
 
-def _rectified(eqn: JaxprEqn, is_zero: Callable[[Atom], bool]) -> Var | None:
+def _find_relu_operand(eqn: JaxprEqn, is_zero: Callable[[Atom], bool]) -> Var | None:
     """Return the operand if the equation computes its ReLU, or None."""
     name = eqn.primitive.name
     if name == "max":
@@ -308,10 +320,10 @@ def _rectified(eqn: JaxprEqn, is_zero: Callable[[Atom], bool]) -> Var | None:
         operand = a if is_zero(b) else b if is_zero(a) else None
         return None if isinstance(operand, Literal) else operand
     if name in _CALLS and len(eqn.invars) == len(eqn.outvars) == 1:
-        body = opened(eqn.params[_CALLS[name]])
+        body = to_open_jaxpr(eqn.params[_CALLS[name]])
         is_zero_literal = lambda atom: isinstance(atom, Literal) and bool(np.all(atom.val == 0))
         is_single = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
-        if is_single and _rectified(body.eqns[0], is_zero_literal) is body.invars[0]:
+        if is_single and _find_relu_operand(body.eqns[0], is_zero_literal) is body.invars[0]:
             operand = eqn.invars[0]
             return None if isinstance(operand, Literal) else operand
     return None

@@ -14,13 +14,13 @@ from jax.typing import DTypeLike
 from meshflow.environment.jax_internals import source_info_util
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.passes.jaxprs import get_aval
-from meshflow.passes.mixed_precision import low_precision_dtype, traced
-from meshflow.passes.precision_lists import PrecisionLists, checked
+from meshflow.passes.mixed_precision import to_low_precision_dtype, trace_function
+from meshflow.passes.precision_lists import PrecisionLists, check_lists
 from meshflow.passes.precision_propagation import Node, propagate_precision
 
 __all__ = ["Explanation", "Row", "explain", "explain_jaxpr"]
 
-_LIBRARIES = (
+_LIBRARY_PREFIXES = (
     str(Path(jax.__file__).parent) + "/",
     str(Path(__file__).parent.parent) + "/",
     "<frozen",
@@ -132,7 +132,7 @@ def explain(
       dot_general bfloat16 - always in low precision
       exp float32 - always in float32
     """
-    return explain_jaxpr(traced(fn, args, kwargs)[0], dtype, lists)
+    return explain_jaxpr(trace_function(fn, args, kwargs)[0], dtype, lists)
 
 
 def explain_jaxpr(
@@ -148,12 +148,12 @@ def explain_jaxpr(
     Raises:
       ValueError: If `dtype` is not 'bfloat16' or 'float16'.
     """
-    low = low_precision_dtype(dtype).name
-    nodes = propagate_precision(closed.jaxpr, checked(lists)).nodes
-    return Explanation(tuple(_row(node, low) for node in nodes), low)
+    low = to_low_precision_dtype(dtype).name
+    nodes = propagate_precision(closed.jaxpr, check_lists(lists)).nodes
+    return Explanation(tuple(_make_row(node, low) for node in nodes), low)
 
 
-def _row(node: Node, low: str) -> Row:
+def _make_row(node: Node, low: str) -> Row:
     outs = [get_aval(v) for v in node.eqn.outvars]
     return Row(
         node.depth,
@@ -161,15 +161,15 @@ def _row(node: Node, low: str) -> Row:
         f"{outs[0].dtype}{list(outs[0].shape)}" if outs else "",
         node.kind,
         low if node.low_precision else "float32",
-        node.why,
-        next(filter(None, map(_line_of, node.sources)), ""),
+        node.reason,
+        next(filter(None, map(_find_source_line, node.sources)), ""),
     )
 
 
-def _line_of(source_info: source_info_util.SourceInfo) -> str:
+def _find_source_line(source_info: source_info_util.SourceInfo) -> str:
     """Return the innermost line outside of this package and JAX; empty if there is none."""
     for frame in getattr(source_info.traceback, "frames", ()):
-        if not frame.file_name.startswith(_LIBRARIES):
+        if not frame.file_name.startswith(_LIBRARY_PREFIXES):
             path = Path(frame.file_name)
             return f"{path.parent.name}/{path.name}:{frame.line_num}".lstrip("/")
     return ""

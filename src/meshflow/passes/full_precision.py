@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import everywhere, get_aval
+from meshflow.passes.jaxprs import get_aval, rewrite_equations
 
 __all__ = ["compute_in_full_float32"]
 
@@ -16,10 +16,10 @@ _HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
 
 def compute_in_full_float32(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Forbid rounded factors in products and convolutions; return the same object if none."""
-    return everywhere(closed, _asked, _PRODUCTS)
+    return rewrite_equations(closed, _request_full_precision, _PRODUCTS)
 
 
-def _asked(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
+def _request_full_precision(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     return [
         eqn.replace(params={**eqn.params, "precision": _HIGHEST}) if _may_round(eqn) else eqn
         for eqn in eqns

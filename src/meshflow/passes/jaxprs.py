@@ -21,7 +21,7 @@ def get_aval(atom: Atom) -> jax.core.ShapedArray:
     return cast(jax.core.ShapedArray, atom.aval)
 
 
-def inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
+def find_inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
     """Return the jaxprs in an equation's parameters, open or closed."""
     found: list[AnyJaxpr] = []
     for value in equation.params.values():
@@ -31,22 +31,22 @@ def inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
     return found
 
 
-def opened(jaxpr: AnyJaxpr) -> Jaxpr:
+def to_open_jaxpr(jaxpr: AnyJaxpr) -> Jaxpr:
     """Return a jaxpr without the values of its constants."""
     return jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
 
 
-def variables(atoms: Iterable[Atom]) -> list[Any]:
+def select_variables(atoms: Iterable[Atom]) -> list[Any]:
     """Return the atoms that are not literals."""
     return [a for a in atoms if not isinstance(a, jex_core.Literal)]
 
 
-def makers(eqns: Sequence[JaxprEqn]) -> dict[Atom, JaxprEqn]:
+def map_producers(eqns: Sequence[JaxprEqn]) -> dict[Atom, JaxprEqn]:
     """Map each variable to the equation that computes it."""
     return {variable: eqn for eqn in eqns for variable in eqn.outvars}
 
 
-def users(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn]) -> dict[Atom, list[int]]:
+def map_consumers(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn]) -> dict[Atom, list[int]]:
     """Map each variable to the indices of the equations that read it.
 
     Reads by outputs of the jaxpr have the index `len(eqns)`.
@@ -59,14 +59,14 @@ def users(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn]) -> dict[Atom, list[int]]:
     return consumers
 
 
-def reads_of_outputs(equation: JaxprEqn) -> list[set[int]]:
+def find_output_dependencies(equation: JaxprEqn) -> list[set[int]]:
     """Return for each output of an equation the indices of the inputs on which it depends.
 
     Calls and branches are examined; for other equations every output depends on every input.
     """
     all_inputs = set(range(len(equation.invars)))
     full = [all_inputs for _ in equation.outvars]
-    inner = [opened(jaxpr) for jaxpr in inner_jaxprs(equation)]
+    inner = [to_open_jaxpr(jaxpr) for jaxpr in find_inner_jaxprs(equation)]
     # The first input of a branch selects it, so it is not passed on, and all outputs depend on it.
     num_selectors = int(equation.primitive.name == "cond")
     is_call = num_selectors or equation.primitive.name in _CALLS
@@ -80,11 +80,11 @@ def reads_of_outputs(equation: JaxprEqn) -> list[set[int]]:
     for jaxpr in inner:
         env: dict[Atom, set[int]] = {v: {num_selectors + i} for i, v in enumerate(jaxpr.invars)}
         for eqn in jaxpr.eqns:
-            reads = [_behind(env, a) for a in eqn.invars]
-            for v, indices in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
+            reads = [_read_dependencies(env, a) for a in eqn.invars]
+            for v, indices in zip(eqn.outvars, find_output_dependencies(eqn), strict=True):
                 env[v] = set().union(*(reads[n] for n in indices))
         for indices, atom in zip(dependencies, jaxpr.outvars, strict=True):
-            indices |= _behind(env, atom)
+            indices |= _read_dependencies(env, atom)
     return dependencies
 
 
@@ -93,11 +93,11 @@ _CALLS = frozenset(
 )
 
 
-def _behind(env: dict[Atom, set[int]], atom: Atom) -> set[int]:
+def _read_dependencies(env: dict[Atom, set[int]], atom: Atom) -> set[int]:
     return set() if isinstance(atom, jex_core.Literal) else env.get(atom, set())
 
 
-def bound(equation: JaxprEqn, operands: Sequence[Array]) -> list[Any]:
+def bind_equation(equation: JaxprEqn, operands: Sequence[Array]) -> list[Any]:
     """Return the results of an equation for other operands."""
     results = equation.primitive.bind(
         *operands, **equation.primitive.get_bind_params(equation.params)
@@ -105,11 +105,11 @@ def bound(equation: JaxprEqn, operands: Sequence[Array]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def part(
+def extract_program(
     closed: ClosedJaxpr, inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[JaxprEqn]
 ) -> ClosedJaxpr:
     """Extract some equations of a program, and the constants they read, as a program."""
-    read = set(variables(itertools.chain(*(e.invars for e in eqns), outputs)))
+    read = set(select_variables(itertools.chain(*(e.invars for e in eqns), outputs)))
     pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
     constants = [(v, c) for v, c in pairs if v in read]
     jaxpr = closed.jaxpr.replace(
@@ -123,7 +123,7 @@ def part(
     return jex_core.ClosedJaxpr(jaxpr, [c for _, c in constants])
 
 
-def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
+def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Replace the calls in a program by the equations of the called programs."""
 
     def run(jaxpr: Jaxpr, constants: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
@@ -135,10 +135,10 @@ def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
         for eqn in jaxpr.eqns:
             values = [read(a) for a in eqn.invars]
             if eqn.primitive.name in ("jit", "pjit", "closed_call"):
-                (inner,) = inner_jaxprs(eqn)
-                results = run(opened(inner), getattr(inner, "consts", ()), values)
+                (inner,) = find_inner_jaxprs(eqn)
+                results = run(to_open_jaxpr(inner), getattr(inner, "consts", ()), values)
             else:
-                results = bound(eqn, values)
+                results = bind_equation(eqn, values)
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
@@ -146,7 +146,7 @@ def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *arrays: run(closed.jaxpr, closed.consts, arrays))(*specs)
 
 
-class Contents(NamedTuple):
+class JaxprSummary(NamedTuple):
     """Summary of the equations of a jaxpr.
 
     Attributes:
@@ -158,26 +158,26 @@ class Contents(NamedTuple):
     nested: tuple[int, ...]
 
 
-_contents: weakref.WeakKeyDictionary[Jaxpr, Contents] = weakref.WeakKeyDictionary()
+_summaries: weakref.WeakKeyDictionary[Jaxpr, JaxprSummary] = weakref.WeakKeyDictionary()
 
 
-def contents(jaxpr: Jaxpr) -> Contents:
+def summarize_jaxpr(jaxpr: Jaxpr) -> JaxprSummary:
     """Return the summary of an open jaxpr, cached because jaxprs are immutable."""
-    summary = _contents.get(jaxpr)
+    summary = _summaries.get(jaxpr)
     if summary is None:
         names, nested = set(), []
         for i, eqn in enumerate(jaxpr.eqns):
             names.add(eqn.primitive.name)
-            inside = inner_jaxprs(eqn)
+            inside = find_inner_jaxprs(eqn)
             if inside:
                 nested.append(i)
             for inner in inside:
-                names |= contents(opened(inner)).primitives
-        summary = _contents[jaxpr] = Contents(frozenset(names), tuple(nested))
+                names |= summarize_jaxpr(to_open_jaxpr(inner)).primitives
+        summary = _summaries[jaxpr] = JaxprSummary(frozenset(names), tuple(nested))
     return summary
 
 
-def everywhere(
+def rewrite_equations(
     closed: ClosedJaxpr,
     rewrite: Callable[[Jaxpr, list[JaxprEqn]], list[JaxprEqn]],
     primitives: Collection[str] | None = None,
@@ -185,18 +185,18 @@ def everywhere(
     """Rewrite all equations of a program; return the same object if none change."""
 
     def rewrite_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
-        summary = contents(jaxpr)
+        summary = summarize_jaxpr(jaxpr)
         if primitives is not None and summary.primitives.isdisjoint(primitives):
             return jaxpr
         eqns = list(jaxpr.eqns)
         for i in summary.nested:
             eqns[i] = rewrite_equation(eqns[i])
         changed = rewrite(jaxpr, eqns)
-        return jaxpr if _same(changed, jaxpr.eqns) else jaxpr.replace(eqns=changed)
+        return jaxpr if _are_same_objects(changed, jaxpr.eqns) else jaxpr.replace(eqns=changed)
 
     def rewrite_item(item: object) -> object:
         if isinstance(item, jex_core.ClosedJaxpr):
-            return everywhere(item, rewrite, primitives)
+            return rewrite_equations(item, rewrite, primitives)
         return rewrite_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
 
     def rebuild(value: object, items: list[object]) -> object:
@@ -210,7 +210,7 @@ def everywhere(
         for name, value in eqn.params.items():
             items = value if isinstance(value, (tuple, list)) else (value,)
             new = [rewrite_item(item) for item in items]
-            if not _same(new, items):
+            if not _are_same_objects(new, items):
                 changed[name] = rebuild(value, new)
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
@@ -218,5 +218,5 @@ def everywhere(
     return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+def _are_same_objects(some: Sequence[object], others: Sequence[object]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))

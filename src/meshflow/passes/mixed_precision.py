@@ -18,9 +18,9 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
-from meshflow.passes.casting import run
-from meshflow.passes.jaxprs import get_aval, inner_jaxprs, opened
-from meshflow.passes.precision_lists import PrecisionLists, checked
+from meshflow.passes.casting import run_in_mixed_precision
+from meshflow.passes.jaxprs import find_inner_jaxprs, get_aval, to_open_jaxpr
+from meshflow.passes.precision_lists import PrecisionLists, check_lists
 from meshflow.passes.precision_propagation import propagate_precision
 
 __all__ = ["mixed_precision", "rewrite"]
@@ -66,28 +66,30 @@ def mixed_precision(fn: F, dtype: DTypeLike = "bfloat16", lists: PrecisionLists 
     """
     if not callable(fn):
         raise TypeError(f"mixed_precision takes a function, got {fn!r}.")
-    low = low_precision_dtype(dtype)
-    checked_lists = checked(lists)
+    low = to_low_precision_dtype(dtype)
+    checked_lists = check_lists(lists)
     rewriter = functools.partial(mixed_precision, dtype=low, lists=checked_lists)
 
     @functools.wraps(fn)
     def compute_mixed(*args: Any, **kwargs: Any) -> Any:
-        closed, arrays, tree = traced(fn, args, kwargs)
+        closed, arrays, tree = trace_function(fn, args, kwargs)
         precisions = propagate_precision(closed.jaxpr, checked_lists)
-        if not precisions.low_precision and _products(closed.jaxpr, checked_lists) == {"float64"}:
+        if not precisions.low_precision and _find_product_dtypes(closed.jaxpr, checked_lists) == {
+            "float64"
+        }:
             warnings.warn(
                 f"mixed_precision left {getattr(fn, '__name__', fn)} as it is: it computes in float64, and only "
                 "float32 is computed in low precision. Make its arrays float32 (jnp.float32(x), "
                 "jnp.ones(3, 'float32')), or disable jax_enable_x64, which makes JAX's own arrays float64.",
                 stacklevel=2,
             )
-        results = run(closed, precisions, low, rewriter, arrays)
+        results = run_in_mixed_precision(closed, precisions, low, rewriter, arrays)
         return jax.tree.unflatten(tree, results)
 
     return compute_mixed  # type: ignore[return-value]
 
 
-def traced(
+def trace_function(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ClosedJaxpr, list[Array], jax.tree_util.PyTreeDef]:
     """Trace a function; the arrays among its arguments are the inputs of the program.
@@ -116,15 +118,15 @@ def traced(
     return jax.make_jaxpr(flat)(*arrays), arrays, structure[0]
 
 
-def _products(jaxpr: Jaxpr, lists: PrecisionLists) -> set[str]:
+def _find_product_dtypes(jaxpr: Jaxpr, lists: PrecisionLists) -> set[str]:
     """Return the dtypes of all results of `allow` primitives, including those of inner programs."""
     found: set[str] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name in lists.allow:
             names = (get_aval(v).dtype.name for v in equation.outvars)
             found.update(name for name in names if name.startswith("float"))
-        for inner in inner_jaxprs(equation):
-            found |= _products(opened(inner), lists)
+        for inner in find_inner_jaxprs(equation):
+            found |= _find_product_dtypes(to_open_jaxpr(inner), lists)
     return found
 
 
@@ -149,17 +151,19 @@ def rewrite(
     Raises:
       ValueError: If `dtype` is not 'bfloat16' or 'float16'.
     """
-    low = low_precision_dtype(dtype)
-    checked_lists = checked(lists)
+    low = to_low_precision_dtype(dtype)
+    checked_lists = check_lists(lists)
     precisions = propagate_precision(closed.jaxpr, checked_lists)
     if not precisions.low_precision:
         return closed
     rewriter = functools.partial(mixed_precision, dtype=low, lists=checked_lists)
-    specs = [_spec(aval) for aval in closed.in_avals]
-    return jax.make_jaxpr(lambda *xs: run(closed, precisions, low, rewriter, xs))(*specs)
+    specs = [_make_spec(aval) for aval in closed.in_avals]
+    return jax.make_jaxpr(
+        lambda *xs: run_in_mixed_precision(closed, precisions, low, rewriter, xs)
+    )(*specs)
 
 
-def _spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
+def _make_spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
     sharding = getattr(aval, "sharding", None)
     # Under a mesh with explicit axes, the sharding is part of the type.
     is_explicit = sharding is not None and not sharding.mesh.empty
@@ -171,7 +175,7 @@ def _spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
     )
 
 
-def low_precision_dtype(dtype: DTypeLike) -> np.dtype:
+def to_low_precision_dtype(dtype: DTypeLike) -> np.dtype:
     """Return the NumPy dtype of a low precision.
 
     Raises:

@@ -11,10 +11,10 @@ import numpy as np
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["gelu"]
+__all__ = ["match_gelu"]
 
 
-def gelu(
+def match_gelu(
     value: Var, eqns: list[Any], uses: dict[Atom, list[int]]
 ) -> tuple[str, list[int], Var] | None:
     """Find a Gaussian error linear unit of a variable that no other equation reads.
@@ -32,20 +32,20 @@ def gelu(
     if len(uses.get(value, [])) < 2 or dtype not in ("float32", "bfloat16", "float16"):
         return None
     for name in ("gelu", "gelu_tanh"):
-        body = _gelu(get_aval(value).shape, dtype, name == "gelu_tanh")
-        match = _again(body, value, eqns, uses)
+        body = _trace_gelu(get_aval(value).shape, dtype, name == "gelu_tanh")
+        match = _match_jaxpr(body, value, eqns, uses)
         if match is not None:
             return name, *match
     return None
 
 
 @functools.lru_cache(256)
-def _gelu(shape: tuple[int, ...], dtype: str, approximate: bool) -> Jaxpr:
+def _trace_gelu(shape: tuple[int, ...], dtype: str, approximate: bool) -> Jaxpr:
     call = functools.partial(jax.nn.gelu, approximate=approximate)
     return jax.make_jaxpr(call)(jax.ShapeDtypeStruct(shape, np.dtype(dtype))).jaxpr
 
 
-def _again(
+def _match_jaxpr(
     body: Jaxpr, value: Var, eqns: list[Any], uses: dict[Atom, list[int]]
 ) -> tuple[list[int], Var] | None:
     """Return the indices and the result of equations that match a one-operand jaxpr, or None."""

@@ -18,7 +18,7 @@ import jax
 
 from meshflow.environment.jax_internals import jex_primitives
 
-__all__ = ["PrecisionLists", "checked", "default_lists", "lists"]
+__all__ = ["PrecisionLists", "check_lists", "default_lists", "lists"]
 
 _ALLOW = "conv_general_dilated dot_general ragged_dot ragged_dot_general"
 _INFER = """
@@ -105,12 +105,12 @@ def default_lists() -> PrecisionLists:
     for field in dataclasses.fields(result):
         prefix = f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{field.name.upper()}LIST_"
         names = getattr(result, field.name)
-        names |= _words(os.environ.get(f"{prefix}ADD", ""))
-        names -= _words(os.environ.get(f"{prefix}REMOVE", ""))
+        names |= _split_names(os.environ.get(f"{prefix}ADD", ""))
+        names -= _split_names(os.environ.get(f"{prefix}REMOVE", ""))
     return result
 
 
-def _words(text: str) -> set[str]:
+def _split_names(text: str) -> set[str]:
     return set(text.replace(",", " ").split())
 
 
@@ -118,7 +118,7 @@ def _words(text: str) -> set[str]:
 lists = default_lists()
 
 
-def checked(explicit_lists: PrecisionLists | None) -> PrecisionLists:
+def check_lists(explicit_lists: PrecisionLists | None) -> PrecisionLists:
     """Return the lists to use: the explicit ones, or those of this process.
 
     Unknown names cause a warning, because the list then has no effect. They may be a user's
@@ -135,7 +135,7 @@ def checked(explicit_lists: PrecisionLists | None) -> PrecisionLists:
         raise TypeError(
             f"lists must be a PrecisionLists, such as passes.default_lists(), got {chosen!r}."
         )
-    known = _known_primitives()
+    known = _find_known_primitives()
     for field in dataclasses.fields(chosen):
         for name in sorted(getattr(chosen, field.name) - known):
             close = difflib.get_close_matches(name, known, n=1)
@@ -149,7 +149,7 @@ def checked(explicit_lists: PrecisionLists | None) -> PrecisionLists:
 
 
 @functools.cache
-def _known_primitives() -> frozenset[str]:
+def _find_known_primitives() -> frozenset[str]:
     modules = (jex_primitives, jax.lax)
     found = {v.name for m in modules for k, v in vars(m).items() if k.endswith("_p")}
     defaults = PrecisionLists()

@@ -29,7 +29,7 @@ from meshflow.environment.jax_internals import source_info_util
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal
 from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.precision_lists import PrecisionLists
-from meshflow.passes.sub_jaxprs import INLINED, regions_of
+from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
 __all__ = ["Node", "Precisions", "is_float32", "propagate_precision"]
 
@@ -68,10 +68,10 @@ class Node:
     depth: int
     inputs: list[Node] = dataclasses.field(default_factory=list)
     outputs: list[Node] = dataclasses.field(default_factory=list)
-    open: bool = False
+    has_external_inputs: bool = False
     pinned: bool = False
     low_precision: bool = False
-    why: str = ""
+    reason: str = ""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class Node:
         return self.eqn.primitive.name
 
     @property
-    def follows(self) -> bool:
+    def follows_neighbors(self) -> bool:
         """Check whether its precision depends on its neighbors."""
         return self.kind in ("infer", "clear")
 
@@ -101,7 +101,7 @@ class Precisions:
 
 def propagate_precision(jaxpr: Jaxpr, lists: PrecisionLists) -> Precisions:
     """Decide the precision of every equation."""
-    graph = _Graph(lists)
+    graph = _DataflowGraph(lists)
     outer: dict[Atom, _Producers] = {v: (None,) for v in [*jaxpr.constvars, *jaxpr.invars]}
     graph.pin(graph.walk(jaxpr, outer, ()))
     _propagate(graph.nodes)
@@ -114,7 +114,7 @@ def propagate_precision(jaxpr: Jaxpr, lists: PrecisionLists) -> Precisions:
 _Producers: TypeAlias = tuple[Node | None, ...]
 
 
-class _Graph:
+class _DataflowGraph:
     """Builder of the nodes of a program."""
 
     def __init__(self, lists: PrecisionLists) -> None:
@@ -138,15 +138,15 @@ class _Graph:
 
         for i, eqn in enumerate(jaxpr.eqns):
             eqn_path = (*path, i)
-            regions = regions_of(eqn)
+            regions = find_regions(eqn)
             if not regions:
-                producers = self._node(eqn, eqn_path, read)
+                producers = self._add_node(eqn, eqn_path, read)
                 env.update({v: producers if is_float32(v) else () for v in eqn.outvars})
                 continue
             results: list[_Producers] = [() for _ in eqn.outvars]
             enclosing = self._sources, self._depth
             self._sources = (eqn.source_info, *self._sources)
-            self._depth += eqn.primitive.name not in INLINED
+            self._depth += eqn.primitive.name not in INLINED_CALLS
             for region in regions:
                 inner: dict[Atom, _Producers] = {v: (None,) for v in region.jaxpr.constvars}
                 for var, (operand, pinned) in zip(region.jaxpr.invars, region.feeds, strict=True):
@@ -165,20 +165,22 @@ class _Graph:
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _node(self, eqn: JaxprEqn, path: Path, read: Callable[[Atom], _Producers]) -> _Producers:
+    def _add_node(
+        self, eqn: JaxprEqn, path: Path, read: Callable[[Atom], _Producers]
+    ) -> _Producers:
         reads = [v for v in eqn.invars if is_float32(v)]
         if not reads and not any(is_float32(v) for v in eqn.outvars):
             return ()
         sources = (eqn.source_info, *self._sources)
         node = Node(eqn, path, sources, self._lists.of(eqn.primitive.name), self._depth)
         if node.kind == "allow":
-            reason = _not_for_low_precision(eqn)
+            reason = _explain_exclusion(eqn)
             if reason:
-                node.kind, node.why = "other", reason
+                node.kind, node.reason = "other", reason
         for atom in reads:
             for producer in read(atom):
                 if producer is None:
-                    node.open = True
+                    node.has_external_inputs = True
                 elif producer not in node.inputs:
                     node.inputs.append(producer)
                     producer.outputs.append(node)
@@ -186,7 +188,7 @@ class _Graph:
         return (node,)
 
 
-def _not_for_low_precision(eqn: JaxprEqn) -> str:
+def _explain_exclusion(eqn: JaxprEqn) -> str:
     """Explain why a product is excluded from low precision; empty if it is not."""
     dtypes = [get_aval(v).dtype for v in [*eqn.invars, *eqn.outvars]]
     floats = [dtype for dtype in dtypes if jax.dtypes.issubdtype(dtype, np.inexact)]
@@ -205,46 +207,46 @@ def _propagate(nodes: list[Node]) -> None:
     allowed = [n for n in nodes if n.kind == "allow"]
     if not allowed:
         for node in nodes:
-            node.why = node.why or "the program has no float32 product or convolution"
+            node.reason = node.reason or "the program has no float32 product or convolution"
         return
     for node in allowed:
-        node.low_precision, node.why = True, "always in low precision"
-    denied = _deny(nodes)
+        node.low_precision, node.reason = True, "always in low precision"
+    denied = _find_denied(nodes)
 
     def free(node: Node) -> bool:
-        return node.follows and node not in denied
+        return node.follows_neighbors and node not in denied
 
-    after = _reach(allowed, lambda n: n.outputs, free)
-    before = _reach(allowed, lambda n: n.inputs, free)
+    after = _find_reachable(allowed, lambda n: n.outputs, free)
+    before = _find_reachable(allowed, lambda n: n.inputs, free)
     for node in nodes:
         if node in after and node in before:
             node.low_precision = True
-            node.why = f"between {after[node].name} and {before[node].name}"
+            node.reason = f"between {after[node].name} and {before[node].name}"
     _propagate_clear([n for n in nodes if n.kind == "clear" and free(n)])
     for node in nodes:
-        if not node.why:
-            node.why = _why_not(node, after, before)
+        if not node.reason:
+            node.reason = _explain_float32(node, after, before)
 
 
-def _deny(nodes: list[Node]) -> set[Node]:
+def _find_denied(nodes: list[Node]) -> set[Node]:
     """Return the `deny` nodes and those that use their results for computations."""
     roots = [n for n in nodes if n.kind == "deny"]
     for node in roots:
-        node.why = "always in float32"
+        node.reason = "always in float32"
     # Clear nodes count only between a denied node and one that computes.
     computing = [n for n in nodes if n.kind in ("infer", "deny")]
-    before_computing = _reach(computing, lambda n: n.inputs, lambda n: n.kind == "clear")
-    reachable = _reach(
+    before_computing = _find_reachable(computing, lambda n: n.inputs, lambda n: n.kind == "clear")
+    reachable = _find_reachable(
         roots,
         lambda n: n.outputs,
         lambda n: n.kind == "infer" or (n.kind == "clear" and n in before_computing),
     )
     for node, root in reachable.items():
-        node.why = f"computed from {root.name}, which stays in float32"
+        node.reason = f"computed from {root.name}, which stays in float32"
     return {*roots, *reachable}
 
 
-def _reach(
+def _find_reachable(
     roots: list[Node], get_neighbors: Callable[[Node], list[Node]], enter: Callable[[Node], bool]
 ) -> dict[Node, Node]:
     """Map each node reachable from `roots` through nodes for which `enter` is true to its root."""
@@ -267,42 +269,42 @@ def _propagate_clear(nodes: list[Node]) -> None:
         node = stack.pop()
         if node.low_precision:
             continue
-        if _reads_low(node):
-            node.why = f"reads only low precision, from {node.inputs[0].name}"
-        elif _read_low(node):
-            node.why = f"read only in low precision, by {node.outputs[0].name}"
+        if _has_low_inputs(node):
+            node.reason = f"reads only low precision, from {node.inputs[0].name}"
+        elif _has_low_outputs(node):
+            node.reason = f"read only in low precision, by {node.outputs[0].name}"
         else:
             continue
         node.low_precision = True
         stack.extend(n for n in [*node.inputs, *node.outputs] if n in candidates)
 
 
-def _reads_low(node: Node) -> bool:
+def _has_low_inputs(node: Node) -> bool:
     """Check whether all inputs of a clear node are in low precision and running it so saves a cast."""
-    if not node.inputs or node.open or not all(n.low_precision for n in node.inputs):
+    if not node.inputs or node.has_external_inputs or not all(n.low_precision for n in node.inputs):
         return False
-    if not _size(node.eqn.outvars):
+    if not _count_elements(node.eqn.outvars):
         return True
     # If another node needs an input in float32, the cast exists anyway.
     is_cast = any(
         n.pinned or any(not o.low_precision for o in n.outputs if o is not node)
         for n in node.inputs
     )
-    return not is_cast and _size(node.eqn.outvars) <= _size(node.eqn.invars)
+    return not is_cast and _count_elements(node.eqn.outvars) <= _count_elements(node.eqn.invars)
 
 
-def _read_low(node: Node) -> bool:
+def _has_low_outputs(node: Node) -> bool:
     """Check whether all consumers of a clear node are in low precision and it may follow cheaply."""
     if not node.outputs or node.pinned or not all(n.low_precision for n in node.outputs):
         return False
-    return _size(node.eqn.invars) <= _size(node.eqn.outvars)
+    return _count_elements(node.eqn.invars) <= _count_elements(node.eqn.outvars)
 
 
-def _size(atoms: Iterable[Atom]) -> int:
+def _count_elements(atoms: Iterable[Atom]) -> int:
     return sum(get_aval(v).size for v in atoms if is_float32(v))
 
 
-def _why_not(node: Node, after: dict[Node, Node], before: dict[Node, Node]) -> str:
+def _explain_float32(node: Node, after: dict[Node, Node], before: dict[Node, Node]) -> str:
     if node.kind == "other":
         return "on no list"
     if node in after:

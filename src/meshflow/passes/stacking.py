@@ -16,17 +16,17 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
-from meshflow.passes.jaxprs import bound, users
+from meshflow.passes.jaxprs import bind_equation, map_consumers
 
-__all__ = ["Run", "equal_runs", "stacked"]
+__all__ = ["EqualRun", "find_equal_runs", "stack_layers"]
 
-_UNITS = ("custom_vjp_call", "checkpoint", "remat2")
+_LAYER_PRIMITIVES = ("custom_vjp_call", "checkpoint", "remat2")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Bytes up to which constants are compared by value.
-_SMALL = 1 << 12
+_MAX_COMPARED_BYTES = 1 << 12
 
 
-class Run(NamedTuple):
+class EqualRun(NamedTuple):
     """Equations with equal programs, each of which reads results of the previous one.
 
     Attributes:
@@ -35,23 +35,23 @@ class Run(NamedTuple):
         equation.
     """
 
-    places: list[int]
+    indices: list[int]
     carried: list[tuple[int, int]]
 
 
-def stacked(closed: ClosedJaxpr, min_layers: int = 4) -> Callable[..., list[Any]]:
+def stack_layers(closed: ClosedJaxpr, min_layers: int = 4) -> Callable[..., list[Any]]:
     """Convert runs of equal layers to loops; return the program as a function of arrays.
 
     Only runs of at least `min_layers` layers are converted.
     """
     jaxpr = closed.jaxpr
-    runs = equal_runs(jaxpr, min_layers)
+    runs = find_equal_runs(jaxpr, min_layers)
     if not runs:
         return jex_core.jaxpr_as_fun(closed)
-    order = _ordered(jaxpr, runs)
+    order = _sort_equations(jaxpr, runs)
     if order is None:
         return jex_core.jaxpr_as_fun(closed)
-    consumers = users(jaxpr, jaxpr.eqns)
+    consumers = map_consumers(jaxpr, jaxpr.eqns)
 
     def program(*operands: Any) -> list[Any]:
         env: dict[Atom, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -61,56 +61,62 @@ def stacked(closed: ClosedJaxpr, min_layers: int = 4) -> Callable[..., list[Any]
             return atom.val if isinstance(atom, Literal) else env[atom]
 
         for step in order:
-            if isinstance(step, Run):
-                _loop([jaxpr.eqns[i] for i in step.places], step, consumers, env, read)
+            if isinstance(step, EqualRun):
+                _run_loop([jaxpr.eqns[i] for i in step.indices], step, consumers, env, read)
                 continue
             eqn = jaxpr.eqns[step]
-            env.update(zip(eqn.outvars, bound(eqn, [read(v) for v in eqn.invars]), strict=True))
+            env.update(
+                zip(eqn.outvars, bind_equation(eqn, [read(v) for v in eqn.invars]), strict=True)
+            )
         return [read(v) for v in jaxpr.outvars]
 
     return program
 
 
-def equal_runs(jaxpr: Jaxpr, min_length: int = 4) -> list[Run]:
+def find_equal_runs(jaxpr: Jaxpr, min_length: int = 4) -> list[EqualRun]:
     """Find the runs of equal equations in a program."""
-    keys = {i: _key(eqn) for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name in _UNITS}
-    runs: list[Run] = []
+    keys = {
+        i: _make_equation_key(eqn)
+        for i, eqn in enumerate(jaxpr.eqns)
+        if eqn.primitive.name in _LAYER_PRIMITIVES
+    }
+    runs: list[EqualRun] = []
     covered: set[int] = set()
     for first in keys:
         if first in covered:
             continue
-        run = _longest(jaxpr.eqns, keys, first)
-        if len(run.places) >= min_length:
+        run = _find_longest_run(jaxpr.eqns, keys, first)
+        if len(run.indices) >= min_length:
             runs.append(run)
-            covered.update(run.places)
+            covered.update(run.indices)
     return runs
 
 
-def _longest(eqns: Sequence[JaxprEqn], keys: dict[int, Hashable], first: int) -> Run:
-    run = Run([first], [])
+def _find_longest_run(eqns: Sequence[JaxprEqn], keys: dict[int, Hashable], first: int) -> EqualRun:
+    run = EqualRun([first], [])
     # Values that depend on the run by other ways than its carried values; its operands may not be
     # among them.
     after: set[Atom] = set()
     for i in range(first + 1, len(eqns)):
-        last = eqns[run.places[-1]]
+        last = eqns[run.indices[-1]]
         inputs = [v for v in eqns[i].invars if not isinstance(v, Literal)]
-        computed = {v for index in run.places for v in eqns[index].outvars}
+        computed = {v for index in run.indices for v in eqns[index].outvars}
         if i in keys and keys[i] == keys[first]:
-            links = _links(last, eqns[i])
+            links = _find_links(last, eqns[i])
             others = {v for k, v in enumerate(eqns[i].invars) if k not in {k for _, k in links}}
             is_free = not any(
                 v in after or v in computed for v in others if not isinstance(v, Literal)
             )
             is_same = not run.carried or links == run.carried
-            if links and is_same and is_free and _stack(eqns, [*run.places, i], links):
-                run = Run([*run.places, i], links)
+            if links and is_same and is_free and _can_stack(eqns, [*run.indices, i], links):
+                run = EqualRun([*run.indices, i], links)
                 continue
         if any(v in after or v in computed for v in inputs):
             after.update(eqns[i].outvars)
     return run
 
 
-def _links(eqn: JaxprEqn, next_eqn: JaxprEqn) -> list[tuple[int, int]]:
+def _find_links(eqn: JaxprEqn, next_eqn: JaxprEqn) -> list[tuple[int, int]]:
     """Return (result, operand) index pairs of the values that `next_eqn` reads from `eqn`."""
     positions = {v: k for k, v in enumerate(eqn.outvars)}
     return [
@@ -120,7 +126,9 @@ def _links(eqn: JaxprEqn, next_eqn: JaxprEqn) -> list[tuple[int, int]]:
     ]
 
 
-def _stack(eqns: Sequence[JaxprEqn], indices: list[int], carried: list[tuple[int, int]]) -> bool:
+def _can_stack(
+    eqns: Sequence[JaxprEqn], indices: list[int], carried: list[tuple[int, int]]
+) -> bool:
     """Check whether carried operands keep their type, and all others are equal or can be stacked."""
     carried_operands = {operand for _, operand in carried}
     for k in range(len(eqns[indices[0]].invars)):
@@ -133,25 +141,25 @@ def _stack(eqns: Sequence[JaxprEqn], indices: list[int], carried: list[tuple[int
     return all(first.invars[k].aval == first.outvars[out].aval for out, k in carried)
 
 
-def _key(eqn: JaxprEqn) -> Hashable:
+def _make_equation_key(eqn: JaxprEqn) -> Hashable:
     """Return a key that is equal for equations with equal programs, constants and operand shapes."""
     program = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
     text = _ADDRESS.sub("", str(program))
-    constants = [_identity(c) for c in getattr(program, "consts", ())]
+    constants = [_make_constant_key(c) for c in getattr(program, "consts", ())]
     shapes = [str(v.aval) for v in eqn.invars]
     policy = eqn.params.get("policy")
     return eqn.primitive.name, text, tuple(constants), tuple(shapes), id(policy)
 
 
-def _identity(constant: Array) -> Hashable:
-    if isinstance(constant, (np.ndarray, np.generic)) and constant.nbytes <= _SMALL:
+def _make_constant_key(constant: Array) -> Hashable:
+    if isinstance(constant, (np.ndarray, np.generic)) and constant.nbytes <= _MAX_COMPARED_BYTES:
         return constant.shape, str(constant.dtype), constant.tobytes()
     return id(constant)
 
 
-def _ordered(jaxpr: Jaxpr, runs: list[Run]) -> list[Any] | None:
+def _sort_equations(jaxpr: Jaxpr, runs: list[EqualRun]) -> list[Any] | None:
     """Sort indices of equations and runs topologically; return None if two runs form a cycle."""
-    run_by_index = {i: run for run in runs for i in run.places}
+    run_by_index = {i: run for run in runs for i in run.indices}
     producers = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     order: list[Any] = []
     done: set[int] = set()
@@ -169,7 +177,7 @@ def _ordered(jaxpr: Jaxpr, runs: list[Run]) -> list[Any] | None:
     def visit(i: int) -> bool:
         if i in done:
             return True
-        indices = run_by_index[i].places if i in run_by_index else [i]
+        indices = run_by_index[i].indices if i in run_by_index else [i]
         if i in started:
             return False
         started.update(indices)
@@ -182,9 +190,9 @@ def _ordered(jaxpr: Jaxpr, runs: list[Run]) -> list[Any] | None:
     return order if all(visit(i) for i in range(len(jaxpr.eqns))) else None
 
 
-def _loop(
+def _run_loop(
     eqns: list[JaxprEqn],
-    run: Run,
+    run: EqualRun,
     consumers: dict[Atom, list[int]],
     env: dict[Atom, Any],
     read: Callable[[Atom], Array],
@@ -205,7 +213,7 @@ def _loop(
         for k, column in enumerate(columns)
         if k not in carry_index and k not in stacked
     }
-    inside = set(run.places)
+    inside = set(run.indices)
     read_results = [
         k
         for k in range(len(first.outvars))
@@ -215,7 +223,7 @@ def _loop(
     def step(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
         operands = {**fixed, **dict(zip(stacked, rows, strict=True))}
         operands |= {operand: carry[n] for operand, n in carry_index.items()}
-        results = bound(first, [operands[k] for k in range(len(columns))])
+        results = bind_equation(first, [operands[k] for k in range(len(columns))])
         return [results[out] for out, _ in run.carried], [results[k] for k in read_results]
 
     start = [read(first.invars[operand]) for _, operand in run.carried]

@@ -15,11 +15,11 @@ from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import AnyJaxpr
 
-__all__ = ["INLINED", "Region", "regions_of"]
+__all__ = ["INLINED_CALLS", "Region", "find_regions"]
 
 # Calls that run their program as part of the caller.
-INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
-_CALLS = INLINED | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "shard_map"}
+INLINED_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
+_CALLS = INLINED_CALLS | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "shard_map"}
 
 
 @dataclasses.dataclass
@@ -41,7 +41,7 @@ class Region:
     results: list[tuple[int | None, bool]]
 
 
-def regions_of(eqn: JaxprEqn) -> list[Region]:
+def find_regions(eqn: JaxprEqn) -> list[Region]:
     """Return the programs inside an equation, in order; empty for ordinary and unknown equations."""
     name, params = eqn.primitive.name, eqn.params
     if name in _CALLS:
@@ -49,13 +49,13 @@ def regions_of(eqn: JaxprEqn) -> list[Region]:
         if body is None:
             return []
         inputs = [(i, False) for i in range(len(eqn.invars))]
-        return [_region("body", body, inputs, [(i, False) for i in range(len(eqn.outvars))])]
+        return [_make_region("body", body, inputs, [(i, False) for i in range(len(eqn.outvars))])]
     if name == "scan":
         consts, carry = count_scan_operands(params)
         carried = range(consts, consts + carry)
         feeds = [(i, i in carried) for i in range(len(eqn.invars))]
         results: list[Any] = [(i, i < carry) for i in range(len(eqn.outvars))]
-        return [_region("body", params["jaxpr"], feeds, results)]
+        return [_make_region("body", params["jaxpr"], feeds, results)]
     if name == "while":
         first, second = params["cond_nconsts"], params["body_nconsts"]
         carried_feeds = [(i, True) for i in range(first + second, len(eqn.invars))]
@@ -63,17 +63,17 @@ def regions_of(eqn: JaxprEqn) -> list[Region]:
         body_feeds = [(first + i, False) for i in range(second)] + carried_feeds
         results = [(i, True) for i in range(len(eqn.outvars))]
         return [
-            _region("cond", params["cond_jaxpr"], test, [(None, True)]),
-            _region("body", params["body_jaxpr"], body_feeds, results),
+            _make_region("cond", params["cond_jaxpr"], test, [(None, True)]),
+            _make_region("body", params["body_jaxpr"], body_feeds, results),
         ]
     if name == "cond":
         feeds = [(i, False) for i in range(1, len(eqn.invars))]
         results = [(i, False) for i in range(len(eqn.outvars))]
-        return [_region(k, b, feeds, results) for k, b in enumerate(params["branches"])]
+        return [_make_region(k, b, feeds, results) for k, b in enumerate(params["branches"])]
     return []
 
 
-def _region(key: Hashable, body: AnyJaxpr, feeds: list[Any], results: list[Any]) -> Region:
+def _make_region(key: Hashable, body: AnyJaxpr, feeds: list[Any], results: list[Any]) -> Region:
     if isinstance(body, jex_core.ClosedJaxpr):
         return Region(key, body.jaxpr, list(body.consts), feeds, results)
     return Region(key, body, [], feeds, results)

@@ -9,34 +9,34 @@ CPU.
 from typing import Any
 
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from meshflow.passes.jaxprs import everywhere, get_aval, makers, users
+from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 
 __all__ = ["eliminate_transposes"]
 
 
 def eliminate_transposes(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Absorb transpositions into products; return the same object if there are none."""
-    return everywhere(closed, _eliminated, ("dot_general",))
+    return rewrite_equations(closed, _eliminate_in_jaxpr, ("dot_general",))
 
 
-def _eliminated(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
-    producers, consumers = makers(eqns), users(jaxpr, eqns)
+def _eliminate_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
+    producers, consumers = map_producers(eqns), map_consumers(jaxpr, eqns)
     result: list[Any] = list(eqns)
     for i, eqn in enumerate(eqns):
         if eqn.primitive.name != "dot_general" or eqn.params.get("out_sharding") is not None:
             continue
-        product = result[i] = _read_before(eqn, producers)
+        product = result[i] = _absorb_operand_transposes(eqn, producers)
         indices = consumers.get(product.outvars[0], [])
         consumer = result[indices[0]] if len(indices) == 1 and indices[0] < len(eqns) else None
         if consumer is not None and consumer.primitive.name == "transpose":
-            result[i], result[indices[0]] = _swapped(product, consumer)
+            result[i], result[indices[0]] = _swap_operands(product, consumer)
             producers[consumer.outvars[0]] = result[indices[0]] or result[i]
     result = [eqn for eqn in result if eqn is not None]
-    read = users(jaxpr, result)
+    read = map_consumers(jaxpr, result)
     return [e for e in result if e.primitive.name != "transpose" or e.outvars[0] in read]
 
 
-def _read_before(product: JaxprEqn, producers: dict[Atom, JaxprEqn]) -> JaxprEqn:
+def _absorb_operand_transposes(product: JaxprEqn, producers: dict[Atom, JaxprEqn]) -> JaxprEqn:
     """Make a product read its operands before they are transposed, where possible."""
     operands = list(product.invars)
     sums, batches = (list(parts) for parts in product.params["dimension_numbers"])
@@ -59,7 +59,7 @@ def _read_before(product: JaxprEqn, producers: dict[Atom, JaxprEqn]) -> JaxprEqn
     return product.replace(invars=operands, params={**product.params, "dimension_numbers": numbers})
 
 
-def _swapped(product: JaxprEqn, transpose: JaxprEqn) -> tuple[JaxprEqn, JaxprEqn | None]:
+def _swap_operands(product: JaxprEqn, transpose: JaxprEqn) -> tuple[JaxprEqn, JaxprEqn | None]:
     """Exchange the operands of a product, and shorten the transposition of its result.
 
     Returns:

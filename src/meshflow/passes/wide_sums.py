@@ -14,7 +14,7 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import everywhere, get_aval
+from meshflow.passes.jaxprs import get_aval, rewrite_equations
 
 __all__ = ["widen_sums"]
 
@@ -30,7 +30,7 @@ def widen_sums(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Returns:
       The rewritten jaxpr, or the same object when it has no such sum.
     """
-    return everywhere(closed, _widen_equations, ("reduce_sum",))
+    return rewrite_equations(closed, _widen_equations, ("reduce_sum",))
 
 
 def _widen_equations(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:

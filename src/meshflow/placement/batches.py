@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from meshflow.environment.types import Array, PyTree
-from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
+from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions, put_on_mesh
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["BATCH_DIMENSIONS", "BatchPlacer"]
@@ -30,9 +30,9 @@ class BatchPlacer:
 
     def __init__(self, mesh: Mesh, dimension: str | None) -> None:
         self._mesh, self._dimension = mesh, dimension
-        names = () if dimension is None else dimensions_of(dimension, mesh)
-        self._alone = mesh.size == 1
-        self._parts = math.prod(map(mesh.dim_size, names)) if names else 0
+        names = () if dimension is None else list_spec_dimensions(dimension, mesh)
+        self._is_single_device = mesh.size == 1
+        self._num_parts = math.prod(map(mesh.dim_size, names)) if names else 0
         self._layouts: dict[tuple[int, int | None], Layout] = {}
 
     def __call__(self, batch: PyTree, axis: int = 0) -> PyTree:
@@ -43,12 +43,12 @@ class BatchPlacer:
           axis: Index of the batch axis.
         """
         arrays, tree = jax.tree.flatten(batch)
-        return jax.tree.unflatten(tree, [self._placed(array, axis) for array in arrays])
+        return jax.tree.unflatten(tree, [self._place_array(array, axis) for array in arrays])
 
-    def _placed(
+    def _place_array(
         self, array: Array | jax.ShapeDtypeStruct, axis: int
     ) -> Array | jax.ShapeDtypeStruct:
-        if array.dtype == object or (self._alone and isinstance(array, np.ndarray)):
+        if array.dtype == object or (self._is_single_device and isinstance(array, np.ndarray)):
             # A compiled program transfers host arrays to its only device faster than `device_put`.
             return array
         sharding = getattr(array, "sharding", None)
@@ -57,14 +57,14 @@ class BatchPlacer:
             and sharding.mesh == self._mesh.jax_mesh
         ):
             return array
-        layout = self._layout(array.shape, axis)
+        layout = self._get_layout(array.shape, axis)
         if isinstance(array, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=layout.sharding())
-        return put(array, layout)
+            return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=layout.to_sharding())
+        return put_on_mesh(array, layout)
 
-    def _layout(self, shape: tuple[int, ...], axis: int) -> Layout:
+    def _get_layout(self, shape: tuple[int, ...], axis: int) -> Layout:
         rank = len(shape)
-        is_divisible = self._parts and rank > axis and shape[axis] % self._parts == 0
+        is_divisible = self._num_parts and rank > axis and shape[axis] % self._num_parts == 0
         key = rank, axis if is_divisible else None
         if key not in self._layouts:
             specs = [UNSHARDED] * rank

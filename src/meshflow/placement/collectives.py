@@ -9,9 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-__all__ = ["Collective", "collective_of", "collectives_of", "groups_of", "in_branches"]
+__all__ = [
+    "Collective",
+    "parse_branch_collectives",
+    "parse_collective",
+    "parse_collectives",
+    "parse_device_groups",
+]
 
-_KINDS = (
+_COLLECTIVE_NAMES = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -20,17 +26,17 @@ _KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
-_INSTRUCTION = re.compile(
-    r"^\s*(?:ROOT )?%?[\w.\-]+ = (\(.*?\)|\S+) (" + "|".join(_KINDS) + r")(-start)?\("
+_INSTRUCTION_PATTERN = re.compile(
+    r"^\s*(?:ROOT )?%?[\w.\-]+ = (\(.*?\)|\S+) (" + "|".join(_COLLECTIVE_NAMES) + r")(-start)?\("
 )
-SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
-_CALLED = re.compile(
+SHAPE_PATTERN = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_COMPUTATION_PATTERN = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_CALL_PATTERN = re.compile(
     r"\b(body|condition|calls|to_apply|called_computations|branch_computations|true_computation"
     r"|false_computation)=(\{[^}]*\}|%?[\w.\-]+)"
 )
-_BRANCHES = ("branch_computations", "true_computation", "false_computation")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_BRANCH_ATTRIBUTES = ("branch_computations", "true_computation", "false_computation")
+_TRIP_COUNT_PATTERN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Collective:
     source: str
 
 
-def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
+def parse_collectives(text: str, mesh: dict[str, int]) -> list[Collective]:
     """Parse the collectives of a program, in the order of its text.
 
     Args:
@@ -70,8 +76,8 @@ def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
     Returns:
       The `Collective`s that at least two devices take part in.
     """
-    computations, entry = _computations(text, mesh)
-    times = _executions(computations, entry)
+    computations, entry = _parse_computations(text, mesh)
+    times = _count_executions(computations, entry)
     return [
         replace(collective, times=times[name, index])
         for name, computation in computations.items()
@@ -80,9 +86,9 @@ def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
     ]
 
 
-def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
+def parse_branch_collectives(text: str, mesh: dict[str, int]) -> list[Collective]:
     """Parse the collectives inside conditional branches, where some devices might not take part."""
-    computations, _ = _computations(text, mesh)
+    computations, _ = _parse_computations(text, mesh)
     pending = [
         name
         for computation in computations.values()
@@ -90,7 +96,7 @@ def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
         if len(names) > 1
         for name in names
     ]
-    inside: dict[str, _Computation] = {}
+    inside: dict[str, _HloComputation] = {}
     while pending:
         name = pending.pop()
         if name in computations and name not in inside:
@@ -99,40 +105,42 @@ def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
     return [collective for computation in inside.values() for collective in computation.collectives]
 
 
-def collective_of(line: str, mesh: dict[str, int]) -> Collective | None:
+def parse_collective(line: str, mesh: dict[str, int]) -> Collective | None:
     """Parse an instruction; return None if it is no collective or if it sends no data."""
-    match = _INSTRUCTION.match(line)
+    match = _INSTRUCTION_PATTERN.match(line)
     if match is None:
         return None
-    kind, groups = match[2], groups_of(line, math.prod(mesh.values()))
+    kind, groups = match[2], parse_device_groups(line, math.prod(mesh.values()))
     if kind == "collective-permute":
         groups = groups[groups[:, 0] != groups[:, 1]]
     if not len(groups) or groups.shape[1] < 2:
         return None
-    shapes = SHAPE.findall(match[1])
+    shapes = SHAPE_PATTERN.findall(match[1])
     if match[3] and kind == "all-gather":
         shapes = shapes[len(shapes) // 2 :]
     elif match[3] and kind == "collective-permute":
         shapes = shapes[1:2]
-    size = sum(size_of(dtype, dims) for dtype, dims in shapes)
+    size = sum(count_shape_bytes(dtype, dims) for dtype, dims in shapes)
     group = groups.shape[1]
     if kind == "reduce-scatter":
         size *= group
-    axes = _crossed(groups, mesh)
+    axes = _find_crossed_axes(groups, mesh)
     if kind == "collective-permute":
         group = math.prod(mesh[a] for a in axes)
     source = re.search(r'op_name="([^"]*)"', line)
     shape = ", ".join(f"{d}[{n}]" for d, n in shapes)
-    purpose = _purpose(source[1]) if source else ""
-    return Collective(kind, shape, size, _sent(kind, size, group), axes, group, 1, purpose)
+    purpose = _shorten_op_name(source[1]) if source else ""
+    return Collective(
+        kind, shape, size, _count_sent_bytes(kind, size, group), axes, group, 1, purpose
+    )
 
 
-def _purpose(op_name: str) -> str:
+def _shorten_op_name(op_name: str) -> str:
     # Convolutions are the only operations that this package partitions with custom rules.
     return re.sub(r"^jit\([^)]*\)/", "", op_name).replace("custom_partitioning", "convolution")
 
 
-def _sent(kind: str, size: int, group: int) -> int:
+def _count_sent_bytes(kind: str, size: int, group: int) -> int:
     """Compute the bytes that each of `group` devices sends with the ring algorithm."""
     if kind == "collective-permute":
         return size
@@ -140,21 +148,21 @@ def _sent(kind: str, size: int, group: int) -> int:
     return round(2 * part if kind == "all-reduce" else part)
 
 
-def size_of(dtype: str, dims: str) -> int:
+def count_shape_bytes(dtype: str, dims: str) -> int:
     """Compute the size of an HLO shape in bytes, for example "f32" and "8,4"."""
     digits = re.search(r"\d+", dtype)
     bits = int(digits[0]) if digits else 8
     return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
 
 
-def _crossed(groups: np.ndarray, mesh: dict[str, int]) -> tuple[str, ...]:
+def _find_crossed_axes(groups: np.ndarray, mesh: dict[str, int]) -> tuple[str, ...]:
     """Find the mesh dimensions along which members of a group differ."""
     coordinates = np.array(np.unravel_index(groups, tuple(mesh.values())))
     differ = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
     return tuple(name for name, crossed in zip(mesh, differ, strict=True) if crossed)
 
 
-def groups_of(line: str, count: int) -> np.ndarray:
+def parse_device_groups(line: str, count: int) -> np.ndarray:
     """Parse the device groups of a collective, or the pairs of a permutation.
 
     Args:
@@ -171,30 +179,30 @@ def groups_of(line: str, count: int) -> np.ndarray:
         return np.array([[int(i) for i in row.split(",")] for row in rows])
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
     if iota:
-        return _iota(iota[2], iota[3]).reshape(_numbers(iota[1]))
+        return _expand_iota(iota[2], iota[3]).reshape(_parse_integers(iota[1]))
     named = re.search(
         r"replica_groups=@?mesh\[([^\]]*)\](?:, ?device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{([^}]*)\}",
         line,
     )
     if named:
-        return _named_groups(named[1], named[2], named[3], named[4])
+        return _parse_named_groups(named[1], named[2], named[3], named[4])
     return np.arange(count).reshape(1, -1)
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_integers(text: str) -> list[int]:
     return [int(n) for n in text.split(",")]
 
 
-def _iota(dims: str, order: str | None) -> np.ndarray:
-    ids = np.arange(math.prod(_numbers(dims))).reshape(_numbers(dims))
-    return (ids.transpose(_numbers(order)) if order else ids).ravel()
+def _expand_iota(dims: str, order: str | None) -> np.ndarray:
+    ids = np.arange(math.prod(_parse_integers(dims))).reshape(_parse_integers(dims))
+    return (ids.transpose(_parse_integers(order)) if order else ids).ravel()
 
 
-def _named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> np.ndarray:
+def _parse_named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> np.ndarray:
     """Parse groups along named axes of the program's mesh; `'x':(2)4` is a part of an axis."""
     sizes = {n: int(s) for n, s in re.findall(r"'([^']*)'=(\d+)", mesh)}
     total = math.prod(sizes.values())
-    ids = _iota(dims, order) if dims else np.arange(total)
+    ids = _expand_iota(dims, order) if dims else np.arange(total)
     parts_by_axis: dict[str, list[tuple[int, int]]] = {}
     for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", axes):
         parts_by_axis.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
@@ -215,7 +223,7 @@ def _named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> 
 
 
 @dataclass
-class _Computation:
+class _HloComputation:
     """Collectives and calls of an HLO computation.
 
     Attributes:
@@ -227,17 +235,17 @@ class _Computation:
     collectives: list[Collective] = field(default_factory=list)
     calls: list[tuple[int, list[str]]] = field(default_factory=list)
 
-    def read(self, line: str, mesh: dict[str, int]) -> None:
+    def add_instruction(self, line: str, mesh: dict[str, int]) -> None:
         """Add an instruction of the computation."""
-        collective = collective_of(line, mesh)
+        collective = parse_collective(line, mesh)
         if collective is not None:
             self.collectives.append(collective)
-        trips = _TRIPS.search(line)
+        trips = _TRIP_COUNT_PATTERN.search(line)
         times = int(trips[1]) if trips else 1
         branches: list[str] = []
-        for attribute, names in _CALLED.findall(line):
+        for attribute, names in _CALL_PATTERN.findall(line):
             called = re.findall(r"[\w.\-]+", names)
-            if attribute in _BRANCHES:
+            if attribute in _BRANCH_ATTRIBUTES:
                 branches += called
             else:
                 self.calls += [(times, [name]) for name in called]
@@ -245,22 +253,24 @@ class _Computation:
             self.calls.append((1, branches))
 
 
-def _computations(text: str, mesh: dict[str, int]) -> tuple[dict[str, _Computation], str]:
+def _parse_computations(text: str, mesh: dict[str, int]) -> tuple[dict[str, _HloComputation], str]:
     """Parse the computations of a program by name; also return the name of the entry computation."""
-    computations: dict[str, _Computation] = {}
+    computations: dict[str, _HloComputation] = {}
     entry, current = "", ""
     for line in text.splitlines():
-        head = _COMPUTATION.match(line)
+        head = _COMPUTATION_PATTERN.match(line)
         if head:
             current = head[2]
-            computations[current] = _Computation()
+            computations[current] = _HloComputation()
             entry = current if head[1] else entry
         elif current:
-            computations[current].read(line, mesh)
+            computations[current].add_instruction(line, mesh)
     return computations, entry
 
 
-def _executions(computations: dict[str, _Computation], entry: str) -> Counter[tuple[str, int]]:
+def _count_executions(
+    computations: dict[str, _HloComputation], entry: str
+) -> Counter[tuple[str, int]]:
     """Count the executions of each collective, by computation and index, in one call."""
     cached: dict[str, Counter[tuple[str, int]]] = {}
 

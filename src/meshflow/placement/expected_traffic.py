@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Comparison", "Exchange", "compared", "ring"]
+__all__ = ["ExpectedTraffic", "TrafficComparison", "compare_traffic", "count_ring_bytes"]
 
 
-def ring(num_bytes: int, devices: int) -> int:
+def count_ring_bytes(num_bytes: int, devices: int) -> int:
     """Compute the bytes that each device of a ring sends in an all-gather or a reduce-scatter.
 
     An all-reduce sends twice as much.
@@ -17,7 +17,7 @@ def ring(num_bytes: int, devices: int) -> int:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExpectedTraffic:
     """Bytes that each device sends in a step for one purpose, computed by a formula.
 
     Attributes:
@@ -34,7 +34,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TrafficComparison:
     """Expected and counted traffic for one purpose.
 
     Attributes:
@@ -52,9 +52,9 @@ class Comparison:
     counted: float
 
 
-def compared(
-    expected: Sequence[Exchange], collectives: Iterable[tuple[str, Sequence[str], float]]
-) -> list[Comparison]:
+def compare_traffic(
+    expected: Sequence[ExpectedTraffic], collectives: Iterable[tuple[str, Sequence[str], float]]
+) -> list[TrafficComparison]:
     """Assign collectives to the expected traffic and sum their bytes.
 
     Each collective counts for the first entry that has its kind and all mesh dimensions that it
@@ -82,10 +82,10 @@ def compared(
             kinds.append(kind)
             axes += crossed
     rows = [
-        Comparison(entry.purpose, entry.kinds, entry.axes, entry.sent, count)
+        TrafficComparison(entry.purpose, entry.kinds, entry.axes, entry.sent, count)
         for entry, count in zip(expected, counted, strict=True)
     ]
     if others:
         unmatched = tuple(dict.fromkeys(kinds)), tuple(dict.fromkeys(axes))
-        rows.append(Comparison("others", *unmatched, None, others))
+        rows.append(TrafficComparison("others", *unmatched, None, others))
     return rows

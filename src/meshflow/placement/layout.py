@@ -17,11 +17,19 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import ArrayLike
-from meshflow.placement.mesh import Mesh, mesh_of
+from meshflow.placement.mesh import Mesh, get_or_create_mesh
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 from meshflow.placement.sharding_groups import shard_like
 
-__all__ = ["MATCH", "UNSHARDED", "Layout", "dimensions_of", "layout_of", "place", "place_like"]
+__all__ = [
+    "MATCH",
+    "UNSHARDED",
+    "Layout",
+    "apply_layout",
+    "apply_layout_like",
+    "find_layout",
+    "list_spec_dimensions",
+]
 
 UNSHARDED = "unsharded"
 MATCH = "match"
@@ -57,8 +65,8 @@ class Layout:
     ) -> None:
         if not isinstance(mesh, Mesh):
             raise InvalidValueError(f"Layout: mesh is not a valid Mesh object, got {mesh!r}.")
-        specs = [_spec(s) for s in sharding_specs]
-        used = [name for spec in specs for name in dimensions_of(spec, mesh)]
+        specs = [_format_spec(s) for s in sharding_specs]
+        used = [name for spec in specs for name in list_spec_dimensions(spec, mesh)]
         for name in used:
             if used.count(name) > 1:
                 raise InvalidValueError(
@@ -217,7 +225,7 @@ class Layout:
     @functools.cached_property
     def _dimensions(self) -> list[tuple[str, ...]]:
         """Return the mesh dimensions that each axis is split over."""
-        return [dimensions_of(spec, self.mesh) for spec in self.sharding_specs]
+        return [list_spec_dimensions(spec, self.mesh) for spec in self.sharding_specs]
 
     def is_fully_replicated(self) -> bool:
         """Check whether every device has the full tensor."""
@@ -243,7 +251,7 @@ class Layout:
           InvalidArgumentError: If the rank differs, or if a size is not divisible by the number of
             shards.
         """
-        self.check(global_shape)
+        self.check_shape(global_shape)
         return tuple(int(s) // self.num_shards(i) for i, s in enumerate(global_shape))
 
     local_shape = local_shape_from_global_shape
@@ -281,7 +289,7 @@ class Layout:
             index = index * self.num_shards(axis) + offset
         return index
 
-    def check(self, shape: Sequence[int], label: str = "tensor") -> None:
+    def check_shape(self, shape: Sequence[int], label: str = "tensor") -> None:
         """Check that a tensor can have this layout.
 
         Args:
@@ -310,11 +318,11 @@ class Layout:
                     f"multiple of {self.num_shards(axis)}, or leave the axis unsharded."
                 )
 
-    def sharding(self) -> jax.sharding.NamedSharding:
+    def to_sharding(self) -> jax.sharding.NamedSharding:
         """Return the JAX sharding of this layout."""
         return self._sharding
 
-    def in_memory(self, memory: str) -> Layout:
+    def with_memory(self, memory: str) -> Layout:
         """Return the layout in another memory."""
         return self if memory == self.memory else Layout(self.sharding_specs, self.mesh, memory)
 
@@ -326,15 +334,15 @@ class Layout:
             unconstrained if s == MATCH else d[0] if len(d) == 1 else d or None
             for s, d in zip(self.sharding_specs, self._dimensions, strict=True)
         ]
-        kind = _HOST if self.memory == "host" else None
+        kind = _HOST_MEMORY_KIND if self.memory == "host" else None
         spec = jax.sharding.PartitionSpec(*entries)
         return jax.sharding.NamedSharding(self.mesh.jax_mesh, spec, memory_kind=kind)
 
     def constrain(self, tensor: Tensor) -> Tensor:
         """Return a tensor with this layout; variables with a layout call it on every write."""
-        return place(tensor, self)
+        return apply_layout(tensor, self)
 
-    def _splits(self) -> list[str | tuple[str, ...]]:
+    def _get_effective_specs(self) -> list[str | tuple[str, ...]]:
         """Return the specs without mesh dimensions of size 1, which XLA drops, too."""
         return [
             MATCH if spec == MATCH else tuple(d for d in dimensions if self.mesh.dim_size(d) > 1)
@@ -346,11 +354,14 @@ class Layout:
             isinstance(other, Layout)
             and self.mesh == other.mesh
             and self.memory == other.memory
-            and (self.sharding_specs == other.sharding_specs or self._splits() == other._splits())
+            and (
+                self.sharding_specs == other.sharding_specs
+                or self._get_effective_specs() == other._get_effective_specs()
+            )
         )
 
     def __hash__(self) -> int:
-        return hash((tuple(self._splits()), self.mesh))
+        return hash((tuple(self._get_effective_specs()), self.mesh))
 
     def __repr__(self) -> str:
         return f"Layout.from_string({self.to_string()})"
@@ -360,7 +371,7 @@ class Layout:
 
 
 # JAX's name of host memory that devices can access directly.
-_HOST = "pinned_host"
+_HOST_MEMORY_KIND = "pinned_host"
 
 
 def check_memory(memory: str, mesh: Mesh, request: str = 'Layout: memory="host"') -> str:
@@ -379,22 +390,22 @@ def check_memory(memory: str, mesh: Mesh, request: str = 'Layout: memory="host"'
     if memory == "host":
         device = mesh.jax_mesh.devices.flat[0]
         kinds = {m.kind for m in device.addressable_memories()}
-        if _HOST not in kinds:
+        if _HOST_MEMORY_KIND not in kinds:
             raise InvalidValueError(
-                f"{request} needs devices that reach the memory {_HOST!r}; those of the mesh ({device.device_kind}) have "
+                f"{request} needs devices that reach the memory {_HOST_MEMORY_KIND!r}; those of the mesh ({device.device_kind}) have "
                 f"{sorted(kinds)}. Leave it out, or take devices that have it."
             )
     return memory
 
 
-def _spec(entry: str | Sequence[str]) -> str:
+def _format_spec(entry: str | Sequence[str]) -> str:
     """Return an entry of `sharding_specs` as text."""
     return (
         "+".join(map(str, entry)) or UNSHARDED if isinstance(entry, (tuple, list)) else str(entry)
     )
 
 
-def dimensions_of(spec: str, mesh: Mesh) -> tuple[str, ...]:
+def list_spec_dimensions(spec: str, mesh: Mesh) -> tuple[str, ...]:
     """Return the mesh dimensions that a sharding spec splits an axis over, the outermost first."""
     if spec in (UNSHARDED, MATCH):
         return ()
@@ -402,57 +413,57 @@ def dimensions_of(spec: str, mesh: Mesh) -> tuple[str, ...]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _moved(array: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
+def _constrain(array: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-def _moved_forward(
+def _constrain_forward(
     array: jax.Array, sharding: jax.sharding.Sharding
 ) -> tuple[jax.Array, jax.Array]:
-    return _moved(array, sharding), array
+    return _constrain(array, sharding), array
 
 
-def _moved_backward(
+def _constrain_backward(
     sharding: jax.sharding.Sharding, array: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array]:
     # A gradient has the sharding of the array that it belongs to.
     return (shard_like(gradient, array),)
 
 
-_moved.defvjp(_moved_forward, _moved_backward)
+_constrain.defvjp(_constrain_forward, _constrain_backward)
 
 
-def _relaid(operands: Sequence[jax.Array], static: Sequence[Layout]) -> jax.Array:
+def _compute_relayout(operands: Sequence[jax.Array], static: Sequence[Layout]) -> jax.Array:
     # Programs compute in device memory, even if variables are in host memory between the steps.
-    return _moved(operands[0], static[0].in_memory("device").sharding())
+    return _constrain(operands[0], static[0].with_memory("device").to_sharding())
 
 
-_relayout = Op("relayout", _relaid, is_foldable=False)
+_relayout = Op("relayout", _compute_relayout, is_foldable=False)
 
 
-def place(tensor: Tensor, layout: Layout) -> Tensor:
+def apply_layout(tensor: Tensor, layout: Layout) -> Tensor:
     """Return a tensor with a layout: moved now or, while a function is traced, when it runs.
 
     Raises:
       InvalidArgumentError: If the shape does not fit the layout.
     """
-    layout.check(tensor.shape.as_list())
-    if context.on_parts:
+    layout.check_shape(tensor.shape.as_list())
+    if context.in_shard_region:
         return tensor
-    value = tensor._value
+    value = tensor.array
     if context.trace is None and not context.tapes and not isinstance(value, jax.core.Tracer):
-        if isinstance(value, jax.Array) and value.sharding == layout.sharding():
+        if isinstance(value, jax.Array) and value.sharding == layout.to_sharding():
             return tensor
-        return Tensor(put(value, layout))
+        return Tensor(put_on_mesh(value, layout))
     if context.trace is None:
         # The operands of a jitted sharding constraint must be on its mesh.
-        _to_mesh(tensor, layout)
+        _check_mesh(tensor, layout)
     return apply(_relayout, (tensor,), (layout,))
 
 
-def put(value: ArrayLike, layout: Layout) -> jax.Array:
+def put_on_mesh(value: ArrayLike, layout: Layout) -> jax.Array:
     """Copy an array to a mesh; if there are several processes, each passes the same full value."""
-    sharding = layout.sharding()
+    sharding = layout.to_sharding()
     if isinstance(value, jax.Array) and value.is_fully_addressable == (jax.process_count() == 1):
         return jax.device_put(value, sharding)
     # Copying shard by shard takes half the time of `device_put`.
@@ -460,14 +471,14 @@ def put(value: ArrayLike, layout: Layout) -> jax.Array:
     return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
-def _move_like(operands: Sequence[jax.Array], _: object) -> jax.Array:
+def _compute_relayout_like(operands: Sequence[jax.Array], _: object) -> jax.Array:
     return shard_like(operands[0], operands[1])
 
 
-_relayout_like = Op("relayout_like", _move_like, is_foldable=False)
+_relayout_like = Op("relayout_like", _compute_relayout_like, is_foldable=False)
 
 
-def place_like(tensor: Tensor, model: Tensor) -> Tensor:
+def apply_layout_like(tensor: Tensor, model: Tensor) -> Tensor:
     """Return a tensor with the layout of another tensor, which may be unknown until the function runs.
 
     Raises:
@@ -480,10 +491,10 @@ def place_like(tensor: Tensor, model: Tensor) -> Tensor:
     return apply(_relayout_like, (tensor, model))
 
 
-def _to_mesh(tensor: Tensor, layout: Layout) -> None:
-    value = tensor._value
+def _check_mesh(tensor: Tensor, layout: Layout) -> None:
+    value = tensor.array
     if isinstance(value, jax.Array) and value.committed:
-        current = layout_of(tensor)
+        current = find_layout(tensor)
         if current is not None and current.mesh.jax_mesh.devices.tolist() != (
             layout.mesh.jax_mesh.devices.tolist()
         ):
@@ -493,12 +504,12 @@ def _to_mesh(tensor: Tensor, layout: Layout) -> None:
             )
 
 
-def layout_of(tensor: Any) -> Layout | None:
+def find_layout(tensor: Any) -> Layout | None:
     """Return the layout of a tensor or variable on a mesh, or None if it is not on a mesh."""
-    return layout_of_array(tensor._value)
+    return find_array_layout(tensor._value)
 
 
-def layout_of_array(array: object) -> Layout | None:
+def find_array_layout(array: object) -> Layout | None:
     """Return the layout of an array on a mesh, or None for other arrays and for tracers."""
     if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
         return None
@@ -509,7 +520,7 @@ def layout_of_array(array: object) -> Layout | None:
     specs = []
     for _, entry in zip(range(array.ndim), entries, strict=False):
         names = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        specs.append(_spec(names))
+        specs.append(_format_spec(names))
     jax_mesh: Any = sharding.mesh
-    mesh = mesh_of(jax_mesh)
+    mesh = get_or_create_mesh(jax_mesh)
     return Layout([] if mesh.is_single_device() else specs, mesh)

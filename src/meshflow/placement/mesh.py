@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.device_spec import DeviceSpec
-from meshflow.core.runtime.devices import find_device, local_index, type_of
+from meshflow.core.runtime.devices import find_device, get_device_type, get_local_index
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.placement.protos import DimensionProto, MeshProto
 
-__all__ = ["Mesh", "MeshDimension", "device_name"]
+__all__ = ["Mesh", "MeshDimension", "get_device_name"]
 
 
 class MeshDimension(NamedTuple):
@@ -25,14 +25,14 @@ class MeshDimension(NamedTuple):
     size: int
 
 
-def device_name(device: jax.Device) -> str:
+def get_device_name(device: jax.Device) -> str:
     """Return TensorFlow's full name of a JAX device, with the process as the task."""
     job = "localhost" if jax.process_count() == 1 else "worker"
     task = f"/job:{job}/replica:0/task:{device.process_index}"
-    return f"{task}/device:{type_of(device)}:{local_index(device)}"
+    return f"{task}/device:{get_device_type(device)}:{get_local_index(device)}"
 
 
-def full_device_name(device: object) -> str:
+def complete_device_name(device: object) -> str:
     """Return the full name of a device, which need not exist.
 
     Raises:
@@ -46,28 +46,30 @@ def full_device_name(device: object) -> str:
         None,
         0,
     )
-    spec = local.make_merged_spec(DeviceSpec.from_string(_text(device)))
+    spec = local.make_merged_spec(DeviceSpec.from_string(_to_device_string(device)))
     if spec.device_type is None:
-        raise InvalidValueError(f"{_text(device)!r} does not name a device such as 'CPU:0'.")
+        raise InvalidValueError(
+            f"{_to_device_string(device)!r} does not name a device such as 'CPU:0'."
+        )
     return spec.to_string()
 
 
-def _text(device: object) -> str:
+def _to_device_string(device: object) -> str:
     return str(getattr(device, "name", None) or getattr(device, "to_string", lambda: device)())
 
 
-def jax_device(name: object) -> jax.Device:
+def find_jax_device(name: object) -> jax.Device:
     """Find the JAX device of a device string, a `tf.DeviceSpec` or a logical device.
 
     Raises:
       ValueError: If there is no such device.
     """
-    text = _text(name)
+    text = _to_device_string(name)
     if jax.process_count() > 1 and "/task:" in text.lower():
         task = int(text.lower().split("/task:")[1].split("/")[0])
         if task != jax.process_index():
             for device in jax.devices():
-                if device_name(device).lower() == text.lower():
+                if get_device_name(device).lower() == text.lower():
                     return device
     return find_device(text)
 
@@ -101,7 +103,7 @@ class Mesh:
     """
 
     # Printed tensors show the mesh, unless the mesh belongs to a strategy.
-    shown = True
+    is_printed = True
 
     def __init__(
         self,
@@ -133,14 +135,14 @@ class Mesh:
             # mesh by rising id.
             by_id = dict(zip(local_device_ids, listed, strict=True))
             listed = [by_id.get(i, device) for i, device in zip(flat, listed, strict=True)]
-        devices = [d if isinstance(d, jax.Device) else full_device_name(d) for d in listed]
+        devices = [d if isinstance(d, jax.Device) else complete_device_name(d) for d in listed]
         if len(devices) != len(flat):
             raise InvalidValueError(
                 f"Mesh: {len(flat)} device ids, but {len(devices)} devices {listed}."
             )
         if len(set(devices)) != len(devices):
             raise InvalidValueError(f"Duplicate devices found in mesh specification {listed}.")
-        types = {d.split(":")[-2] if isinstance(d, str) else type_of(d) for d in devices}
+        types = {d.split(":")[-2] if isinstance(d, str) else get_device_type(d) for d in devices}
         if len(types) > 1:
             raise InvalidValueError(
                 f"Devices containing multiple device_types: {listed}. A mesh has devices of one type."
@@ -165,14 +167,14 @@ class Mesh:
           ValueError: If a device does not exist.
         """
         devices = np.empty(len(self._devices), object)
-        devices[:] = [jax_device(d) if isinstance(d, str) else d for d in self._devices]
+        devices[:] = [find_jax_device(d) if isinstance(d, str) else d for d in self._devices]
         jax_mesh = jax.sharding.Mesh(devices.reshape(self._ids.shape), tuple(self._dim_names))
-        _KNOWN[jax_mesh] = self
+        _MESHES[jax_mesh] = self
         return jax_mesh
 
     @functools.cached_property
     def _device_names(self) -> tuple[str, ...]:
-        return tuple(d if isinstance(d, str) else device_name(d) for d in self._devices)
+        return tuple(d if isinstance(d, str) else get_device_name(d) for d in self._devices)
 
     # ---- dimensions ------------------------------------------------------------------------
 
@@ -387,14 +389,14 @@ class Mesh:
         """Create a mesh of one device without dimensions."""
         return cls([], np.zeros((), np.int64), [0], [device])
 
-    def _identity(self) -> tuple[object, ...]:
+    def _get_key(self) -> tuple[object, ...]:
         return tuple(self._dim_names), self._ids.shape, self._device_names, self._name
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Mesh) and self._identity() == other._identity())
+        return self is other or (isinstance(other, Mesh) and self._get_key() == other._get_key())
 
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash(self._get_key())
 
     def __repr__(self) -> str:
         return f"Mesh.from_string({self.to_string()})"
@@ -403,21 +405,21 @@ class Mesh:
         return Mesh.from_string, (self.to_string(),)
 
 
-_KNOWN: dict[jax.sharding.Mesh, Mesh] = {}
+_MESHES: dict[jax.sharding.Mesh, Mesh] = {}
 
 
-def mesh_of(jax_mesh: jax.sharding.Mesh) -> Mesh:
+def get_or_create_mesh(jax_mesh: jax.sharding.Mesh) -> Mesh:
     """Return the `Mesh` that was created last for a JAX mesh, or create one."""
-    if jax_mesh not in _KNOWN:
+    if jax_mesh not in _MESHES:
         devices = list(jax_mesh.devices.ravel())
         ids = np.arange(len(devices)).reshape(jax_mesh.devices.shape)
         local = [i for i, d in enumerate(devices) if d.process_index == jax.process_index()]
         Mesh(jax_mesh.axis_names, ids, local, [devices[i] for i in local], "", devices)
-    return _KNOWN[jax_mesh]
+    return _MESHES[jax_mesh]
 
 
 @functools.cache
-def line(devices: tuple[jax.Device, ...], name: str) -> Mesh:
+def create_1d_mesh(devices: tuple[jax.Device, ...], name: str) -> Mesh:
     """Create a mesh with one dimension over JAX devices."""
     local = [i for i, d in enumerate(devices) if d.process_index == jax.process_index()]
     return Mesh([name], np.arange(len(devices)), local, [devices[i] for i in local], "", devices)

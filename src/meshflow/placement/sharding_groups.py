@@ -12,7 +12,7 @@ from meshflow.environment.jax_internals import ad, batching, jex_core, mlir, mli
 from meshflow.environment.types import Array
 
 _shard_like_p = jex_core.Primitive("shard_like")
-_groups = itertools.count()
+_group_ids = itertools.count()
 
 
 def shard_like(array: Array, model: Array) -> jax.Array:
@@ -27,7 +27,7 @@ def shard_like(array: Array, model: Array) -> jax.Array:
 
 
 @jax.jit
-def _compiled(array: Array, model: Array) -> jax.Array:
+def _shard_like_eagerly(array: Array, model: Array) -> jax.Array:
     return shard_like(array, model)
 
 
@@ -58,13 +58,13 @@ def _lower(ctx: Any, array: Any, model: Any) -> Any:
     # Without Shardy, GSPMD chooses the sharding itself. JAX may remove this option together with
     # GSPMD.
     if getattr(jax.config, "jax_use_shardy_partitioner", True):
-        group = next(_groups)
+        group = next(_group_ids)
         mlir_sdy.sharding_group(array, group)
         mlir_sdy.sharding_group(model, group)
     return [array]
 
 
-_shard_like_p.def_impl(_compiled)
+_shard_like_p.def_impl(_shard_like_eagerly)
 _shard_like_p.def_abstract_eval(lambda array, model: array)
 ad.primitive_jvps[_shard_like_p] = _jvp
 ad.primitive_transposes[_shard_like_p] = _transpose

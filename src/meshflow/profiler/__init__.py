@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.environment.types import StrPath
 from meshflow.profiler import experimental
-from meshflow.profiler.deployed import DeployedProfile, profile_model
+from meshflow.profiler.deployed_models import DeployedProfile, profile_model
 
 if TYPE_CHECKING:
 

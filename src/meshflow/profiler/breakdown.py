@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshflow.profiler.traces import Device, Spans, Step, Trace, outermost
+from meshflow.profiler.traces import Device, Spans, Step, WorkerTrace, find_outermost
 
 __all__ = ["HOST_PARTS", "Breakdown", "break_down"]
 
@@ -42,22 +42,24 @@ class Breakdown:
     parts: dict[str, np.ndarray]
 
 
-def break_down(trace: Trace) -> Breakdown:
+def break_down(trace: WorkerTrace) -> Breakdown:
     """Break down the steps of a trace; without annotated steps, the calls of its main function."""
-    steps = trace.steps or _calls_as_steps(trace)
-    steps, starts, ends = _bounds(trace, steps)
+    steps = trace.steps or _convert_calls_to_steps(trace)
+    steps, starts, ends = _find_bounds(trace, steps)
     edges = np.stack([starts, ends]).reshape(2, -1)
     devices = list(trace.devices.values()) or [Device()]
     parts: dict[str, np.ndarray] = {}
     for device in devices:
-        for name, nanoseconds in _exclusive(device, trace.host, edges).items():
+        for name, nanoseconds in _measure_exclusive_parts(device, trace.host, edges).items():
             parts[name] = parts.get(name, 0.0) + nanoseconds / len(devices)
     walls = ends - starts
     parts["python"] = np.maximum(walls - sum(parts.values()), 0.0) if len(walls) else walls
-    return Breakdown([(s.name, s.number) for s in steps], starts, walls, _worth_showing(parts))
+    return Breakdown(
+        [(s.name, s.number) for s in steps], starts, walls, _select_visible_parts(parts)
+    )
 
 
-def _worth_showing(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _select_visible_parts(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     always_shown = ("compute", "input", "python", "idle")
     return {
         name: nanoseconds
@@ -66,17 +68,19 @@ def _worth_showing(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def _calls_as_steps(trace: Trace) -> list[Step]:
+def _convert_calls_to_steps(trace: WorkerTrace) -> list[Step]:
     longest = max(
         trace.calls.items(), key=lambda c: sum(end - start for start, end in c[1]), default=None
     )
     if longest is None:
         return []
     name, spans = longest
-    return [Step(name, number, *span) for number, span in enumerate(outermost(spans))]
+    return [Step(name, number, *span) for number, span in enumerate(find_outermost(spans))]
 
 
-def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray, np.ndarray]:
+def _find_bounds(
+    trace: WorkerTrace, steps: Sequence[Step]
+) -> tuple[list[Step], np.ndarray, np.ndarray]:
     """Return non-nested steps with their start and end times.
 
     A step starts at the end of the previous one, so that it includes its input and callbacks. It
@@ -91,7 +95,7 @@ def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray
         return [], np.zeros(0), np.zeros(0)
     ends = np.array([s.end for s in outer], float)
     first = np.array([s.start for s in outer], float)
-    for call_start, device_end in _executions(trace):
+    for call_start, device_end in _find_executions(trace):
         index = int(np.searchsorted(first, call_start, "right")) - 1
         if index >= 0 and call_start <= outer[index].end:
             ends[index] = max(ends[index], device_end)
@@ -99,12 +103,12 @@ def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray
     return outer, np.concatenate([first[:1], ends[:-1]]), ends
 
 
-def called(program: str) -> str:
+def get_function_name(program: str) -> str:
     """Return the function of a program, as its calls are named."""
     return program.partition("(")[0].removeprefix("jit_")
 
 
-def _executions(trace: Trace) -> list[tuple[float, float]]:
+def _find_executions(trace: WorkerTrace) -> list[tuple[float, float]]:
     """Return the call times of the program with the longest device time, and the ends of its runs."""
     totals: dict[str, float] = {}
     runs: dict[tuple[str, int], list[float]] = {}
@@ -122,7 +126,7 @@ def _executions(trace: Trace) -> list[tuple[float, float]]:
     if not totals:
         return []
     longest = max(totals, key=lambda m: totals[m])
-    calls = outermost(trace.calls.get(called(longest), []))
+    calls = find_outermost(trace.calls.get(get_function_name(longest), []))
     # Runs before the first call were started before the trace.
     spans = sorted(
         span for (m, _), span in runs.items() if m == longest and calls and span[0] >= calls[0][0]
@@ -130,7 +134,9 @@ def _executions(trace: Trace) -> list[tuple[float, float]]:
     return [(call[0], span[1]) for call, span in zip(calls, spans, strict=False)]
 
 
-def _exclusive(device: Device, host: dict[str, Spans], edges: np.ndarray) -> dict[str, np.ndarray]:
+def _measure_exclusive_parts(
+    device: Device, host: dict[str, Spans], edges: np.ndarray
+) -> dict[str, np.ndarray]:
     """Return for each part the time within each step that no earlier part takes."""
     starts, ends = np.array(device.starts, float), np.array(device.ends, float)
     kinds = np.array(device.kinds, str)
@@ -144,18 +150,18 @@ def _exclusive(device: Device, host: dict[str, Spans], edges: np.ndarray) -> dic
     parts: dict[str, np.ndarray] = {"compute": np.zeros(edges.shape[1])}
     covered, before = Spans(np.zeros(0), np.zeros(0)), np.zeros(edges.shape)
     for name, spans in layers:
-        covered = merged(
+        covered = merge_intervals(
             np.concatenate([covered.starts, spans.starts]),
             np.concatenate([covered.ends, spans.ends]),
         )
-        after = _measure(covered, edges)
+        after = _measure_before(covered, edges)
         nanoseconds = (after - before)[1] - (after - before)[0]
         parts[name] = parts.get(name, 0.0) + np.maximum(nanoseconds, 0.0)
         before = after
     return parts
 
 
-def merged(starts: np.ndarray, ends: np.ndarray) -> Spans:
+def merge_intervals(starts: np.ndarray, ends: np.ndarray) -> Spans:
     """Return the union of intervals as disjoint intervals.
 
     Example:
@@ -171,7 +177,7 @@ def merged(starts: np.ndarray, ends: np.ndarray) -> Spans:
     return Spans(starts[first], ends[last])
 
 
-def _measure(spans: Spans, times: np.ndarray) -> np.ndarray:
+def _measure_before(spans: Spans, times: np.ndarray) -> np.ndarray:
     """Return the total length of the intervals before each time."""
     if not len(spans.starts):
         return np.zeros(times.shape)

@@ -16,22 +16,29 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import is_remote, remote, text
-from meshflow.files.replacing import replacing
-from meshflow.profiler.folders import MISSING, PROFILES, write_page
-from meshflow.profiler.messages import SERVICE, ProfileRequest, ProfileResponse, grpc, pack, unpack
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import get_file_system, is_remote, to_path_string
+from meshflow.profiler.folders import MISSING_FILE, PROFILES, write_page
+from meshflow.profiler.messages import (
+    SERVICE,
+    ProfileRequest,
+    ProfileResponse,
+    load_grpc,
+    pack,
+    unpack,
+)
 from meshflow.profiler.sessions import ProfilerOptions
 
 __all__ = ["monitor", "trace"]
 
 _log = logging.getLogger("meshflow")
 # Seconds until the workers start to record, so that all have received the request by then.
-_AHEAD = 0.3
+_START_DELAY = 0.3
 # Seconds for writing and transferring a trace, which may be large.
-_PATIENCE = 120.0
+_TRANSFER_TIMEOUT = 120.0
 
 
-class _Answer(NamedTuple):
+class _WorkerAnswer(NamedTuple):
     """The files of a worker, or the reason why there are none."""
 
     files: dict[str, bytes]
@@ -40,7 +47,7 @@ class _Answer(NamedTuple):
     busy: bool = False
 
 
-def _addresses(service_addr: str) -> list[str]:
+def _parse_addresses(service_addr: str) -> list[str]:
     addresses = [a.strip().removeprefix("grpc://") for a in service_addr.split(",")]
     if not all(":" in a for a in addresses):
         raise InvalidArgumentError(
@@ -83,10 +90,10 @@ def trace(
       ...
       meshflow.core.runtime.errors.InvalidArgumentError: duration_ms must be greater than zero, got 0.
     """
-    take(service_addr, logdir, duration_ms, num_tracing_attempts, options)
+    take_profile(service_addr, logdir, duration_ms, num_tracing_attempts, options)
 
 
-def take(
+def take_profile(
     service_addr: str,
     logdir: StrPath,
     duration_ms: int,
@@ -96,27 +103,31 @@ def take(
     """Record a profile as `trace` does; return the path of the page."""
     if duration_ms <= 0:
         raise InvalidArgumentError(f"duration_ms must be greater than zero, got {duration_ms}.")
-    addresses, logdir = _addresses(service_addr), text(logdir)
-    grpc()
-    remote(logdir)  # Report a missing package for the store before recording, not afterwards.
+    addresses, logdir = _parse_addresses(service_addr), to_path_string(logdir)
+    load_grpc()
+    get_file_system(
+        logdir
+    )  # Report a missing package for the store before recording, not afterwards.
     base = gfile.join(logdir, PROFILES)
     gfile.makedirs(base)
     for _ in range(max(attempts, 1)):
         session = time.strftime("%Y_%m_%d_%H_%M_%S")
-        answers = _ask(addresses, base, session, duration_ms, options or ProfilerOptions())
+        answers = _request_profiles(
+            addresses, base, session, duration_ms, options or ProfilerOptions()
+        )
         if any(not a.empty and not a.problem for a in answers.values()):
             break
         if all(a.problem for a in answers.values()):
             break
-    return _keep(answers, gfile.join(base, session))
+    return _write_answers(answers, gfile.join(base, session))
 
 
-def _ask(
+def _request_profiles(
     addresses: list[str], base: str, session: str, duration_ms: int, options: ProfilerOptions
-) -> dict[str, _Answer]:
-    library = grpc()
-    start = time.time_ns() + int((_AHEAD + (options.delay_ms or 0) / 1000) * 1e9)
-    timeout = _AHEAD + (options.delay_ms or 0) / 1000 + duration_ms / 1000 + _PATIENCE
+) -> dict[str, _WorkerAnswer]:
+    library = load_grpc()
+    start = time.time_ns() + int((_START_DELAY + (options.delay_ms or 0) / 1000) * 1e9)
+    timeout = _START_DELAY + (options.delay_ms or 0) / 1000 + duration_ms / 1000 + _TRANSFER_TIMEOUT
     channels, calls = [], {}
     try:
         for address in addresses:
@@ -134,36 +145,36 @@ def _ask(
                 # folder.
                 "" if is_remote(base) else os.path.abspath(base),
                 session,
-                _stem(address),
+                _make_stem(address),
                 True,
             )
             send = channel.unary_unary(f"/{SERVICE}/Profile")
-            calls[address] = send.future(request.packed(), timeout=timeout)
-        return {address: _answer(call) for address, call in calls.items()}
+            calls[address] = send.future(request.to_bytes(), timeout=timeout)
+        return {address: _read_answer(call) for address, call in calls.items()}
     finally:
         for channel in channels:
             channel.close()
 
 
-def _answer(call: Any) -> _Answer:
-    library = grpc()
+def _read_answer(call: Any) -> _WorkerAnswer:
+    library = load_grpc()
     try:
-        response = ProfileResponse.unpacked(call.result())
+        response = ProfileResponse.from_bytes(call.result())
     except library.RpcError as error:
         is_busy = error.code() is library.StatusCode.ALREADY_EXISTS or "session active" in (
             error.details() or ""
         )
-        return _Answer({}, problem=error.details() or str(error.code()), busy=is_busy)
+        return _WorkerAnswer({}, problem=error.details() or str(error.code()), busy=is_busy)
     except OpError as error:
-        return _Answer({}, problem=str(error))
-    return _Answer(response.files, response.empty)
+        return _WorkerAnswer({}, problem=str(error))
+    return _WorkerAnswer(response.files, response.empty)
 
 
-def _stem(address: str) -> str:
+def _make_stem(address: str) -> str:
     return "".join(c if c.isalnum() or c in ".-" else "_" for c in address).replace(".", "-")
 
 
-def _keep(answers: dict[str, _Answer], folder: str) -> str:
+def _write_answers(answers: dict[str, _WorkerAnswer], folder: str) -> str:
     """Write the received files and the page; raise an error for the processes that failed."""
     failed = {a: answer for a, answer in answers.items() if answer.problem}
     succeeded = [a for a, answer in answers.items() if not answer.problem and not answer.empty]
@@ -173,12 +184,12 @@ def _keep(answers: dict[str, _Answer], folder: str) -> str:
         files = dict(answers[address].files)
         name = files.pop("worker", b"").decode().replace(" ", "_")
         for ending, content in files.items():
-            stem = f"{_stem(address)}_{name}" if name else _stem(address)
-            with replacing(gfile.join(folder, stem + ending), "wb") as file:
+            stem = f"{_make_stem(address)}_{name}" if name else _make_stem(address)
+            with replace_file(gfile.join(folder, stem + ending), "wb") as file:
                 file.write(content)
     if succeeded and failed:
         reasons = {address: answer.problem for address, answer in failed.items()}
-        with replacing(gfile.join(folder, MISSING), "w") as file:
+        with replace_file(gfile.join(folder, MISSING_FILE), "w") as file:
             file.write(json.dumps(reasons))
     path = write_page(folder) if succeeded else ""
     problems = "; ".join(f"{address}: {answer.problem}" for address, answer in failed.items())
@@ -217,13 +228,13 @@ def monitor(service_addr: str, duration_ms: int, level: int = 1) -> str:
     """
     if duration_ms <= 0:
         raise InvalidArgumentError(f"duration_ms must be greater than zero, got {duration_ms}.")
-    library = grpc()
+    library = load_grpc()
     request = pack([(1, duration_ms), (2, level), (3, 1)])
     texts: list[str] = []
     channels: list[Any] = []
     calls: dict[str, Any] = {}
     try:
-        for address in _addresses(service_addr):
+        for address in _parse_addresses(service_addr):
             channels.append(library.insecure_channel(address))
             send = channels[-1].unary_unary(f"/{SERVICE}/Monitor")
             calls[address] = send.future(request, timeout=duration_ms / 1000 + 10)

@@ -7,15 +7,15 @@ from typing import Any
 
 from meshflow._version import __version__
 from meshflow.environment.types import StrPath
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
 from meshflow.profiler.description import FORMAT
-from meshflow.profiler.filling import filled
 from meshflow.profiler.operators import Operator
+from meshflow.profiler.page_template import fill_template
 
-__all__ = ["page", "write_page"]
+__all__ = ["format_page", "write_page"]
 
 
-def page(profile: Any) -> str:
+def format_page(profile: Any) -> str:
     """Return the page of a `DeployedProfile` as HTML."""
     name = os.path.basename(profile.file.rstrip("/")) or profile.file
     data = {
@@ -26,34 +26,34 @@ def page(profile: Any) -> str:
         "runtime": profile.runtime,
         "batch": profile.batch,
         "runs": profile.runs,
-        "load": _micro(profile.load_seconds),
-        "first": _micro(profile.first_seconds),
-        "call": _micro(profile.seconds),
+        "load": _to_microseconds(profile.load_seconds),
+        "first": _to_microseconds(profile.first_seconds),
+        "call": _to_microseconds(profile.seconds),
         "note": profile.note,
-        "operators": [_operator(o) for o in profile.operators],
+        "operators": [_format_operator(o) for o in profile.operators],
     }
-    return filled("model", name, data)
+    return fill_template("model", name, data)
 
 
-def _operator(operator: Operator) -> dict[str, Any]:
+def _format_operator(operator: Operator) -> dict[str, Any]:
     first = operator.first_seconds
     return {
         "name": operator.name,
         "kind": operator.kind,
         "calls": round(operator.calls, 2),
-        "time": _micro(operator.seconds),
-        "first": None if first is None else _micro(first),
+        "time": _to_microseconds(operator.seconds),
+        "first": None if first is None else _to_microseconds(first),
         "bytes": operator.bytes,
     }
 
 
-def _micro(seconds: float) -> float:
+def _to_microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
 def write_page(profile: Any, path: StrPath) -> str:
     """Write the page of a `DeployedProfile`, locally or to an object store; return the path."""
     path = os.fspath(path)
-    with replacing(path, "w") as file:
-        file.write(page(profile))
+    with replace_file(path, "w") as file:
+        file.write(format_page(profile))
     return path

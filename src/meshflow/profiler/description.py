@@ -19,12 +19,12 @@ from typing import Any
 import jax
 
 from meshflow._version import __version__
-from meshflow.core.runtime.devices import backend_started
-from meshflow.environment import processor
-from meshflow.environment.protobuf_wire import fields
-from meshflow.profiler.programs import instructions
+from meshflow.core.runtime.devices import is_backend_started
+from meshflow.environment import cpu_info
+from meshflow.environment.protobuf_wire import iterate_fields
+from meshflow.profiler.programs import parse_instructions
 
-__all__ = ["FORMAT", "SUFFIX", "MemorySamples", "describe", "worker_name"]
+__all__ = ["FORMAT", "SUFFIX", "MemorySamples", "describe_process", "get_worker_name"]
 
 # Version of the format of these files; other versions of Meshflow may not be able to read it.
 FORMAT = 1
@@ -51,7 +51,7 @@ _PEAKS = {
 
 
 # Name of this process if it has no TF_CONFIG.
-given_name = ""
+default_name = ""
 # Tables of metrics that parts of this process report, by title; each function returns names and
 # values.
 tables: dict[str, Callable[[], Mapping[str, float]]] = {}
@@ -60,10 +60,10 @@ tables: dict[str, Callable[[], Mapping[str, float]]] = {}
 theory: Callable[[], Mapping[str, Any]] | None = None
 
 
-def worker_name() -> str:
+def get_worker_name() -> str:
     """Return the name of this process in its cluster, such as 'worker 1'; '' for a single process."""
-    if given_name:
-        return given_name
+    if default_name:
+        return default_name
     try:
         task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
     except ValueError:
@@ -72,50 +72,54 @@ def worker_name() -> str:
         return f"{task.get('type', 'worker')} {task.get('index', 0)}"
     # A process that has not used devices, such as a parameter server, should not initialize them
     # here.
-    return f"worker {jax.process_index()}" if backend_started() and jax.process_count() > 1 else ""
+    return (
+        f"worker {jax.process_index()}" if is_backend_started() and jax.process_count() > 1 else ""
+    )
 
 
-def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
+def describe_process(memory: MemorySamples | None = None) -> dict[str, Any]:
     """Return the description of this process for the file next to its trace."""
     programs: dict[str, dict[str, Any]] = {}
     mesh: dict[str, int] = {}
     devices: list[dict[str, Any]] = []
-    if backend_started():
-        mesh = _mesh()
-        devices = [_device(d) for d in jax.local_devices()]
+    if is_backend_started():
+        mesh = _find_mesh()
+        devices = [_describe_device(d) for d in jax.local_devices()]
         sizes = mesh or {"devices": jax.device_count()}
         for executable in jax.local_devices()[0].client.live_executables():
             # Some devices do not provide the text of their programs.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 for module in executable.hlo_modules():
-                    programs[_named(module)] = instructions(module.to_string(), sizes)
+                    programs[_format_program_name(module)] = parse_instructions(
+                        module.to_string(), sizes
+                    )
     return {
         "format": FORMAT,
         "version": __version__,
         "host": socket.gethostname(),
         "process": os.getpid(),
-        "worker": worker_name(),
+        "worker": get_worker_name(),
         "devices": devices,
         "mesh": mesh,
         "programs": programs,
-        "memory": memory.taken if memory is not None else [],
+        "memory": memory.samples if memory is not None else [],
         "theory": dict(theory()) if theory is not None else {},
         "tables": {title: dict(tell()) for title, tell in tables.items()},
     }
 
 
-def _named(module: Any) -> str:
+def _format_program_name(module: Any) -> str:
     """Return a program's name with the id that distinguishes programs of the same name in traces."""
     # The id is the fifth field of XLA's message, omitted if it is 0.
     ids = (
         value
-        for field, value in fields(module.as_serialized_hlo_module_proto())
+        for field, value in iterate_fields(module.as_serialized_hlo_module_proto())
         if field == 5 and isinstance(value, int)
     )
     return f"{module.name}({next(ids, 0)})"
 
 
-def _mesh() -> dict[str, int]:
+def _find_mesh() -> dict[str, int]:
     """Return the dimensions of the largest mesh on which arrays are placed."""
     shardings = (a.sharding for a in jax.live_arrays())
     meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
@@ -123,38 +127,40 @@ def _mesh() -> dict[str, int]:
     return {str(n): int(s) for n, s in largest.shape.items()} if largest is not None else {}
 
 
-def _device(device: jax.Device) -> dict[str, Any]:
+def _describe_device(device: jax.Device) -> dict[str, Any]:
     stats = device.memory_stats() if device.platform != "cpu" else None
     peak = (
-        cpu_peak() / max(len(jax.local_devices()), 1) if device.platform == "cpu" else _peak(device)
+        estimate_cpu_peak() / max(len(jax.local_devices()), 1)
+        if device.platform == "cpu"
+        else _get_peak(device)
     )
     return {
         "id": int(device.id),
-        "kind": _processor() if device.platform == "cpu" else str(device.device_kind),
+        "kind": _get_processor_name() if device.platform == "cpu" else str(device.device_kind),
         "platform": str(device.platform),
         "peak": peak,
         "memory": int((stats or {}).get("bytes_limit", 0)),
     }
 
 
-def _peak(device: jax.Device) -> float:
+def _get_peak(device: jax.Device) -> float:
     """Return the vendor's peak of 16-bit operations per second, 0 if unknown."""
     return next((p[0] for name, p in _PEAKS.items() if name in device.device_kind), 0.0)
 
 
-def _processor() -> str:
-    return processor.described().get("model name", "CPU")
+def _get_processor_name() -> str:
+    return cpu_info.read_cpu_info().get("model name", "CPU")
 
 
-def cpu_peak() -> float:
+def estimate_cpu_peak() -> float:
     """Estimate the peak float32 operations per second of this process's cores."""
-    flags = processor.flags()
+    flags = cpu_info.read_cpu_flags()
     # Each core has two units that compute a fused multiply-add of a float32 vector per cycle.
     per_cycle = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
-    return float(processor.described().get("cpu MHz", 0)) * 1e6 * per_cycle * _cores()
+    return float(cpu_info.read_cpu_info().get("cpu MHz", 0)) * 1e6 * per_cycle * _count_cores()
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     get_affinity = getattr(os, "sched_getaffinity", None)
     return len(get_affinity(0)) if get_affinity is not None else os.cpu_count() or 1
 
@@ -169,19 +175,19 @@ class MemorySamples:
       taken: Tuples (nanoseconds since 1970, bytes of this process, bytes of its devices).
     """
 
-    _MOST = 1000
+    _MAX_SAMPLES = 1000
 
     def __init__(self, every: float = 0.02) -> None:
-        self.taken: list[tuple[int, int, int]] = []
+        self.samples: list[tuple[int, int, int]] = []
         self._every, self._done = every, threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory samples", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while True:
-            self.taken.append((time.time_ns(), _resident(), _on_devices()))
-            if len(self.taken) > self._MOST:
-                self.taken, self._every = self.taken[::2], 2 * self._every
+            self.samples.append((time.time_ns(), _read_resident_bytes(), _read_device_bytes()))
+            if len(self.samples) > self._MAX_SAMPLES:
+                self.samples, self._every = self.samples[::2], 2 * self._every
             if self._done.wait(self._every):
                 return
 
@@ -191,7 +197,7 @@ class MemorySamples:
         self._thread.join()
 
 
-def _resident() -> int:
+def _read_resident_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -199,7 +205,7 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _on_devices() -> int:
-    if not backend_started() or jax.default_backend() == "cpu":
+def _read_device_bytes() -> int:
+    if not is_backend_started() or jax.default_backend() == "cpu":
         return 0
     return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())

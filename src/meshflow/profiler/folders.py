@@ -15,26 +15,26 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import to_path_string
 from meshflow.profiler.description import FORMAT, SUFFIX
-from meshflow.profiler.page import PAGE, page
+from meshflow.profiler.page import PAGE_FILE, format_page
 from meshflow.profiler.report import Report, Worker, read_worker
 from meshflow.profiler.traces import read_trace
 
-__all__ = ["PROFILES", "load", "profiles", "read", "write_page"]
+__all__ = ["PROFILES", "find_profiles", "load_report", "read_report", "write_page"]
 
 # Path below a log folder where TensorBoard expects profiles.
 PROFILES = "plugins/profile"
 _TRACES = (".xplane.pb", ".trace.json.gz")
 # File that holds the reasons for missing traces, by worker.
-MISSING = "meshflow.missing.json"
+MISSING_FILE = "meshflow.missing.json"
 # Seconds by which folders of one profile may differ: workers that start by themselves use their own
 # clocks.
-_TOGETHER = 5.0
+_MAX_CLOCK_DIFFERENCE = 5.0
 
 
-def _stems(folder: str) -> dict[str, str]:
+def _find_traces(folder: str) -> dict[str, str]:
     """Map the stem of each worker's file names to its trace."""
     traces: dict[str, str] = {}
     for name in sorted(gfile.listdir(folder)):
@@ -47,21 +47,23 @@ def _stems(folder: str) -> dict[str, str]:
     return traces
 
 
-def profiles(logdir: StrPath) -> list[str]:
+def find_profiles(logdir: StrPath) -> list[str]:
     """Return the folders of profiles in a log folder, the oldest first; a profile returns itself.
 
     Raises:
       NotFoundError: If there is none.
     """
-    root = text(logdir).rstrip("/")
+    root = to_path_string(logdir).rstrip("/")
     if gfile.isdir(root):
-        if _stems(root):
+        if _find_traces(root):
             return [root]
         for base in (gfile.join(root, PROFILES), root):
             if gfile.isdir(base):
                 names = sorted(name.rstrip("/") for name in gfile.listdir(base))
                 folders = [gfile.join(base, name) for name in names]
-                folders = [folder for folder in folders if gfile.isdir(folder) and _stems(folder)]
+                folders = [
+                    folder for folder in folders if gfile.isdir(folder) and _find_traces(folder)
+                ]
                 if folders:
                     return folders
     raise NotFoundError(
@@ -72,31 +74,31 @@ def profiles(logdir: StrPath) -> list[str]:
     )
 
 
-def _seconds(folder: str) -> float | None:
+def _parse_time(folder: str) -> float | None:
     name = folder.rstrip("/").rpartition("/")[2]
     if re.fullmatch(r"\d{4}(_\d\d){5}", name) is None:
         return None
     return time.mktime(time.strptime(name, "%Y_%m_%d_%H_%M_%S"))
 
 
-def _beside(folder: str, candidates: list[str]) -> list[str]:
+def _find_related(folder: str, candidates: list[str]) -> list[str]:
     """Return a folder and those of other workers that were recorded at the same time."""
-    stems, time_ = set(_stems(folder)), _seconds(folder)
+    stems, time_ = set(_find_traces(folder)), _parse_time(folder)
     related = [folder]
     for candidate in reversed(candidates):
-        candidate_time = _seconds(candidate)
+        candidate_time = _parse_time(candidate)
         is_near = (
             time_ is not None
             and candidate_time is not None
-            and abs(candidate_time - time_) <= _TOGETHER
+            and abs(candidate_time - time_) <= _MAX_CLOCK_DIFFERENCE
         )
-        if candidate != folder and is_near and not stems & set(_stems(candidate)):
+        if candidate != folder and is_near and not stems & set(_find_traces(candidate)):
             related.append(candidate)
-            stems |= set(_stems(candidate))
+            stems |= set(_find_traces(candidate))
     return related
 
 
-def load(logdir: StrPath) -> Report:
+def load_report(logdir: StrPath) -> Report:
     """Load the newest profile in a log folder, or the profile in this folder.
 
     Raises:
@@ -104,18 +106,18 @@ def load(logdir: StrPath) -> Report:
       DataLossError: If none of its traces can be read.
       FailedPreconditionError: If it was written in the format of another version of Meshflow.
     """
-    folders = profiles(logdir)
-    return read(_beside(folders[-1], folders))
+    folders = find_profiles(logdir)
+    return read_report(_find_related(folders[-1], folders))
 
 
-def read(folders: Sequence[str]) -> Report:
+def read_report(folders: Sequence[str]) -> Report:
     """Read the profile with traces in these folders; workers with unreadable traces are `missing`."""
     workers, missing = [], {}
     last: Exception | None = None
     for folder in folders:
-        missing.update(_told_missing(folder))
-        for stem, file in _stems(folder).items():
-            description = _description(folder, stem)
+        missing.update(_read_missing(folder))
+        for stem, file in _find_traces(folder).items():
+            description = _read_description(folder, stem)
             name = str(description.get("worker") or stem)
             try:
                 content = gfile.GFile(gfile.join(folder, file), "rb").read()
@@ -128,28 +130,28 @@ def read(folders: Sequence[str]) -> Report:
             workers.append(read_worker(name, trace, description, viewable))
     if not workers:
         raise last or DataLossError(f"There is no trace in {folders[0]}.")
-    _name_apart(workers)
-    workers.sort(key=lambda w: _by_number(w.name))
+    _make_names_unique(workers)
+    workers.sort(key=lambda w: _make_sort_key(w.name))
     return Report(folders[0].rstrip("/").rpartition("/")[2], workers, missing=missing)
 
 
-def _by_number(name: str) -> list[int | str]:
+def _make_sort_key(name: str) -> list[int | str]:
     return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", name)]
 
 
-def _name_apart(workers: list[Worker]) -> None:
+def _make_names_unique(workers: list[Worker]) -> None:
     names = [w.name for w in workers]
     for i, worker in enumerate(workers):
         if names.count(worker.name) > 1:
             worker.name = f"{worker.name} ({i})"
 
 
-def _told_missing(folder: str) -> dict[str, str]:
-    path = gfile.join(folder, MISSING)
+def _read_missing(folder: str) -> dict[str, str]:
+    path = gfile.join(folder, MISSING_FILE)
     return json.loads(gfile.GFile(path).read()) if gfile.exists(path) else {}
 
 
-def _description(folder: str, stem: str) -> dict[str, Any]:
+def _read_description(folder: str, stem: str) -> dict[str, Any]:
     path = gfile.join(folder, stem + SUFFIX)
     if not gfile.exists(path):
         return {}
@@ -170,8 +172,8 @@ def _description(folder: str, stem: str) -> dict[str, Any]:
 
 def write_page(folder: str, report: Report | None = None) -> str:
     """Write the page of a profile to a folder, by default of the profile in it; return its path."""
-    report = report or load(folder)
-    path = gfile.join(folder, PAGE)
-    with replacing(path, "w") as file:
-        file.write(page(report, folder))
+    report = report or load_report(folder)
+    path = gfile.join(folder, PAGE_FILE)
+    with replace_file(path, "w") as file:
+        file.write(format_page(report, folder))
     return path

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike
 from meshflow.profiler.operators import Operator, measure_seconds
 
-__all__ = ["profiled"]
+__all__ = ["profile_file"]
 
 _NEEDS = "Profiles of .tflite files need LiteRT, the package ai-edge-litert"
 _ROW = re.compile(
@@ -31,10 +31,12 @@ _ROW = re.compile(
 )
 _TOTAL = re.compile(r"Timings \(microseconds\): count=\d+ .*?(?:curr|sum)=(\d+)")
 
-Found = tuple[float, float, float, list[Operator], str]
+LiteRtProfile = tuple[float, float, float, list[Operator], str]
 
 
-def profiled(path: str, inputs: Mapping[str, ArrayLike] | None, runs: int, batch: int) -> Found:
+def profile_file(
+    path: str, inputs: Mapping[str, ArrayLike] | None, runs: int, batch: int
+) -> LiteRtProfile:
     """Run a model and measure its operators.
 
     `batch` is the size of unknown dimensions; without `inputs`, the model reads zeros.
@@ -46,7 +48,7 @@ def profiled(path: str, inputs: Mapping[str, ArrayLike] | None, runs: int, batch
     Raises:
       DataLossError: If the file is not a valid model.
     """
-    content, names, shapes, outputs = _with_sizes(path, inputs, batch)
+    content, names, shapes, outputs = _resize_model(path, inputs, batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.tflite"
         file.write_bytes(content)
@@ -55,21 +57,21 @@ def profiled(path: str, inputs: Mapping[str, ArrayLike] | None, runs: int, batch
             for n, (shape, dtype) in zip(names, shapes, strict=True)
         ]  # fmt: skip
         try:
-            load_seconds, first_seconds, seconds = _whole(content, feed, runs)
+            load_seconds, first_seconds, seconds = _measure_calls(content, feed, runs)
         except (ValueError, RuntimeError) as error:
             raise DataLossError(f"{path} cannot be run by LiteRT: {error}") from error
         try:
-            operators = _by_library(str(file), feed, runs, outputs)
+            operators = _profile_with_library(str(file), feed, runs, outputs)
             note = "" if operators else "LiteRT's summary could not be read."
-        except (_Failed, AttributeError, OSError) as error:
-            package = extras.load("ai_edge_litert", "lite", _NEEDS)
+        except (_LibraryError, AttributeError, OSError) as error:
+            package = optional_packages.import_extra("ai_edge_litert", "lite", _NEEDS)
             version = getattr(package, "__version__", "")
             note = f"LiteRT {version} does not tell the times of operators: {error}."
             operators = []
     return load_seconds, first_seconds, seconds, operators, note
 
 
-class _Result(NamedTuple):
+class _OperatorOutput(NamedTuple):
     """Output of an operator: the operator's code, the tensor's name, and the total bytes."""
 
     code: str
@@ -77,35 +79,35 @@ class _Result(NamedTuple):
     bytes: int
 
 
-def _with_sizes(
+def _resize_model(
     path: str, inputs: Mapping[str, ArrayLike] | None, batch: int
-) -> tuple[bytes, list[str], list[Any], list[_Result]]:
+) -> tuple[bytes, list[str], list[Any], list[_OperatorOutput]]:
     """Set the model's unknown sizes; return it, names and types of inputs, and operator outputs."""
-    schema = extras.load("ai_edge_litert.schema_py_generated", "lite", _NEEDS)
-    flatbuffers = extras.load("flatbuffers", "lite", _NEEDS)
+    schema = optional_packages.import_extra("ai_edge_litert.schema_py_generated", "lite", _NEEDS)
+    flatbuffers = optional_packages.import_extra("flatbuffers", "lite", _NEEDS)
     data = Path(path).read_bytes()
     if data[4:8] != b"TFL3":
         raise DataLossError(f"{path} is not a .tflite file.")
     try:
-        return _sized(schema, flatbuffers, data, inputs, batch)
+        return _parse_model(schema, flatbuffers, data, inputs, batch)
     except InvalidArgumentError:
         raise
     except Exception as error:  # Reading the tables of a damaged file may raise any exception.
         raise DataLossError(f"{path} is a damaged .tflite file: {error!r}.") from error
 
 
-def _sized(
+def _parse_model(
     schema: Any, flatbuffers: Any, data: bytes, inputs: Mapping[str, ArrayLike] | None, batch: int
-) -> tuple[bytes, list[str], list[Any], list[_Result]]:
+) -> tuple[bytes, list[str], list[Any], list[_OperatorOutput]]:
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(data, 0))
     main = model.subgraphs[0]
     keys = {
-        m.tensorIndex: _text(m.name)
+        m.tensorIndex: _decode_name(m.name)
         for s in model.signatureDefs or []
         if s.subgraphIndex == 0
         for m in s.inputs
     }
-    names = [keys.get(i, _text(main.tensors[i].name)) for i in main.inputs]
+    names = [keys.get(i, _decode_name(main.tensors[i].name)) for i in main.inputs]
     if inputs is not None:
         if set(inputs) != set(names):
             raise InvalidArgumentError(f"The model takes {sorted(names)}, got {sorted(inputs)}.")
@@ -122,22 +124,22 @@ def _sized(
     ]
     builder = flatbuffers.Builder(len(data) + 1024)
     builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), names, shapes, _results(model, schema, dtypes)
+    return bytes(builder.Output()), names, shapes, _list_outputs(model, schema, dtypes)
 
 
-def _results(model: Any, schema: Any, dtypes: Mapping[int, str]) -> list[_Result]:
+def _list_outputs(model: Any, schema: Any, dtypes: Mapping[int, str]) -> list[_OperatorOutput]:
     codes = {v: k for k, v in vars(schema.BuiltinOperator).items() if not k.startswith("_")}
     main, outputs = model.subgraphs[0], []
     for operator in main.operators:
         code = model.operatorCodes[operator.opcodeIndex]
         tensors = [main.tensors[i] for i in operator.outputs]
-        sizes = [_size(t, dtypes) for t in tensors]
+        sizes = [_count_bytes(t, dtypes) for t in tensors]
         builtin_code = max(code.builtinCode, code.deprecatedBuiltinCode)
-        outputs.append(_Result(codes.get(builtin_code, ""), _text(tensors[0].name) if tensors else "", sum(sizes)))  # fmt: skip
+        outputs.append(_OperatorOutput(codes.get(builtin_code, ""), _decode_name(tensors[0].name) if tensors else "", sum(sizes)))  # fmt: skip
     return outputs
 
 
-def _size(tensor: Any, dtypes: Mapping[int, str]) -> int:
+def _count_bytes(tensor: Any, dtypes: Mapping[int, str]) -> int:
     shape = [] if tensor.shape is None else [int(d) for d in tensor.shape]
     try:
         return math.prod(shape) * np.dtype(dtypes[tensor.type]).itemsize
@@ -146,7 +148,7 @@ def _size(tensor: Any, dtypes: Mapping[int, str]) -> int:
 
 
 # Prefixes of the names by which LiteRT's delegates show operators of the file.
-_CALLED = {
+_DELEGATE_NAMES = {
     **{"CONV_2D": "Conv", "DEPTHWISE_CONV_2D": "Conv", "TRANSPOSE_CONV": "Deconv"},
     **{"FULLY_CONNECTED": "Fully Connected", "SOFTMAX": "Softmax", "RESHAPE": "Static Reshape"},
     **{"ADD": "Add", "MUL": "Multiply", "SUB": "Subtract", "MAX_POOL_2D": "Max Pool"},
@@ -154,17 +156,20 @@ _CALLED = {
 }
 # Names that are matched together; last, because a convolution with a 1 x 1 kernel runs as a
 # product.
-_GROUPS = (*((word,) for word in dict.fromkeys(_CALLED.values())), ("Conv", "Fully Connected"))
+_NAME_GROUPS = (
+    *((word,) for word in dict.fromkeys(_DELEGATE_NAMES.values())),
+    ("Conv", "Fully Connected"),
+)
 
 
-def _with_results(operators: list[Operator], results: list[_Result]) -> list[Operator]:
+def _add_outputs(operators: list[Operator], results: list[_OperatorOutput]) -> list[Operator]:
     """Add names and sizes of the file's outputs to operators, in order.
 
     If fusion changed the number of operators of a kind, those are returned unchanged.
     """
     updated = list(operators)
-    for words in _GROUPS:
-        outputs = [result for result in results if _CALLED.get(result.code) in words]
+    for words in _NAME_GROUPS:
+        outputs = [result for result in results if _DELEGATE_NAMES.get(result.code) in words]
         indices = [
             n for n, o in enumerate(operators) if re.search(rf"\b({'|'.join(words)})", o.kind)
         ]
@@ -177,13 +182,13 @@ def _with_results(operators: list[Operator], results: list[_Result]) -> list[Ope
     return updated
 
 
-def _text(name: bytes | str) -> str:
+def _decode_name(name: bytes | str) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
-def _whole(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, float]:
+def _measure_calls(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, float]:
     """Measure loading, the first call and later calls without recording operators, which is slower."""
-    module = extras.load("ai_edge_litert.interpreter", "lite", _NEEDS)
+    module = optional_packages.import_extra("ai_edge_litert.interpreter", "lite", _NEEDS)
     start = time.perf_counter()
     interpreter = module.Interpreter(model_content=content)
     interpreter.allocate_tensors()
@@ -200,7 +205,7 @@ def _whole(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, fl
 # ---- the C library -------------------------------------------------------------------------
 
 
-class _Failed(Exception):
+class _LibraryError(Exception):
     """A function of the library returned an error."""
 
 
@@ -213,7 +218,7 @@ class _Layout(ctypes.Structure):
     ]
 
 
-class _Ranked(ctypes.Structure):
+class _RankedTensorType(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("layout", _Layout)]
 
 
@@ -221,9 +226,9 @@ _Pointer, _Size = ctypes.c_void_p, ctypes.c_size_t
 _CPU = 1
 
 
-class _Library:
+class _LiteRtLibrary:
     def __init__(self) -> None:
-        package = extras.load("ai_edge_litert", "lite", _NEEDS)
+        package = optional_packages.import_extra("ai_edge_litert", "lite", _NEEDS)
         folder = os.path.dirname(package.__file__)
         self._library = ctypes.CDLL(os.path.join(folder, "libLiteRt.so"))
         self._c = ctypes.CDLL(None)
@@ -234,7 +239,7 @@ class _Library:
         function.restype = ctypes.c_int
         status = function(*arguments)
         if status:
-            raise _Failed(f"LiteRt{name} gave the status {status}")
+            raise _LibraryError(f"LiteRt{name} gave the status {status}")
 
     def free(self, name: str, pointer: Any) -> None:
         """Destroy an object."""
@@ -242,34 +247,36 @@ class _Library:
         function.restype = None
         function(pointer)
 
-    def made(self, name: str, *arguments: Any) -> Any:
+    def create(self, name: str, *arguments: Any) -> Any:
         """Call a function and return the object that it writes to its last argument."""
         result = _Pointer()
         self.call(name, *arguments, ctypes.byref(result))
         return result
 
-    def text_option(self, name: bytes, value: bytes) -> Any:
+    def create_text_option(self, name: bytes, value: bytes) -> Any:
         """Return text options, which the library frees."""
         payload = _Pointer(self._c.strdup(value))
         free = ctypes.cast(self._c.free, _Pointer)
-        return self.made("CreateOpaqueOptions", name, payload, free)
+        return self.create("CreateOpaqueOptions", name, payload, free)
 
 
-def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -> list[Operator]:
-    library = _Library()
-    environment = library.made("CreateEnvironment", 0, None)
-    model = library.made("CreateModelFromFile", environment, path.encode())
-    options = library.made("CreateOptions")
+def _profile_with_library(
+    path: str, feed: list[Any], runs: int, results: list[_OperatorOutput]
+) -> list[Operator]:
+    library = _LiteRtLibrary()
+    environment = library.create("CreateEnvironment", 0, None)
+    model = library.create("CreateModelFromFile", environment, path.encode())
+    options = library.create("CreateOptions")
     library.call("SetOptionsHardwareAccelerators", options, _CPU)
-    profiling = library.text_option(b"runtime_options_string", b"enable_profiling = true\n")
+    profiling = library.create_text_option(b"runtime_options_string", b"enable_profiling = true\n")
     library.call("AddOpaqueOptions", options, profiling)
-    compiled = library.made("CreateCompiledModel", environment, model, options)
-    profiler = library.made("CompiledModelGetProfiler", compiled)
-    graph = library.made("GetModelSubgraph", model, _Size(0))
-    inputs = _buffers(library, environment, compiled, graph, "Input")
-    outputs = _buffers(library, environment, compiled, graph, "Output")
+    compiled = library.create("CreateCompiledModel", environment, model, options)
+    profiler = library.create("CompiledModelGetProfiler", compiled)
+    graph = library.create("GetModelSubgraph", model, _Size(0))
+    inputs = _create_buffers(library, environment, compiled, graph, "Input")
+    outputs = _create_buffers(library, environment, compiled, graph, "Output")
     if len(inputs) != len(feed):
-        raise _Failed(f"the library has {len(inputs)} inputs, the file {len(feed)}")
+        raise _LibraryError(f"the library has {len(inputs)} inputs, the file {len(feed)}")
     for buffer, array in zip(inputs, feed, strict=True):
         host = _Pointer()
         library.call("LockTensorBuffer", _Pointer(buffer), ctypes.byref(host), 1)
@@ -289,7 +296,7 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
         library.call("StopProfiler", profiler)
         text = ctypes.c_char_p()
         library.call("GetProfileSummary", profiler, compiled, ctypes.byref(text))
-        return _with_results(_operators((text.value or b"").decode(), count), results)
+        return _add_outputs(_parse_operators((text.value or b"").decode(), count), results)
 
     first_operators, operators = phase(1), phase(runs)
     first_seconds = {(o.name, o.kind): o.seconds for o in first_operators}
@@ -302,21 +309,23 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
     return sorted(operators, key=lambda o: -o.seconds)
 
 
-def _buffers(library: _Library, environment: Any, compiled: Any, graph: Any, kind: str) -> Any:
+def _create_buffers(
+    library: _LiteRtLibrary, environment: Any, compiled: Any, graph: Any, kind: str
+) -> Any:
     count = _Size()
     library.call(f"GetNumSubgraph{kind}s", graph, ctypes.byref(count))
     buffers = (_Pointer * count.value)()
     for i in range(count.value):
-        tensor_type = _Ranked()
-        tensor = library.made(f"GetSubgraph{kind}", graph, _Size(i))
+        tensor_type = _RankedTensorType()
+        tensor = library.create(f"GetSubgraph{kind}", graph, _Size(i))
         library.call("GetRankedTensorType", tensor, ctypes.byref(tensor_type))
-        requirements = library.made(f"GetCompiledModel{kind}BufferRequirements", compiled, _Size(0), _Size(i))  # fmt: skip
-        buffer = library.made("CreateManagedTensorBufferFromRequirements", environment, ctypes.byref(tensor_type), requirements)  # fmt: skip
+        requirements = library.create(f"GetCompiledModel{kind}BufferRequirements", compiled, _Size(0), _Size(i))  # fmt: skip
+        buffer = library.create("CreateManagedTensorBufferFromRequirements", environment, ctypes.byref(tensor_type), requirements)  # fmt: skip
         buffers[i] = buffer.value
     return buffers
 
 
-def _operators(text: str, runs: int) -> list[Operator]:
+def _parse_operators(text: str, runs: int) -> list[Operator]:
     """Parse the operators of the library's summary: times are rounded, but percentages are precise."""
     section = text.split("Top by Computation Time")[0]
     total = _TOTAL.search(text)

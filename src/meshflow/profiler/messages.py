@@ -10,23 +10,27 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from meshflow.core.runtime.errors import DataLossError
-from meshflow.environment import extras
-from meshflow.environment.protobuf_wire import bytes_field, fields, number_field
+from meshflow.environment import optional_packages
+from meshflow.environment.protobuf_wire import (
+    encode_bytes_field,
+    encode_integer_field,
+    iterate_fields,
+)
 
-__all__ = ["ProfileRequest", "ProfileResponse", "grpc", "pack", "unpack"]
+__all__ = ["ProfileRequest", "ProfileResponse", "load_grpc", "pack", "unpack"]
 
 SERVICE = "tensorflow.ProfilerService"
 # Tool in a request that makes a Meshflow server return the files instead of writing them.
-RETURNED = "meshflow"
+RETURN_FILES_TOOL = "meshflow"
 
 
-def grpc() -> Any:
+def load_grpc() -> Any:
     """Return the package grpc.
 
     Raises:
       ImportError: If it is not installed; the message names the extra.
     """
-    return extras.load(
+    return optional_packages.import_extra(
         "grpc",
         "profiler",
         "Profiles of other processes (tf.profiler.experimental.client, .server) need grpcio",
@@ -41,9 +45,9 @@ def pack(content: list[tuple[int, int | str | bytes]]) -> bytes:
       b'\x08\x96\x01\x12\x02ab'
     """
     return b"".join(
-        number_field(number, value)
+        encode_integer_field(number, value)
         if isinstance(value, int)
-        else bytes_field(number, value.encode() if isinstance(value, str) else value)
+        else encode_bytes_field(number, value.encode() if isinstance(value, str) else value)
         for number, value in content
     )
 
@@ -60,7 +64,7 @@ def unpack(message: bytes) -> dict[int, list[Any]]:
     """
     values: dict[int, list[Any]] = {}
     try:
-        for number, value in fields(message):
+        for number, value in iterate_fields(message):
             values.setdefault(number, []).append(value)
     except ValueError as error:
         raise DataLossError(f"A message of the profiler's service is cut off: {error}.") from None
@@ -90,9 +94,9 @@ class ProfileRequest(NamedTuple):
     folder: str = ""
     session: str = ""
     host: str = ""
-    returned: bool = False
+    returns_files: bool = False
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Encode the request."""
         options = pack(
             [
@@ -100,14 +104,14 @@ class ProfileRequest(NamedTuple):
                 *((4, self.python_tracer_level), (8, self.start_ns), (9, self.duration_ms)),
             ]
         )
-        tools = ["trace_viewer", *([RETURNED] if self.returned else [])]
+        tools = ["trace_viewer", *([RETURN_FILES_TOOL] if self.returns_files else [])]
         content: list[tuple[int, int | str | bytes]] = [(1, self.duration_ms), (2, 1_000_000)]
         content += [(3, tool) for tool in tools]
         content += [(4, options), (5, self.folder), (6, self.session), (7, self.host)]
         return pack(content)
 
     @classmethod
-    def unpacked(cls, message: bytes) -> ProfileRequest:
+    def from_bytes(cls, message: bytes) -> ProfileRequest:
         """Decode a request."""
         values = unpack(message)
         options = unpack(values.get(4, [b""])[-1])
@@ -127,7 +131,7 @@ class ProfileRequest(NamedTuple):
             read_text(5),
             read_text(6),
             read_text(7),
-            RETURNED.encode() in values.get(3, []),
+            RETURN_FILES_TOOL.encode() in values.get(3, []),
         )
 
 
@@ -142,14 +146,14 @@ class ProfileResponse(NamedTuple):
     empty: bool
     files: dict[str, bytes]
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Encode the response."""
         data = [pack([(1, name), (2, content)]) for name, content in self.files.items()]
         content: list[tuple[int, int | str | bytes]] = [(6, item) for item in data]
         return pack([*content, (7, int(self.empty))])
 
     @classmethod
-    def unpacked(cls, message: bytes) -> ProfileResponse:
+    def from_bytes(cls, message: bytes) -> ProfileResponse:
         """Decode a response."""
         values = unpack(message)
         files = {}

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from meshflow._version import __version__
-from meshflow.files.paths import is_remote, parent
+from meshflow.files.paths import get_parent, is_remote
 from meshflow.profiler.breakdown import HOST_PARTS
 from meshflow.profiler.description import FORMAT
-from meshflow.profiler.filling import filled
+from meshflow.profiler.findings import get_part_name, list_findings
+from meshflow.profiler.page_template import fill_template
 from meshflow.profiler.report import Operation, Report, Worker
-from meshflow.profiler.verdicts import part_name, verdicts
 
-__all__ = ["PAGE", "link", "page"]
+__all__ = ["PAGE_FILE", "format_page", "make_trace_link"]
 
 # Name of the page's file, next to the traces.
-PAGE = "meshflow.html"
+PAGE_FILE = "meshflow.html"
 # Maximum numbers of columns and operations of a page, so that it opens quickly.
-_COLUMNS, _OPERATIONS = 2000, 200
+_MAX_COLUMNS, _MAX_OPERATIONS = 2000, 200
 _GROUPS = {
     "compute": "compute",
     "input": "input",
@@ -32,52 +32,54 @@ _GROUPS = {
 _ORDER = ("compute", "comm", "waiting", "input", "compile", *HOST_PARTS, "idle")
 
 
-def page(report: Report, folder: str = "") -> str:
+def format_page(report: Report, folder: str = "") -> str:
     """Return the page as HTML.
 
     `folder` is the folder of the page; '' is the folder of the traces.
     """
-    return filled("page", _title(report.name), _data(report, folder))
+    return fill_template("page", _format_title(report.name), _make_data(report, folder))
 
 
-def link(trace: str, folder: str) -> str:
+def make_trace_link(trace: str, folder: str) -> str:
     """Return the relative link from a page in a folder to a trace; '' if there is none.
 
     Example:
       >>> link("/logs/now/a.trace.json.gz", "/logs/now"), link("/logs/now/a.trace.json.gz", "/out")
       ('a.trace.json.gz', '../logs/now/a.trace.json.gz')
     """
-    if not folder or parent(trace) == folder.rstrip("/"):
+    if not folder or get_parent(trace) == folder.rstrip("/"):
         return trace.rpartition("/")[2]
     if is_remote(trace) or is_remote(folder):
         return ""
     return os.path.relpath(trace, folder)
 
 
-def _data(report: Report, folder: str) -> dict[str, Any]:
-    bin_size = max(1, -(-len(report.rows) // _COLUMNS))
-    straggler = report.straggler()
+def _make_data(report: Report, folder: str) -> dict[str, Any]:
+    bin_size = max(1, -(-len(report.rows) // _MAX_COLUMNS))
+    straggler = report.find_straggler()
     leader = next((w for w in report.workers if w.peak), None)
     return {
         "format": FORMAT,
         "version": __version__,
-        "name": _title(report.name),
+        "name": _format_title(report.name),
         "steps": len(report.rows),
         "bin": bin_size,
-        "rows": _labels(report, bin_size),
-        "workers": [_worker(w, _begin(report), folder) for w in report.workers],
-        "walls": _numbers(report.walls, bin_size),
-        "parts": _parts(report, bin_size),
-        "together": report.together,
+        "rows": _format_labels(report, bin_size),
+        "workers": [_format_worker(w, _find_start(report), folder) for w in report.workers],
+        "walls": _to_microseconds(report.walls, bin_size),
+        "parts": _format_parts(report, bin_size),
+        "together": report.is_synchronous,
         "straggler": None if straggler is None else {"worker": straggler.worker},
-        "verdicts": [vars(v) for v in verdicts(report)],
+        "verdicts": [vars(v) for v in list_findings(report)],
         "missing": report.missing,
-        "compiled": _compiled(report, bin_size),
-        "operations": _operations(report),
+        "compiled": _list_compilations(report, bin_size),
+        "operations": _format_operations(report),
         "peak": leader.peak if leader else 0,
         "peakOf": str(leader.devices[0].get("kind", "")) if leader else "",
-        "traffic": _traffic(report),
-        "theory": [{**vars(row), "counted": round(row.counted, 1)} for row in report.theory()],
+        "traffic": _format_traffic(report),
+        "theory": [
+            {**vars(row), "counted": round(row.counted, 1)} for row in report.compare_theory()
+        ],
         "noTheory": next((w.no_theory for w in report.workers if w.no_theory), ""),
         "tables": [
             {"title": title, "worker": w.name, "rows": list(metrics.items())}
@@ -88,7 +90,7 @@ def _data(report: Report, folder: str) -> dict[str, Any]:
     }
 
 
-def _title(name: str) -> str:
+def _format_title(name: str) -> str:
     """Return the name of a profile's folder, formatted as a date if it is one."""
     try:
         when = datetime.strptime(name, "%Y_%m_%d_%H_%M_%S")
@@ -97,17 +99,17 @@ def _title(name: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M:%S}"
 
 
-def _labels(report: Report, bin_size: int) -> list[str]:
-    labels = [report.label(row) for row in range(0, len(report.rows), bin_size)]
+def _format_labels(report: Report, bin_size: int) -> list[str]:
+    labels = [report.format_label(row) for row in range(0, len(report.rows), bin_size)]
     if bin_size == 1:
         return labels
     last = [
         min(row + bin_size, len(report.rows)) - 1 for row in range(0, len(report.rows), bin_size)
     ]
-    return [f"{a} to {report.label(row)}" for a, row in zip(labels, last, strict=True)]
+    return [f"{a} to {report.format_label(row)}" for a, row in zip(labels, last, strict=True)]
 
 
-def _binned(table: np.ndarray, bin_size: int) -> np.ndarray:
+def _average_bins(table: np.ndarray, bin_size: int) -> np.ndarray:
     """Return the means of every `bin_size` rows; NaN for rows without values."""
     if bin_size == 1 or not len(table):
         return table
@@ -118,22 +120,22 @@ def _binned(table: np.ndarray, bin_size: int) -> np.ndarray:
     return np.where(counts > 0, np.nansum(grouped, 1) / np.maximum(counts, 1), np.nan)
 
 
-def _numbers(table: np.ndarray, bin_size: int) -> list[float | None]:
+def _to_microseconds(table: np.ndarray, bin_size: int) -> list[float | None]:
     """Return means in microseconds, rounded to tenths; None for NaN."""
-    flat = np.round(_binned(table, bin_size).ravel() / 1e3, 1).tolist()
+    flat = np.round(_average_bins(table, bin_size).ravel() / 1e3, 1).tolist()
     return [
         None if value != value else int(value) if value == int(value) else value for value in flat
     ]
 
 
-def _parts(report: Report, bin_size: int) -> list[dict[str, Any]]:
+def _format_parts(report: Report, bin_size: int) -> list[dict[str, Any]]:
     """Return the parts in drawing order; communication excludes waiting for other workers."""
-    waiting, comm = report.waiting, report.part("comm")
+    waiting, comm = report.waiting_times, report.get_part("comm")
     moving_fraction = np.divide(comm - waiting, comm, out=np.ones(comm.shape), where=comm > 0)
     tables: dict[str, tuple[str, str, np.ndarray]] = {}
     num_collectives = 0
     for name in report.parts:
-        table = report.part(name)
+        table = report.get_part(name)
         if name.startswith("comm:"):
             tables[name] = ("communication", f"comm{num_collectives % 4}", table * moving_fraction)
             num_collectives += 1
@@ -145,34 +147,34 @@ def _parts(report: Report, bin_size: int) -> list[dict[str, Any]]:
     return [
         {
             "key": name,
-            "name": part_name(name),
+            "name": get_part_name(name),
             "group": tables[name][0],
             "color": tables[name][1],
-            "values": _numbers(tables[name][2], bin_size),
+            "values": _to_microseconds(tables[name][2], bin_size),
         }
         for name in ordered
     ]
 
 
-def _begin(report: Report) -> float:
+def _find_start(report: Report) -> float:
     """Return the nanoseconds since 1970 at which memory samples start."""
     return min((w.memory[0][0] for w in report.workers if w.memory), default=0)
 
 
-def _worker(worker: Worker, start: float, folder: str) -> dict[str, Any]:
+def _format_worker(worker: Worker, start: float, folder: str) -> dict[str, Any]:
     kinds: dict[str, int] = {}
     for device in worker.devices:
         kind = str(device.get("kind", ""))
         kinds[kind] = kinds.get(kind, 0) + 1
     return {
         "name": worker.name,
-        "trace": link(worker.trace, folder) if worker.trace else "",
+        "trace": make_trace_link(worker.trace, folder) if worker.trace else "",
         "devices": ", ".join(f"{n} × {kind}" if n > 1 else kind for kind, n in kinds.items()),
         "memory": [[round((t - start) / 1e3), host, device] for t, host, device in worker.memory],
     }
 
 
-def _compiled(report: Report, bin_size: int) -> dict[str, str]:
+def _list_compilations(report: Report, bin_size: int) -> dict[str, str]:
     """Return the names of the functions that were compiled in each row."""
     names_by_row: dict[str, list[str]] = {}
     for worker_index, worker in enumerate(report.workers):
@@ -180,14 +182,14 @@ def _compiled(report: Report, bin_size: int) -> dict[str, str]:
             int(step): row for row, step in enumerate(report.rows[:, worker_index]) if step >= 0
         }
         ends = worker.breakdown.starts + worker.breakdown.walls
-        for time, name in worker.compiled:
+        for time, name in worker.compilations:
             row = rows.get(int(np.searchsorted(ends, time)))
             if row is not None and name not in names_by_row.setdefault(str(row // bin_size), []):
                 names_by_row[str(row // bin_size)].append(name)
     return {row: ", ".join(names[:12]) for row, names in names_by_row.items()}
 
 
-def _operations(report: Report) -> list[dict[str, Any]]:
+def _format_operations(report: Report) -> list[dict[str, Any]]:
     merged: dict[tuple[str, str, str], Operation] = {}
     for worker in report.workers:
         for operation in worker.operations:
@@ -200,7 +202,7 @@ def _operations(report: Report) -> list[dict[str, Any]]:
     total = sum(o.time for o in merged.values()) or 1.0
     peak = max((w.peak for w in report.workers), default=0.0)
     rows = []
-    for operation in sorted(merged.values(), key=lambda o: -o.time)[:_OPERATIONS]:
+    for operation in sorted(merged.values(), key=lambda o: -o.time)[:_MAX_OPERATIONS]:
         rate = operation.flops * operation.count / operation.time * 1e9 if operation.time else 0.0
         rows.append(
             {
@@ -223,7 +225,7 @@ def _operations(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _traffic(report: Report) -> list[dict[str, Any]]:
+def _format_traffic(report: Report) -> list[dict[str, Any]]:
     """Return the traffic of a device per step, averaged over the workers."""
     rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for worker in report.workers:

@@ -9,9 +9,9 @@ from typing import Any
 
 from meshflow.core.runtime.annotations import GRADIENT
 from meshflow.kernels import descriptors
-from meshflow.placement.collectives import SHAPE, collective_of, size_of
+from meshflow.placement.collectives import SHAPE_PATTERN, count_shape_bytes, parse_collective
 
-__all__ = ["instructions", "layer_of"]
+__all__ = ["parse_instructions", "parse_layer"]
 
 _LINE = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
@@ -21,7 +21,7 @@ _SOURCE = re.compile(r'op_name="([^"]*)"')
 _CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
 _DESCRIPTOR = re.compile(r"descriptor = dense<\[?([\d, \-]+)\]?>")
 # Instructions that take no time themselves.
-_SILENT = {
+_FREE_OPCODES = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
     *("call", "after-all", "partition-id", "replica-id"),
 }
@@ -32,7 +32,7 @@ _ELEMENTWISE = {
 }
 
 
-def instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
+def parse_instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
     """Parse the instructions of a program that profiles show.
 
     Args:
@@ -57,7 +57,7 @@ def instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
         if match is None:
             continue
         shapes[match["name"]] = match["shape"]
-        body.append(_instruction(line, match, shapes, mesh))
+        body.append(_parse_instruction(line, match, shapes, mesh))
     fused_bodies = {
         instruction["calls"]
         for body in bodies.values()
@@ -70,32 +70,32 @@ def instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     for name, body in bodies.items():
         for instruction in body:
-            if name in fused_bodies or instruction["op"] in _SILENT:
+            if name in fused_bodies or instruction["op"] in _FREE_OPCODES:
                 continue
             instruction["flops"] += work.get(instruction.pop("calls"), 0)
             table[instruction.pop("name")] = instruction
     return table
 
 
-def _instruction(
+def _parse_instruction(
     line: str, match: re.Match[str], shapes: dict[str, str], mesh: dict[str, int]
 ) -> dict[str, Any]:
     opcode = match["opcode"]
     operands = [shapes.get(o, "") for o in re.findall(r"%([\w.\-]+)", match["operands"])]
     source = _SOURCE.search(line)
-    layer, backward = layer_of(source[1]) if source else ("", False)
+    layer, backward = parse_layer(source[1]) if source else ("", False)
     calls = _CALLS.search(line) if opcode == "fusion" else None
     instruction: dict[str, Any] = {
         "name": match["name"],
         "op": opcode,
-        "what": _what(opcode, line, source[1] if source else ""),
+        "what": _describe_instruction(opcode, line, source[1] if source else ""),
         "layer": layer,
         "backward": backward,
-        "flops": _operations(opcode, line, match["shape"], operands),
-        "bytes": sum(map(_bytes, [match["shape"], *operands])),
+        "flops": _count_flops(opcode, line, match["shape"], operands),
+        "bytes": sum(map(_count_bytes, [match["shape"], *operands])),
         "calls": calls[1] if calls else "",
     }
-    collective = collective_of(line, mesh)
+    collective = parse_collective(line, mesh)
     if collective is not None:
         instruction["collective"] = {
             "kind": collective.kind,
@@ -107,7 +107,7 @@ def _instruction(
     return instruction
 
 
-def layer_of(source: str) -> tuple[str, bool]:
+def parse_layer(source: str) -> tuple[str, bool]:
     """Return the layer of an operation's full name, and whether it is in the backward pass.
 
     Example:
@@ -121,7 +121,7 @@ def layer_of(source: str) -> tuple[str, bool]:
         # sources.
         head, _, rest = source.partition("(" if "/(" in source else "\0")
         pieces = {
-            layer_of(f"{head.split(':')[0]}{piece}")
+            parse_layer(f"{head.split(':')[0]}{piece}")
             for piece in (rest or source).rstrip(")").split(":")
         }
         layers = {layer for layer, _ in pieces if layer}
@@ -141,49 +141,49 @@ def layer_of(source: str) -> tuple[str, bool]:
     return "/".join(scopes), backward
 
 
-def _what(opcode: str, line: str, source: str) -> str:
+def _describe_instruction(opcode: str, line: str, source: str) -> str:
     """Return a short description of an instruction."""
     descriptor = _DESCRIPTOR.search(line)
     if 'custom_call_target="meshflow_onednn"' in line and descriptor is not None:
-        return descriptors.name([int(n) for n in descriptor[1].split(",")])
+        return descriptors.get_computation_name([int(n) for n in descriptor[1].split(",")])
     operation = source.rpartition("/")[2] if opcode in ("fusion", "custom-call") else ""
     return re.sub(r"\W.*", "", operation).replace("_", " ") or opcode
 
 
-def _elements(shape: str) -> list[tuple[int, ...]]:
-    return [tuple(int(d) for d in dims.split(",") if d) for _, dims in SHAPE.findall(shape)]
+def _parse_shapes(shape: str) -> list[tuple[int, ...]]:
+    return [tuple(int(d) for d in dims.split(",") if d) for _, dims in SHAPE_PATTERN.findall(shape)]
 
 
-def _bytes(shape: str) -> int:
-    return sum(size_of(dtype, dims) for dtype, dims in SHAPE.findall(shape))
+def _count_bytes(shape: str) -> int:
+    return sum(count_shape_bytes(dtype, dims) for dtype, dims in SHAPE_PATTERN.findall(shape))
 
 
-def _operations(opcode: str, line: str, shape: str, operands: Sequence[str]) -> int:
+def _count_flops(opcode: str, line: str, shape: str, operands: Sequence[str]) -> int:
     """Return an instruction's additions and multiplications, without those of called computations."""
-    outputs = _elements(shape)
+    outputs = _parse_shapes(shape)
     if not outputs:
         return 0
     size = math.prod(outputs[0])
     if opcode in _ELEMENTWISE:
         return size
     if opcode in ("reduce", "reduce-window") and operands:
-        return sum(map(math.prod, _elements(operands[0])))
+        return sum(map(math.prod, _parse_shapes(operands[0])))
     if opcode == "custom-call":
         descriptor = _DESCRIPTOR.search(line)
         is_onednn = 'custom_call_target="meshflow_onednn"' in line and descriptor is not None
         return (
-            descriptors.operations([int(n) for n in descriptor[1].split(",")])
+            descriptors.count_operations([int(n) for n in descriptor[1].split(",")])
             if is_onednn and descriptor
             else 0
         )
     if opcode == "dot":
         contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", line)
-        left = _elements(operands[0]) if operands else []
+        left = _parse_shapes(operands[0]) if operands else []
         if contracted and left:
             return 2 * size * math.prod(left[0][int(d)] for d in contracted[1].split(",") if d)
     if opcode == "convolution" and len(operands) > 1:
         labels = re.search(r"dim_labels=\w+_(\w+)->", line)
-        kernel = _elements(operands[1])
+        kernel = _parse_shapes(operands[1])
         if labels and kernel:
             return 2 * size * math.prod(kernel[0]) // max(kernel[0][labels[1].index("o")], 1)
     return 0

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.placement.expected_traffic import Comparison, Exchange, compared
-from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, called
-from meshflow.profiler.traces import Trace, kind_of
+from meshflow.placement.expected_traffic import ExpectedTraffic, TrafficComparison, compare_traffic
+from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, get_function_name
+from meshflow.profiler.traces import WorkerTrace, classify_operation
 
-__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker", "instruction_of"]
+__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker", "find_instruction"]
 
 
 @dataclass
@@ -87,15 +87,15 @@ class Worker:
     name: str
     trace: str
     breakdown: Breakdown
-    began: float = 0.0
+    epoch_ns: float = 0.0
     details: dict[str, dict[str, float]] = field(default_factory=dict)
-    compiled: list[tuple[float, str]] = field(default_factory=list)
+    compilations: list[tuple[float, str]] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     memory: list[tuple[int, int, int]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, dict[str, float]] = field(default_factory=dict)
-    theory: list[Exchange] = field(default_factory=list)
+    theory: list[ExpectedTraffic] = field(default_factory=list)
     no_theory: str = ""
 
     @property
@@ -113,40 +113,45 @@ class Worker:
         )
 
 
-def read_worker(name: str, trace: Trace, description: dict[str, Any], file: str = "") -> Worker:
+def read_worker(
+    name: str, trace: WorkerTrace, description: dict[str, Any], file: str = ""
+) -> Worker:
     """Create a worker from its trace and its description, which may be empty."""
     programs = description.get("programs", {})
-    _know_collectives(trace, programs)
-    operations, traffic = _operations(trace, programs)
+    _correct_kinds(trace, programs)
+    operations, traffic = _collect_operations(trace, programs)
     return Worker(
         name,
         file,
         break_down(trace),
-        trace.began,
+        trace.epoch_ns,
         trace.details,
-        trace.compiled,
+        trace.compilations,
         operations,
         traffic,
         [tuple(sample) for sample in description.get("memory", [])],
         description.get("devices", []),
         description.get("tables", {}),
-        [_exchange(exchange) for exchange in description.get("theory", {}).get("exchanges", [])],
+        [
+            _parse_exchange(exchange)
+            for exchange in description.get("theory", {}).get("exchanges", [])
+        ],
         description.get("theory", {}).get("why", ""),
     )
 
 
-def _exchange(exchange: dict[str, Any]) -> Exchange:
-    return Exchange(
+def _parse_exchange(exchange: dict[str, Any]) -> ExpectedTraffic:
+    return ExpectedTraffic(
         exchange["purpose"], tuple(exchange["kinds"]), tuple(exchange["axes"]), exchange["sent"]
     )
 
 
-def _know_collectives(trace: Trace, programs: dict[str, dict[str, Any]]) -> None:
+def _correct_kinds(trace: WorkerTrace, programs: dict[str, dict[str, Any]]) -> None:
     """Set the kinds of events by opcode: the name of a collective may be another, such as psum."""
     for device in trace.devices.values():
         kinds: dict[int, str] = {}
         for (module, op), index in device.names.items():
-            kind = kind_of(instruction_of(programs, module, op).get("op", ""))
+            kind = classify_operation(find_instruction(programs, module, op).get("op", ""))
             if kind:
                 kinds[index] = kind
         if kinds:
@@ -154,8 +159,8 @@ def _know_collectives(trace: Trace, programs: dict[str, dict[str, Any]]) -> None
             device.kinds = [kinds.get(op, kind) for op, kind in pairs]
 
 
-def _operations(
-    trace: Trace, programs: dict[str, dict[str, Any]]
+def _collect_operations(
+    trace: WorkerTrace, programs: dict[str, dict[str, Any]]
 ) -> tuple[list[Operation], list[Traffic]]:
     operations: dict[tuple[str, str], Operation] = {}
     traffic: dict[tuple[str, tuple[str, ...]], Traffic] = {}
@@ -167,12 +172,12 @@ def _operations(
         times = np.bincount(ops, durations, len(device.names))
         kinds = dict(zip(device.ops, device.kinds, strict=True))
         for (module, op), index in device.names.items():
-            instruction = instruction_of(programs, module, op)
+            instruction = find_instruction(programs, module, op)
             operation = operations.setdefault(
                 (module, op),
                 Operation(
                     op,
-                    called(module),
+                    get_function_name(module),
                     instruction.get("what", op.partition(".")[0]),
                     instruction.get("layer", ""),
                     bool(instruction.get("backward")),
@@ -191,13 +196,17 @@ def _operations(
     return ordered, sorted(traffic.values(), key=lambda t: -t.time)
 
 
-def instruction_of(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
+def find_instruction(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
     """Return the description of an instruction, {} if unknown."""
     if module in programs:
         instruction: dict[str, Any] = programs[module].get(op, {})
         return instruction
     # Traces of some devices have no program ids, so search all programs with this name.
-    candidates = (table for name, table in programs.items() if called(name) == called(module))
+    candidates = (
+        table
+        for name, table in programs.items()
+        if get_function_name(name) == get_function_name(module)
+    )
     return next((table[op] for table in candidates if op in table), {})
 
 
@@ -252,9 +261,9 @@ class Report:
     missing: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rows = _aligned(self.workers)
+        self.rows = _align_steps(self.workers)
 
-    def label(self, row: int) -> str:
+    def format_label(self, row: int) -> str:
         """Return the names and numbers of the steps of a row, without duplicates."""
         labels = [
             "{} {}".format(*worker.breakdown.steps[step])
@@ -271,7 +280,7 @@ class Report:
             table[is_present, worker] = worker_values[self.rows[is_present, worker]]
         return table
 
-    def part(self, name: str) -> np.ndarray:
+    def get_part(self, name: str) -> np.ndarray:
         """Return the nanoseconds of a part, as `table`; 'comm' is the sum of all collectives."""
         if name == "comm":
             return self.table([w.communication for w in self.workers])
@@ -290,24 +299,24 @@ class Report:
         return list(dict.fromkeys(p for w in self.workers for p in w.breakdown.parts))
 
     @property
-    def together(self) -> bool:
+    def is_synchronous(self) -> bool:
         """Check whether the workers wait for each other in collectives."""
         collectives = [p for p in self.parts if p.startswith("comm:") and p != f"comm:{SERVERS}"]
-        taken = sum((self.part(p) > 0 for p in collectives), np.zeros(self.rows.shape, bool))
+        taken = sum((self.get_part(p) > 0 for p in collectives), np.zeros(self.rows.shape, bool))
         return len(self.workers) > 1 and bool(taken.any(0).sum() > 1)
 
     @property
-    def waiting(self) -> np.ndarray:
+    def waiting_times(self) -> np.ndarray:
         """Return the part of communication in which a worker waited for the last one, as `table`."""
-        if not self.together or not len(self.rows):
+        if not self.is_synchronous or not len(self.rows):
             return np.zeros(self.rows.shape)
-        comm = self.part("comm")
+        comm = self.get_part("comm")
         complete = (self.rows >= 0).all(1)
         waited = np.zeros(self.rows.shape)
         waited[complete] = comm[complete] - comm[complete].min(1, keepdims=True)
         return waited
 
-    def theory(self) -> list[Comparison]:
+    def compare_theory(self) -> list[TrafficComparison]:
         """Compare the measured traffic per step with the formulas of a strategy, if there are any."""
         expected = next((w.theory for w in self.workers if w.theory), [])
         if not expected:
@@ -321,14 +330,14 @@ class Report:
             for w in self.workers
             for traffic in w.traffic
         ]
-        return compared(expected, measured)
+        return compare_traffic(expected, measured)
 
-    def straggler(self) -> Straggler | None:
+    def find_straggler(self) -> Straggler | None:
         """Return the straggler if it costs more than 5 % of the steps' time."""
-        if not self.together:
-            return _behind(self.workers)
+        if not self.is_synchronous:
+            return _find_slow_worker(self.workers)
         complete = (self.rows >= 0).all(1)
-        walls, comm = self.walls[complete], self.part("comm")[complete]
+        walls, comm = self.walls[complete], self.get_part("comm")[complete]
         # Skip the first step, in which all workers compile.
         walls, comm = walls[1:], comm[1:]
         if len(walls) < 2:
@@ -344,7 +353,7 @@ class Report:
         for name in self.parts:
             if name.startswith("comm:"):
                 continue
-            part = self.part(name)[complete][1:]
+            part = self.get_part(name)[complete][1:]
             gains[name] = float(
                 np.mean(part[:, worker] - np.median(np.delete(part, worker, 1), axis=1))
             )
@@ -353,19 +362,19 @@ class Report:
         return Straggler(worker, excess, worst, gains[worst], share)
 
 
-def _behind(workers: list[Worker]) -> Straggler | None:
+def _find_slow_worker(workers: list[Worker]) -> Straggler | None:
     """Return the slowest of the workers that do not wait for each other, as with parameter servers."""
     groups: dict[frozenset[str], list[int]] = {}
     for index, worker in enumerate(workers):
         if len(worker.breakdown.steps) > 2:
             names = frozenset(name for name, _ in worker.breakdown.steps)
             groups.setdefault(names, []).append(index)
-    stragglers = [_slowest(workers, group) for group in groups.values() if len(group) > 1]
+    stragglers = [_find_slowest(workers, group) for group in groups.values() if len(group) > 1]
     return max((f for f in stragglers if f is not None), key=lambda f: f.excess, default=None)
 
 
-def _slowest(workers: list[Worker], group: list[int]) -> Straggler | None:
-    busy = [_busy(workers[number].breakdown) for number in group]
+def _find_slowest(workers: list[Worker], group: list[int]) -> Straggler | None:
+    busy = [_measure_busy_time(workers[number].breakdown) for number in group]
     # Skip the first step, which may compile, and the longest tenth, because a pause is not typical.
     selected = [np.argsort(times[1:])[: -(-9 * (len(times) - 1) // 10)] + 1 for times in busy]
     means = [float(times[k].mean()) for times, k in zip(busy, selected, strict=True)]
@@ -393,12 +402,12 @@ def _slowest(workers: list[Worker], group: list[int]) -> Straggler | None:
     return Straggler(group[slowest], excess, worst, gains[worst], share)
 
 
-def _busy(breakdown: Breakdown) -> np.ndarray:
+def _measure_busy_time(breakdown: Breakdown) -> np.ndarray:
     """Return the durations of the steps without idle time."""
     return breakdown.walls - breakdown.parts.get("idle", 0.0)
 
 
-def _aligned(workers: list[Worker]) -> np.ndarray:
+def _align_steps(workers: list[Worker]) -> np.ndarray:
     """Align the steps of workers by name, number and time."""
     if not workers:
         return np.zeros((0, 0), int)
@@ -408,25 +417,25 @@ def _aligned(workers: list[Worker]) -> np.ndarray:
     rows[:, first] = np.arange(len(rows))
     for index, worker in enumerate(workers):
         if index != first:
-            matches = _matches(lead, worker)
+            matches = _match_steps(lead, worker)
             # Without common steps, the workers do not wait for each other; align their steps by
             # order.
             num_steps = len(worker.breakdown.steps)
-            rows[:, index] = matches if (matches >= 0).any() else _counted(num_steps, len(rows))
+            rows[:, index] = matches if (matches >= 0).any() else _number_rows(num_steps, len(rows))
     return rows
 
 
-def _counted(count: int, length: int) -> np.ndarray:
+def _number_rows(count: int, length: int) -> np.ndarray:
     return np.where(np.arange(length) < count, np.arange(length), -1)
 
 
-def _matches(lead: Worker, worker: Worker) -> np.ndarray:
+def _match_steps(lead: Worker, worker: Worker) -> np.ndarray:
     """Return for each step of `lead` the nearest equal step of `worker`, or -1."""
     indices: dict[tuple[str, int], list[int]] = {}
     for i, step in enumerate(lead.breakdown.steps):
         indices.setdefault(step, []).append(i)
-    lead_times = lead.began + lead.breakdown.starts
-    times = worker.began + worker.breakdown.starts
+    lead_times = lead.epoch_ns + lead.breakdown.starts
+    times = worker.epoch_ns + worker.breakdown.starts
     matches = np.full(len(lead.breakdown.steps), -1)
     for j, step in enumerate(worker.breakdown.steps):
         candidates = indices.get(step)

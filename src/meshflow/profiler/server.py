@@ -11,8 +11,15 @@ from typing import Any
 from meshflow.core.runtime.errors import AlreadyExistsError, OpError, UnavailableError
 from meshflow.files import gfile
 from meshflow.profiler import sessions
-from meshflow.profiler.description import MemorySamples, describe, worker_name
-from meshflow.profiler.messages import SERVICE, ProfileRequest, ProfileResponse, grpc, pack, unpack
+from meshflow.profiler.description import MemorySamples, describe_process, get_worker_name
+from meshflow.profiler.messages import (
+    SERVICE,
+    ProfileRequest,
+    ProfileResponse,
+    load_grpc,
+    pack,
+    unpack,
+)
 
 __all__ = ["start"]
 
@@ -20,7 +27,7 @@ _log = logging.getLogger("meshflow")
 # The server must be referenced for the life of the process, otherwise it ends.
 _server: Any = None
 # Byte strings of which the trace of an active process contains at least one.
-_WORK = (b"PjitFunction(", b"hlo_op", b"step_num", b"meshflow:")
+_ACTIVITY_MARKERS = (b"PjitFunction(", b"hlo_op", b"step_num", b"meshflow:")
 
 
 def start(port: int, host: str = "127.0.0.1") -> None:
@@ -48,14 +55,14 @@ def start(port: int, host: str = "127.0.0.1") -> None:
         raise AlreadyExistsError(
             "tf.profiler.experimental.server: this process has a server already."
         )
-    library = grpc()
+    library = load_grpc()
     # One thread is busy while it records; the others reject further requests meanwhile.
     workers = ThreadPoolExecutor(4, thread_name_prefix="profiler server")
     unlimited = [("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
     server = library.server(workers, options=unlimited)
     methods = {
-        "Profile": library.unary_unary_rpc_method_handler(_profile),
-        "Monitor": library.unary_unary_rpc_method_handler(_monitor),
+        "Profile": library.unary_unary_rpc_method_handler(_handle_profile),
+        "Monitor": library.unary_unary_rpc_method_handler(_handle_monitor),
     }
     server.add_generic_rpc_handlers([library.method_handlers_generic_handler(SERVICE, methods)])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -78,9 +85,9 @@ def start(port: int, host: str = "127.0.0.1") -> None:
     _log.info("The profiler listens at %s; %s.", address, reach)
 
 
-def _profile(message: bytes, call: Any) -> bytes:
-    request = ProfileRequest.unpacked(message)
-    codes = grpc().StatusCode
+def _handle_profile(message: bytes, call: Any) -> bytes:
+    request = ProfileRequest.from_bytes(message)
+    codes = load_grpc().StatusCode
     wait = request.start_ns / 1e9 - time.time()
     if 0 < wait < 60:
         # All workers of a profile start at the same time.
@@ -89,10 +96,10 @@ def _profile(message: bytes, call: Any) -> bytes:
         request.host_tracer_level, request.python_tracer_level, request.device_tracer_level
     )
     try:
-        files = sessions.record(request.duration_ms, options, lambda: not call.is_active())
-        files["worker"] = worker_name().encode()
-        if not request.returned and request.folder:
-            _write(request, files)
+        files = sessions.record_profile(request.duration_ms, options, lambda: not call.is_active())
+        files["worker"] = get_worker_name().encode()
+        if not request.returns_files and request.folder:
+            _write_files(request, files)
             files = {}
     except AlreadyExistsError as error:
         call.abort(codes.ALREADY_EXISTS, str(error))
@@ -100,11 +107,11 @@ def _profile(message: bytes, call: Any) -> bytes:
         call.abort(codes.INTERNAL, str(error))
     trace = files.get(".xplane.pb")
     # XSpaces contain names as plain bytes.
-    empty = trace is not None and not any(name in trace for name in _WORK)
-    return ProfileResponse(empty, files).packed()
+    empty = trace is not None and not any(name in trace for name in _ACTIVITY_MARKERS)
+    return ProfileResponse(empty, files).to_bytes()
 
 
-def _write(request: ProfileRequest, files: dict[str, bytes]) -> None:
+def _write_files(request: ProfileRequest, files: dict[str, bytes]) -> None:
     """Write files to the folder of the request, as the servers of other libraries do."""
     for ending, content in files.items():
         if ending.startswith("."):
@@ -114,7 +121,7 @@ def _write(request: ProfileRequest, files: dict[str, bytes]) -> None:
                 file.write(content)
 
 
-def _monitor(message: bytes, call: Any) -> bytes:
+def _handle_monitor(message: bytes, call: Any) -> bytes:
     fields = unpack(message)
     duration = fields.get(1, [0])[0] / 1000
     level = fields.get(2, [1])[0]
@@ -124,11 +131,11 @@ def _monitor(message: bytes, call: Any) -> bytes:
         time.sleep(min(0.05, max(duration - (time.monotonic() - start_time), 0.0)))
     memory.stop()
     elapsed = max(time.monotonic() - start_time, 1e-9)
-    description = describe(None) if level > 1 else {}
+    description = describe_process(None) if level > 1 else {}
     lines = [
-        f"Process {os.getpid()} {worker_name()}".rstrip(),
+        f"Process {os.getpid()} {get_worker_name()}".rstrip(),
         f"Cores in use: {(time.process_time() - start_cpu_time) / elapsed:.2f} of {os.cpu_count()}",
-        f"Memory: {max(m[1] for m in memory.taken) / 1e6:.0f} MB, devices {max(m[2] for m in memory.taken) / 1e6:.0f} MB",
+        f"Memory: {max(m[1] for m in memory.samples) / 1e6:.0f} MB, devices {max(m[2] for m in memory.samples) / 1e6:.0f} MB",
         *(f"Device {d['id']}: {d['kind']}" for d in description.get("devices", [])),
         *(f"Program {name}" for name in description.get("programs", {})),
     ]

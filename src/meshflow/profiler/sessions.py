@@ -20,13 +20,13 @@ from meshflow.core.runtime.errors import AlreadyExistsError, OpError, Unavailabl
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.copies import copy_folder
-from meshflow.files.paths import remote, text
+from meshflow.files.paths import get_file_system, to_path_string
 from meshflow.io.event_files import EventFile
-from meshflow.profiler.description import SUFFIX, MemorySamples, describe, worker_name
-from meshflow.profiler.folders import PROFILES, load, write_page
+from meshflow.profiler.description import SUFFIX, MemorySamples, describe_process, get_worker_name
+from meshflow.profiler.folders import PROFILES, load_report, write_page
 from meshflow.profiler.report import Report
 
-__all__ = ["Profile", "ProfilerOptions", "record", "running", "start", "stop"]
+__all__ = ["Profile", "ProfilerOptions", "is_running", "record_profile", "start", "stop"]
 
 _log = logging.getLogger("meshflow")
 
@@ -57,7 +57,7 @@ class ProfilerOptions(NamedTuple):
 class _Session(NamedTuple):
     logdir: str
     # Temporary folder of the recording, copied to the log folder when it is complete.
-    recorded: str
+    temporary_folder: str
     memory: MemorySamples
 
 
@@ -65,7 +65,7 @@ _lock = threading.Lock()
 _session: _Session | None = None
 
 
-def running() -> bool:
+def is_running() -> bool:
     """Check whether a profile of this process is being recorded."""
     return _session is not None
 
@@ -91,12 +91,14 @@ def start(logdir: StrPath, options: ProfilerOptions | None = None) -> None:
       >>> len(glob.glob(folder + "/plugins/profile/*/*.xplane.pb"))
       1
     """
-    path = text(logdir)
-    remote(path)  # Report a missing package for the store before recording, not afterwards.
-    _begin(path, options or ProfilerOptions())
+    path = to_path_string(logdir)
+    get_file_system(
+        path
+    )  # Report a missing package for the store before recording, not afterwards.
+    _start_trace(path, options or ProfilerOptions())
 
 
-def _begin(logdir: str, options: ProfilerOptions) -> None:
+def _start_trace(logdir: str, options: ProfilerOptions) -> None:
     global _session
     with _lock:
         if _session is not None:
@@ -131,28 +133,28 @@ def stop(save: bool = True) -> None:
             "Cannot export profiling results: no profile is being taken. Call "
             "tf.profiler.experimental.start(logdir) first."
         )
-    finish(_session.logdir if save else None)
+    finish_session(_session.logdir if save else None)
 
 
-def finish(logdir: str | None) -> Report | None:
+def finish_session(logdir: str | None) -> Report | None:
     """Stop the profile and write it to a folder, or discard it for None.
 
     Returns:
       The report; None if the profile is discarded or cannot be read.
     """
-    session = _end()
+    session = _stop_trace()
     try:
         if logdir is not None:
-            folder = _described(session)
-            copy_folder(session.recorded, logdir)
-            _show(logdir)
+            folder = _add_description(session)
+            copy_folder(session.temporary_folder, logdir)
+            _write_event_file(logdir)
             return _write_page(gfile.join(logdir, PROFILES, folder.name))
         return None
     finally:
-        shutil.rmtree(session.recorded, ignore_errors=True)
+        shutil.rmtree(session.temporary_folder, ignore_errors=True)
 
 
-def record(
+def record_profile(
     duration_ms: float, options: ProfilerOptions, is_cancelled: Callable[[], bool]
 ) -> dict[str, bytes]:
     """Record a profile of this process for a time, for another process.
@@ -168,21 +170,21 @@ def record(
     Raises:
       AlreadyExistsError: If a profile is being taken already.
     """
-    _begin("another process", options)
+    _start_trace("another process", options)
     try:
         deadline = time.monotonic() + duration_ms / 1000
         while (remaining := deadline - time.monotonic()) > 0 and not is_cancelled():
             time.sleep(min(remaining, 0.05))
     finally:
-        session = _end()
+        session = _stop_trace()
     try:
-        folder = _described(session)
+        folder = _add_description(session)
         return {f.name[f.name.index(".") :]: f.read_bytes() for f in folder.iterdir()}
     finally:
-        shutil.rmtree(session.recorded, ignore_errors=True)
+        shutil.rmtree(session.temporary_folder, ignore_errors=True)
 
 
-def _end() -> _Session:
+def _stop_trace() -> _Session:
     """Stop the trace and return its session."""
     global _session
     assert _session is not None
@@ -195,22 +197,22 @@ def _end() -> _Session:
     return session
 
 
-def _described(session: _Session) -> Path:
+def _add_description(session: _Session) -> Path:
     """Write this process's description next to its trace and rename the files; return their folder."""
-    (folder,) = Path(session.recorded).glob(f"{PROFILES}/*")
+    (folder,) = Path(session.temporary_folder).glob(f"{PROFILES}/*")
     for file in list(folder.iterdir()):
         # The host's name may contain dots, and the extension contains two.
         host = file.name.removesuffix(".xplane.pb").removesuffix(".trace.json.gz")
-        stem = "_".join([host.replace(".", "-"), *worker_name().split()])
+        stem = "_".join([host.replace(".", "-"), *get_worker_name().split()])
         file.rename(folder / (stem + file.name[len(host) :]))
-    description = json.dumps(describe(session.memory))
+    description = json.dumps(describe_process(session.memory))
     (folder / (stem + SUFFIX)).write_text(description, encoding="utf-8")
     return folder
 
 
 def _write_page(folder: str) -> Report | None:
     try:
-        report = load(folder)
+        report = load_report(folder)
         path = write_page(folder, report)
     except OpError as error:
         # The traces are complete even without the page.
@@ -220,7 +222,7 @@ def _write_page(folder: str) -> Report | None:
     return report
 
 
-def _show(logdir: str) -> None:
+def _write_event_file(logdir: str) -> None:
     """Write an empty event file, because TensorBoard ignores folders without one."""
     if any("tfevents" in name for name in gfile.listdir(logdir)):
         return

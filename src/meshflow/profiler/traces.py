@@ -23,10 +23,10 @@ from meshflow.core.runtime.annotations import (
 )
 from meshflow.core.runtime.errors import DataLossError
 
-__all__ = ["Trace", "read_trace"]
+__all__ = ["WorkerTrace", "read_trace"]
 
 # Kinds of host events, by the prefix of their names.
-_HOST = {
+_HOST_KINDS = {
     INPUT: "input",
     CHECKPOINT: "checkpoint",
     CALLBACK: "callback",
@@ -56,7 +56,7 @@ _NCCL_KINDS = {
     "Broadcast": "collective-broadcast",
 }
 # These events contain others, which have events of their own.
-_SPANNING = re.compile(r"^%?(while|conditional|call)(\.\d+)?$")
+_CONTAINER = re.compile(r"^%?(while|conditional|call)(\.\d+)?$")
 _DEVICE = re.compile(r"^/device:(?!CUSTOM)(\w+):(\d+)")
 
 
@@ -96,7 +96,7 @@ class Device:
     runs: list[int | None] = field(default_factory=list)
     names: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def add(self, op: str, start: float, duration: float, stats: dict[str, Any]) -> None:
+    def add_event(self, op: str, start: float, duration: float, stats: dict[str, Any]) -> None:
         """Add an event."""
         module = str(stats.get("hlo_module", ""))
         if "program_id" in stats:
@@ -104,13 +104,13 @@ class Device:
         self.ops.append(self.names.setdefault((module, op), len(self.names)))
         run = stats.get("run_id")
         self.runs.append(None if run is None else int(run))
-        self.kinds.append(kind_of(op))
+        self.kinds.append(classify_operation(op))
         self.starts.append(start)
         self.ends.append(start + duration)
 
 
 @dataclass
-class Trace:
+class WorkerTrace:
     """Contents of a worker's trace.
 
     Attributes:
@@ -124,17 +124,17 @@ class Trace:
       devices: Devices by id.
     """
 
-    began: float = 0.0
+    epoch_ns: float = 0.0
     length: float = 0.0
     steps: list[Step] = field(default_factory=list)
     host: dict[str, Spans] = field(default_factory=dict)
     details: dict[str, dict[str, float]] = field(default_factory=dict)
-    compiled: list[tuple[float, str]] = field(default_factory=list)
+    compilations: list[tuple[float, str]] = field(default_factory=list)
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     devices: dict[int, Device] = field(default_factory=dict)
 
 
-def kind_of(op: str) -> str:
+def classify_operation(op: str) -> str:
     """Return the kind of collective or copy of an instruction; '' for computation."""
     collective = _COLLECTIVE.match(op)
     if collective:
@@ -145,7 +145,7 @@ def kind_of(op: str) -> str:
     return "copy between host and device" if op.startswith(("MemcpyH2D", "MemcpyD2H")) else ""
 
 
-def read_trace(content: bytes, name: str) -> Trace:
+def read_trace(content: bytes, name: str) -> WorkerTrace:
     """Read a trace, an XSpace or Chrome's JSON.
 
     Args:
@@ -161,10 +161,10 @@ def read_trace(content: bytes, name: str) -> Trace:
         )
     try:
         if name.endswith((".json.gz", ".json")):
-            planes = _json_planes(content)
+            planes = _read_json_planes(content)
         else:
-            planes = _planes(jax.profiler.ProfileData.from_serialized_xspace(content))
-        return _read(planes)
+            planes = _read_planes(jax.profiler.ProfileData.from_serialized_xspace(content))
+        return _read_trace(planes)
     except (ValueError, RuntimeError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
         raise DataLossError(
             f"The trace {name} cannot be read: it is cut off, or not a trace ({error}). Record it again."
@@ -177,7 +177,7 @@ def read_trace(content: bytes, name: str) -> Trace:
 _Plane: TypeAlias = tuple[str, dict[str, Any], list[tuple[str, Iterable[Any]]]]
 
 
-def _planes(data: jax.profiler.ProfileData) -> Iterator[_Plane]:
+def _read_planes(data: jax.profiler.ProfileData) -> Iterator[_Plane]:
     for plane in data.planes:
         yield plane.name, dict(plane.stats), [(line.name, line.events) for line in plane.lines]
 
@@ -189,7 +189,7 @@ class _Event(NamedTuple):
     stats: Any
 
 
-def _json_planes(content: bytes) -> Iterator[_Plane]:
+def _read_json_planes(content: bytes) -> Iterator[_Plane]:
     text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     processes: dict[Any, str] = {}
     threads: dict[Any, str] = {}
@@ -215,29 +215,29 @@ def _json_planes(content: bytes) -> Iterator[_Plane]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _read(planes: Iterable[_Plane]) -> Trace:
-    trace = Trace()
+def _read_trace(planes: Iterable[_Plane]) -> WorkerTrace:
+    trace = WorkerTrace()
     host: list[tuple[str, Iterable[Any]]] = []
     for name, stats, lines in planes:
         if "profile_start_time" in stats:
-            trace.began = float(stats["profile_start_time"])
-            trace.length = float(stats.get("profile_stop_time", trace.began)) - trace.began
+            trace.epoch_ns = float(stats["profile_start_time"])
+            trace.length = float(stats.get("profile_stop_time", trace.epoch_ns)) - trace.epoch_ns
         device = _DEVICE.match(name)
         if device:
-            _take_device(trace, int(device[2]), lines)
+            _read_device(trace, int(device[2]), lines)
         elif name.startswith("/host:CPU"):
             host += lines
-    threads = [_take_thread(trace, events) for _, events in host]
+    threads = [_read_thread(trace, events) for _, events in host]
     stepping = [thread for thread in threads if thread.steps]
-    main = max(threads, key=lambda t: (len(t.steps), len(t.spans["call"])), default=_Thread())
+    main = max(threads, key=lambda t: (len(t.steps), len(t.spans["call"])), default=_HostThread())
     for thread in threads:
         trace.steps += thread.steps
     trace.steps.sort(key=lambda s: s.end)
-    _take_main(trace, _together(stepping) if len(stepping) > 1 else main)
+    _read_main_thread(trace, _merge_threads(stepping) if len(stepping) > 1 else main)
     return trace
 
 
-class _Thread:
+class _HostThread:
     """Events of a host thread: (start, end, name) by kind."""
 
     def __init__(self) -> None:
@@ -245,15 +245,15 @@ class _Thread:
         self.spans: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
 
 
-def _take_thread(trace: Trace, events: Iterable[Any]) -> _Thread:
-    thread = _Thread()
+def _read_thread(trace: WorkerTrace, events: Iterable[Any]) -> _HostThread:
+    thread = _HostThread()
     # The kind depends on the name only, and few names occur often, so kinds are cached.
     kinds: dict[str, str | None] = {}
     for event in events:
         name = event.name
         kind = kinds.get(name, "?")
         if kind == "?":
-            kind = kinds[name] = _kind(name, event)
+            kind = kinds[name] = _classify_event(name, event)
         if kind is None:
             continue
         start, duration = event.start_ns, event.duration_ns
@@ -261,7 +261,7 @@ def _take_thread(trace: Trace, events: Iterable[Any]) -> _Thread:
             stats = dict(event.stats)
             number = int(stats.get("device_ordinal", 0))
             device = trace.devices.setdefault(number, Device())
-            device.add(name, start, duration, stats)
+            device.add_event(name, start, duration, stats)
         elif kind == "step":
             number = int(dict(event.stats).get("step_num", len(thread.steps)))
             thread.steps.append(Step(name, number, start, start + duration))
@@ -270,31 +270,31 @@ def _take_thread(trace: Trace, events: Iterable[Any]) -> _Thread:
     return thread
 
 
-def _kind(name: str, event: Any) -> str | None:
+def _classify_event(name: str, event: Any) -> str | None:
     """Return the kind of host events with a name; None for ignored ones."""
     if name.startswith(("end: ", "ThreadpoolListener", "ThunkExecutor")):
         return None
     if name.startswith(_CALL):
         return "call"
-    for prefix, kind in _HOST.items():
+    for prefix, kind in _HOST_KINDS.items():
         if name.startswith(prefix):
             return kind
     stats = {key for key, _ in event.stats}
     if "hlo_op" in stats:
-        return None if _SPANNING.match(name) else "thunk"
+        return None if _CONTAINER.match(name) else "thunk"
     return "step" if "step_num" in stats or "_r" in stats else None
 
 
-def _together(threads: list[_Thread]) -> _Thread:
+def _merge_threads(threads: list[_HostThread]) -> _HostThread:
     """Merge threads that take turns with the steps: the result waits while all threads wait."""
-    merged = _Thread()
+    merged = _HostThread()
     for kind in dict.fromkeys(kind for thread in threads for kind in thread.spans):
         for thread in threads:
             merged.spans[kind] += thread.spans[kind]
     edges = [
         edge
         for thread in threads
-        for start, end in outermost([span[:2] for span in thread.spans["waiting"]])
+        for start, end in find_outermost([span[:2] for span in thread.spans["waiting"]])
         for edge in ((start, 1), (end, -1))
     ]
     num_waiting, since, merged.spans["waiting"] = 0, 0.0, []
@@ -305,7 +305,7 @@ def _together(threads: list[_Thread]) -> _Thread:
     return merged
 
 
-def outermost(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def find_outermost(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the intervals that are not inside others, as nested calls are recorded twice."""
     outer: list[tuple[float, float]] = []
     for start, end in sorted(spans, key=lambda s: (s[0], -s[1])):
@@ -314,7 +314,7 @@ def outermost(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
     return outer
 
 
-def _take_main(trace: Trace, main: _Thread) -> None:
+def _read_main_thread(trace: WorkerTrace, main: _HostThread) -> None:
     calls = main.spans.pop("call", [])
     for start, end, name in calls:
         trace.calls.setdefault(name[len(_CALL) : -1], []).append((start, end))
@@ -326,9 +326,9 @@ def _take_main(trace: Trace, main: _Thread) -> None:
         if enclosing:
             call_start, _, call = max(enclosing, key=lambda c: c[1] - c[0])
             compiling.append((call_start, end, call))
-            trace.compiled.append((start, call[len(_CALL) : -1]))
+            trace.compilations.append((start, call[len(_CALL) : -1]))
         else:
-            trace.compiled.append((start, "an operation"))
+            trace.compilations.append((start, "an operation"))
     for kind, spans in main.spans.items():
         array = np.array([s[:2] for s in spans], float).reshape(-1, 2)
         trace.host[kind] = Spans(array[:, 0], array[:, 1])
@@ -341,7 +341,7 @@ def _take_main(trace: Trace, main: _Thread) -> None:
         trace.details[kind] = {name: nanoseconds for name, nanoseconds in details.items() if name}
 
 
-def _take_device(trace: Trace, number: int, lines: list[tuple[str, Iterable[Any]]]) -> None:
+def _read_device(trace: WorkerTrace, number: int, lines: list[tuple[str, Iterable[Any]]]) -> None:
     line_names = {name for name, _ in lines}
     prefixes = ("XLA Ops", "Async XLA Ops") if "XLA Ops" in line_names else ("Stream",)
     device = trace.devices.setdefault(number, Device())
@@ -351,5 +351,5 @@ def _take_device(trace: Trace, number: int, lines: list[tuple[str, Iterable[Any]
         for event in events:
             stats = dict(event.stats)
             op = str(stats.get("hlo_op", event.name)).removeprefix("%").partition(" = ")[0]
-            if _SPANNING.match(op) is None:
-                device.add(op, event.start_ns, event.duration_ns, stats)
+            if _CONTAINER.match(op) is None:
+                device.add_event(op, event.start_ns, event.duration_ns, stats)

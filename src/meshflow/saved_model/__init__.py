@@ -14,11 +14,13 @@ them `saving` and `loader`.
 from __future__ import annotations
 
 from meshflow.saved_model import experimental
-from meshflow.saved_model.assets import Asset
-from meshflow.saved_model.loading import contains_saved_model, load
+from meshflow.saved_model.loader import contains_saved_model, load
+from meshflow.saved_model.manifest.assets import Asset
 from meshflow.saved_model.options import LoadOptions, SaveOptions
-from meshflow.saved_model.saving import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
-from meshflow.saved_model.saving import save
+from meshflow.saved_model.saving.model_writer import (
+    DEFAULT_SIGNATURE as DEFAULT_SERVING_SIGNATURE_DEF_KEY,
+)
+from meshflow.saved_model.saving.model_writer import save
 
 __all__ = [
     "ASSETS_DIRECTORY",

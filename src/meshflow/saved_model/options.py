@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LoadOptions", "SaveOptions", "VariablePolicy", "tags_of"]
+__all__ = ["LoadOptions", "SaveOptions", "VariablePolicy", "normalize_tags"]
 
 
 class VariablePolicy(enum.Enum):
@@ -91,7 +91,7 @@ class SaveOptions:
         experimental_sharding_callback: object = None,
         extra_tags: Iterable[str] | None = None,
     ) -> None:
-        self.namespace_whitelist = _namespaces(namespace_whitelist)
+        self.namespace_whitelist = _check_namespaces(namespace_whitelist)
         self.save_debug_info = save_debug_info
         if function_aliases and not isinstance(function_aliases, Mapping):
             raise ValueError(
@@ -142,14 +142,14 @@ class LoadOptions:
         self.experimental_load_function_aliases = experimental_load_function_aliases
 
 
-def tags_of(tags: str | Iterable[str] | None) -> set[str]:
+def normalize_tags(tags: str | Iterable[str] | None) -> set[str]:
     """Return the tags that were passed to `load` as a set: one, several, or none for None."""
     if tags is None:
         return set()
     return set(tags) if isinstance(tags, Iterable) and not isinstance(tags, str) else {tags}
 
 
-def _namespaces(namespaces: list[str] | None) -> list[str]:
+def _check_namespaces(namespaces: list[str] | None) -> list[str]:
     if namespaces is None:
         return []
     if not isinstance(namespaces, list):

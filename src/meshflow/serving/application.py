@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import StrPath
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.versions import Settings
 
 __all__ = ["application"]
 
-_NEEDS = "Serving needs the packages starlette, uvicorn and protobuf"
+_REQUIREMENT = "Serving needs the packages starlette, uvicorn and protobuf"
 # Responses of at least this many bytes are compressed for clients that accept gzip.
-_LARGE = 1000
+_MIN_GZIP_BYTES = 1000
 
 
 def application(
@@ -45,15 +45,17 @@ def application(
       InvalidArgumentError: The file is invalid.
       ImportError: The extra `serving` is not installed.
     """
-    applications = extras.load("starlette.applications", "serving", _NEEDS)
-    compression = extras.load("starlette.middleware.gzip", "serving", _NEEDS)
-    routing = extras.load("starlette.routing", "serving", _NEEDS)
-    extras.load("google.protobuf", "serving", _NEEDS)
+    applications = optional_packages.import_extra("starlette.applications", "serving", _REQUIREMENT)
+    compression = optional_packages.import_extra(
+        "starlette.middleware.gzip", "serving", _REQUIREMENT
+    )
+    routing = optional_packages.import_extra("starlette.routing", "serving", _REQUIREMENT)
+    optional_packages.import_extra("google.protobuf", "serving", _REQUIREMENT)
     if (folder is None) == (config_file is None):
         raise ValueError("Serving requires either a folder or a file that lists models.")
     # These modules need protobuf, an optional package.
     from meshflow.serving.models import Models  # noqa: PLC0415
-    from meshflow.serving.rest import METHODS, Rest  # noqa: PLC0415
+    from meshflow.serving.rest import METHODS, RestApi  # noqa: PLC0415
     from meshflow.serving.rpc import RpcServer  # noqa: PLC0415
 
     settings, metrics = settings or Settings(), Metrics()
@@ -75,8 +77,8 @@ def application(
             await rpc_server.stop()
         watch.cancel()
 
-    answer = routing.Route("/{path:path}", Rest(models, metrics).answer, methods=METHODS)
+    answer = routing.Route("/{path:path}", RestApi(models, metrics).answer, methods=METHODS)
     app = applications.Starlette(routes=[answer], lifespan=lifespan)
     # Level 1 shrinks numbers in JSON to a third; a higher level would delay other requests.
-    app.add_middleware(compression.GZipMiddleware, minimum_size=_LARGE, compresslevel=1)
+    app.add_middleware(compression.GZipMiddleware, minimum_size=_MIN_GZIP_BYTES, compresslevel=1)
     return app

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Batcher", "rows_of_call", "sizes_up_to"]
+__all__ = ["Batcher", "list_batch_sizes", "round_up_rows"]
 
 Arrays = Mapping[str, np.ndarray]
 # The names and row shapes of a request, its arrays, its number of rows, and the future of its results.
-_Item = tuple[tuple[Any, ...], Arrays, int, asyncio.Future[Arrays]]
+_Request = tuple[tuple[Any, ...], Arrays, int, asyncio.Future[Arrays]]
 
 
-def sizes_up_to(max_rows: int) -> list[int]:
+def list_batch_sizes(max_rows: int) -> list[int]:
     """Return the batch sizes that are compiled; rounding up to them limits the number of programs.
 
     Args:
@@ -34,7 +34,7 @@ def sizes_up_to(max_rows: int) -> list[int]:
     return sizes if max_rows <= 1 else [*sizes, max_rows]
 
 
-def rows_of_call(rows: int, max_rows: int) -> int:
+def round_up_rows(rows: int, max_rows: int) -> int:
     """Return the number of rows that a call is padded to.
 
     Args:
@@ -49,7 +49,7 @@ def rows_of_call(rows: int, max_rows: int) -> int:
       [4, 32, 40, 64, 1024]
     """
     if rows <= max_rows:
-        return next(size for size in sizes_up_to(max_rows) if size >= rows)
+        return next(size for size in list_batch_sizes(max_rows) if size >= rows)
     step = 1 << max(rows.bit_length() - 3, 0)
     return -(-rows // step) * step
 
@@ -71,10 +71,10 @@ class Batcher:
     def __init__(
         self, run: Callable[[Arrays], Arrays], executor: Executor, max_rows: int, wait: float
     ) -> None:
-        self._run, self._executor, self._most, self._wait = run, executor, max_rows, wait
-        self._waiting: deque[_Item] = deque()
+        self._run, self._executor, self._max_rows, self._wait = run, executor, max_rows, wait
+        self._waiting: deque[_Request] = deque()
         self._worker: asyncio.Task[None] | None = None
-        self._came = asyncio.Event()
+        self._new_request = asyncio.Event()
         self.calls = self.rows = 0
 
     async def submit(self, arrays: Arrays) -> Arrays:
@@ -83,77 +83,79 @@ class Batcher:
         key = tuple((name, a.shape[1:]) for name, a in arrays.items())
         future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         self._waiting.append((key, arrays, rows, future))
-        self._came.set()
+        self._new_request.set()
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+            self._worker = asyncio.create_task(self._run_batches())
         return await future
 
-    async def _work(self) -> None:
+    async def _run_batches(self) -> None:
         while self._waiting:
             if self._wait:
-                await self._gather()
-            group = self._next()
+                await self._wait_for_rows()
+            group = self._take_batch()
             if group:
-                await self._answer(group)
+                await self._answer_batch(group)
 
-    async def _gather(self) -> None:
+    async def _wait_for_rows(self) -> None:
         """Wait until there is a full batch, but at most `wait` seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._wait
-        while sum(rows for _, _, rows, _ in self._waiting) < self._most:
-            self._came.clear()
+        while sum(rows for _, _, rows, _ in self._waiting) < self._max_rows:
+            self._new_request.clear()
             try:
-                await asyncio.wait_for(self._came.wait(), end - loop.time())
+                await asyncio.wait_for(self._new_request.wait(), end - loop.time())
             except TimeoutError:
                 return
 
-    def _next(self) -> list[_Item]:
+    def _take_batch(self) -> list[_Request]:
         """Take requests with equal row shapes from the queue, in order, as many as fit."""
-        batch: list[_Item] = []
-        remaining: deque[_Item] = deque()
+        batch: list[_Request] = []
+        remaining: deque[_Request] = deque()
         total = 0
         while self._waiting:
             item = self._waiting.popleft()
             if item[3].cancelled():
                 continue
-            fits = not batch or (item[0] == batch[0][0] and total + item[2] <= self._most)
+            fits = not batch or (item[0] == batch[0][0] and total + item[2] <= self._max_rows)
             (batch if fits else remaining).append(item)
             total += item[2] if fits else 0
         self._waiting = remaining
         return batch
 
-    async def _answer(self, batch: list[_Item]) -> None:
+    async def _answer_batch(self, batch: list[_Request]) -> None:
         """Run a batch; if it fails, run its requests separately, because one may be invalid."""
         rows = sum(item[2] for item in batch)
-        padded = rows_of_call(rows, self._most)
-        feed = {n: _joined([item[1][n] for item in batch], padded - rows) for n in batch[0][1]}
+        padded = round_up_rows(rows, self._max_rows)
+        feed = {
+            n: _concatenate_rows([item[1][n] for item in batch], padded - rows) for n in batch[0][1]
+        }
         try:
-            results = await self._called(feed, rows)
+            results = await self._call_model(feed, rows)
         except Exception as error:
             if len(batch) == 1:
-                _give(batch[0], error)
+                _set_result(batch[0], error)
                 return
             results = {}
         if not results or any(a.shape[:1] != (padded,) for a in results.values()):
             for item in batch:
                 try:
-                    _give(item, await self._called(item[1], item[2]))
+                    _set_result(item, await self._call_model(item[1], item[2]))
                 except Exception as error:
-                    _give(item, error)
+                    _set_result(item, error)
             return
         offset = 0
         for item in batch:
-            _give(item, {n: a[offset : offset + item[2]] for n, a in results.items()})
+            _set_result(item, {n: a[offset : offset + item[2]] for n, a in results.items()})
             offset += item[2]
 
-    async def _called(self, feed: Arrays, rows: int) -> Arrays:
+    async def _call_model(self, feed: Arrays, rows: int) -> Arrays:
         self.calls += 1
         self.rows += rows
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._run, feed)
 
 
-def _give(item: _Item, result: Arrays | Exception) -> None:
+def _set_result(item: _Request, result: Arrays | Exception) -> None:
     """Complete the future of a request."""
     future = item[3]
     if future.done():
@@ -164,7 +166,7 @@ def _give(item: _Item, result: Arrays | Exception) -> None:
         future.set_result(result)
 
 
-def _joined(parts: list[np.ndarray], padding: int) -> np.ndarray:
+def _concatenate_rows(parts: list[np.ndarray], padding: int) -> np.ndarray:
     """Concatenate arrays, and repeat the last row `padding` times."""
     if padding:
         # The last row is known to be valid, while zeros may not be.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.errors import OpError
 
-__all__ = ["HTTP_STATUS", "told"]
+__all__ = ["HTTP_STATUS", "describe_error"]
 
 # HTTP statuses of the codes of gRPC, as TensorFlow Serving uses them.
 HTTP_STATUS = {
@@ -14,10 +14,10 @@ HTTP_STATUS = {
     "ABORTED": 409, "OUT_OF_RANGE": 416, "UNIMPLEMENTED": 501, "INTERNAL": 500, "UNAVAILABLE": 503, "DATA_LOSS": 500,
     "UNAUTHENTICATED": 401,
 }  # fmt: skip
-_NAMES = {getattr(errors, name): name for name in HTTP_STATUS}
+_CODE_NAMES = {getattr(errors, name): name for name in HTTP_STATUS}
 
 
-def told(error: Exception) -> tuple[str, str]:
+def describe_error(error: Exception) -> tuple[str, str]:
     """Return code name and message of an error; errors without a code are internal errors.
 
     Example:
@@ -27,5 +27,5 @@ def told(error: Exception) -> tuple[str, str]:
       ('NOT_FOUND', 'there is no such model')
     """
     if isinstance(error, OpError):
-        return _NAMES[error.error_code], str(error)
+        return _CODE_NAMES[error.error_code], str(error)
     return "INTERNAL", f"{type(error).__name__}: {error}"

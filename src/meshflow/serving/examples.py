@@ -11,26 +11,26 @@ import numpy as np
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.environment.types import Json
 from meshflow.io.messages import Example, Message
-from meshflow.serving.protocol import decoded_bytes, is_bytes, shortest, text_of
+from meshflow.serving.protocol import decode_bytes, decode_text, is_base64, shorten_floats
 from meshflow.serving.versions import Signature
 
 __all__ = [
     "CLASSIFY",
     "REGRESS",
     "check_method",
-    "classes_json",
-    "classified",
-    "examples_of",
-    "from_json",
-    "regressed",
+    "classify",
+    "format_classes",
+    "parse_input_message",
+    "parse_json_examples",
+    "regress",
 ]
 
 CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
 _INPUT, _CLASSES, _SCORES, _VALUES = "inputs", "classes", "scores", "outputs"
-_LARGEST = float(np.finfo(np.float32).max)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-def from_json(body: Mapping[str, Json]) -> list[bytes]:
+def parse_json_examples(body: Mapping[str, Json]) -> list[bytes]:
     """Return the serialized examples of a REST request, each merged with the common context.
 
     Args:
@@ -43,11 +43,11 @@ def from_json(body: Mapping[str, Json]) -> list[bytes]:
     rows = body.get("examples")
     if not isinstance(rows, list) or not rows:
         raise InvalidArgumentError("Expecting 'examples' value to be a list that is not empty.")
-    context = _example(body["context"]) if "context" in body else b""
-    return [context + _example(row) for row in rows]
+    context = _serialize_example(body["context"]) if "context" in body else b""
+    return [context + _serialize_example(row) for row in rows]
 
 
-def _example(features: Json) -> bytes:
+def _serialize_example(features: Json) -> bytes:
     """Serialize a JSON object of features as an example."""
     if not isinstance(features, Mapping):
         raise InvalidArgumentError(f"Example must be JSON object, got {features!r:.100}.")
@@ -55,22 +55,22 @@ def _example(features: Json) -> bytes:
     for name, content in features.items():
         feature = example.features.feature[name]
         for value in content if isinstance(content, list) else [content]:
-            _add(feature, name, value)
+            _add_value(feature, name, value)
     return bytes(example.SerializeToString())
 
 
-def _add(feature: Message, name: str, value: Json) -> None:
+def _add_value(feature: Message, name: str, value: Json) -> None:
     """Append a JSON value to a feature: a string or bytes, an integer or Boolean, or a float."""
     if isinstance(value, float):
         kind = "float_list"
-        if math.isfinite(value) and abs(value) > _LARGEST:
+        if math.isfinite(value) and abs(value) > _FLOAT32_MAX:
             raise InvalidArgumentError(f"Feature: {name} has {value}, which is outside of float32.")
     elif isinstance(value, int):
         kind = "int64_list"
         if not -(1 << 63) <= value < 1 << 63:
             raise InvalidArgumentError(f"Feature: {name} has {value}, which is outside of int64.")
-    elif isinstance(value, str) or is_bytes(value):
-        kind, value = "bytes_list", decoded_bytes(value)
+    elif isinstance(value, str) or is_base64(value):
+        kind, value = "bytes_list", decode_bytes(value)
     else:
         raise InvalidArgumentError(
             f"Feature: {name} has element with unexpected JSON type: {type(value).__name__}"
@@ -83,7 +83,7 @@ def _add(feature: Message, name: str, value: Json) -> None:
     getattr(feature, kind).value.append(value)
 
 
-def examples_of(message: Message) -> list[bytes]:
+def parse_input_message(message: Message) -> list[bytes]:
     """Return the serialized examples of an `Input` message, each merged with the common context.
 
     Raises:
@@ -130,19 +130,19 @@ def check_method(signature: Signature, method: str) -> None:
         )
 
 
-async def _outputs(signature: Signature, examples: list[bytes]) -> Mapping[str, np.ndarray]:
+async def _run_signature(signature: Signature, examples: list[bytes]) -> Mapping[str, np.ndarray]:
     feed = np.empty(len(examples), object)
     feed[:] = examples
     return await signature.answer({_INPUT: feed})
 
 
-async def classified(signature: Signature, examples: list[bytes]) -> tuple[np.ndarray | None, np.ndarray | None]:  # fmt: skip
+async def classify(signature: Signature, examples: list[bytes]) -> tuple[np.ndarray | None, np.ndarray | None]:  # fmt: skip
     """Return labels and scores [examples, classes] of a signature; None for a missing output.
 
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
-    outputs = await _outputs(signature, examples)
+    outputs = await _run_signature(signature, examples)
     for name, array in outputs.items():
         expected = "DT_STRING" if name == _CLASSES else "DT_FLOAT"
         if array.ndim != 2:
@@ -164,13 +164,13 @@ async def classified(signature: Signature, examples: list[bytes]) -> tuple[np.nd
     return outputs.get(_CLASSES), outputs.get(_SCORES)
 
 
-async def regressed(signature: Signature, examples: list[bytes]) -> np.ndarray:
+async def regress(signature: Signature, examples: list[bytes]) -> np.ndarray:
     """Return the predicted value of each example.
 
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
-    (array,) = (await _outputs(signature, examples)).values()
+    (array,) = (await _run_signature(signature, examples)).values()
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)):
         raise InvalidArgumentError(
             f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {list(array.shape)}"
@@ -184,12 +184,14 @@ async def regressed(signature: Signature, examples: list[bytes]) -> np.ndarray:
     return array.reshape(-1)
 
 
-def classes_json(labels: np.ndarray | None, scores: np.ndarray | None) -> list[list[list[Any]]]:
+def format_classes(labels: np.ndarray | None, scores: np.ndarray | None) -> list[list[list[Any]]]:
     """Return pairs of label and score per class and example; a missing output has "" or 0."""
     available = next(a for a in (labels, scores) if a is not None)
     texts = np.full(available.shape, b"", object) if labels is None else labels
-    numbers = shortest(np.zeros(available.shape, np.float32) if scores is None else scores).tolist()
+    numbers = shorten_floats(
+        np.zeros(available.shape, np.float32) if scores is None else scores
+    ).tolist()
     return [
-        [[text_of(label), score] for label, score in zip(*row, strict=True)]
+        [[decode_text(label), score] for label, score in zip(*row, strict=True)]
         for row in zip(texts.tolist(), numbers, strict=True)
     ]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.environment.messages import DecodeError, Table, declared
-from meshflow.io.messages import EXAMPLES, TENSORS, Message
-from meshflow.io.tensors import make_ndarray, tensor_proto
-from meshflow.saved_model.graph.messages import SIGNATURES
-from meshflow.saved_model.graph.nodes import datatype, put_shape
-from meshflow.serving.protocol import Specs, check_names, check_shape, text_of
+from meshflow.environment.protobuf_messages import DecodeError, MessageTable, declare_messages
+from meshflow.io.messages import EXAMPLE_MESSAGES, TENSOR_MESSAGES, Message
+from meshflow.io.tensors import make_ndarray, to_tensor_proto
+from meshflow.saved_model.graph.format.messages import SIGNATURE_MESSAGES
+from meshflow.saved_model.graph.format.nodes import to_dtype_enum, write_shape
+from meshflow.serving.protocol import Specs, check_names, check_shape, decode_text
 
 if TYPE_CHECKING:
     from meshflow.serving.versions import Signature
@@ -34,20 +34,20 @@ __all__ = [
     "RegressionRequest",
     "RegressionResponse",
     "SignatureDefMap",
-    "arrays_of",
-    "describe",
-    "put_classes",
-    "put_values",
-    "tensors",
+    "decode_inputs",
+    "encode_outputs",
+    "fill_classes",
+    "fill_values",
+    "make_signature_map",
 ]
 
 # Codes of the states of a version.
-STATES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
+STATE_CODES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
 
-_TABLE: Table = {
-    **TENSORS,
-    **EXAMPLES,
-    **SIGNATURES,
+_MESSAGES: MessageTable = {
+    **TENSOR_MESSAGES,
+    **EXAMPLE_MESSAGES,
+    **SIGNATURE_MESSAGES,
     "Int64Value": {"value": (1, "int64")},
     "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
     "StatusProto": {"error_code": (1, "int32"), "error_message": (2, "string")},
@@ -123,7 +123,7 @@ _TABLE: Table = {
     "ModelServerConfig": {"model_config_list": (1, "ModelConfigList")},
 }
 
-_classes = declared("meshflow/serving.proto", _TABLE)
+_classes = declare_messages("meshflow/serving.proto", _MESSAGES)
 PredictRequest = _classes["PredictRequest"]
 PredictResponse = _classes["PredictResponse"]
 GetModelMetadataRequest = _classes["GetModelMetadataRequest"]
@@ -140,7 +140,7 @@ MultiInferenceResponse = _classes["MultiInferenceResponse"]
 ModelServerConfig = _classes["ModelServerConfig"]
 
 
-def arrays_of(inputs: Mapping[str, Message], specs: Specs) -> dict[str, np.ndarray]:
+def decode_inputs(inputs: Mapping[str, Message], specs: Specs) -> dict[str, np.ndarray]:
     """Decode the inputs of a request.
 
     Args:
@@ -159,9 +159,9 @@ def arrays_of(inputs: Mapping[str, Message], specs: Specs) -> dict[str, np.ndarr
             raise InvalidArgumentError(
                 f"Failed to process the values of input '{name}': {error}"
             ) from None
-        if inputs[name].dtype != datatype(spec.dtype):
+        if inputs[name].dtype != to_dtype_enum(spec.dtype):
             raise InvalidArgumentError(
-                f"Input '{name}' has the dtype code {inputs[name].dtype}, expected {datatype(spec.dtype)} "
+                f"Input '{name}' has the dtype code {inputs[name].dtype}, expected {to_dtype_enum(spec.dtype)} "
                 f"({spec.dtype.name})."
             )
         check_shape(name, array, spec)
@@ -169,7 +169,9 @@ def arrays_of(inputs: Mapping[str, Message], specs: Specs) -> dict[str, np.ndarr
     return arrays
 
 
-def tensors(outputs: Mapping[str, np.ndarray], requested: Iterable[str]) -> dict[str, Message]:
+def encode_outputs(
+    outputs: Mapping[str, np.ndarray], requested: Iterable[str]
+) -> dict[str, Message]:
     """Encode results as messages by name.
 
     Args:
@@ -185,10 +187,10 @@ def tensors(outputs: Mapping[str, np.ndarray], requested: Iterable[str]) -> dict
         raise InvalidArgumentError(
             f"output_filter has {unknown}, but the outputs of the signature are {sorted(outputs)}."
         )
-    return {n: tensor_proto(a) for n, a in outputs.items() if not names or n in names}
+    return {n: to_tensor_proto(a) for n, a in outputs.items() if not names or n in names}
 
 
-def describe(signatures: Mapping[str, Signature]) -> Message:
+def make_signature_map(signatures: Mapping[str, Signature]) -> Message:
     """Return a `SignatureDefMap` of signatures."""
     signature_map = SignatureDefMap()
     for name, signature in signatures.items():
@@ -200,12 +202,12 @@ def describe(signatures: Mapping[str, Signature]) -> Message:
         ):
             for key, spec in specs.items():
                 info = infos[key]
-                info.name, info.dtype = key, datatype(spec.dtype)
-                put_shape(info.tensor_shape, None if spec.shape.rank is None else spec.shape)
+                info.name, info.dtype = key, to_dtype_enum(spec.dtype)
+                write_shape(info.tensor_shape, None if spec.shape.rank is None else spec.shape)
     return signature_map
 
 
-def put_classes(result: Message, labels: np.ndarray | None, scores: np.ndarray | None) -> None:
+def fill_classes(result: Message, labels: np.ndarray | None, scores: np.ndarray | None) -> None:
     """Fill a `ClassificationResult` with labels and scores [examples, classes], if not None."""
     available = next(a for a in (labels, scores) if a is not None)
     for row in range(available.shape[0]):
@@ -213,12 +215,12 @@ def put_classes(result: Message, labels: np.ndarray | None, scores: np.ndarray |
         for column in range(available.shape[1]):
             entry = classes.add()
             if labels is not None:
-                entry.label = text_of(labels[row, column])
+                entry.label = decode_text(labels[row, column])
             if scores is not None:
                 entry.score = scores[row, column]
 
 
-def put_values(result: Message, values: np.ndarray) -> None:
+def fill_values(result: Message, values: np.ndarray) -> None:
     """Fill a `RegressionResult` with one value per example."""
     for value in values:
         result.regressions.add(value=value)

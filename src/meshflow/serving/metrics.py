@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 __all__ = ["Metrics"]
 
-_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_BUCKET_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Metrics:
@@ -15,7 +15,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
-        self._within: Counter[tuple[str, float]] = Counter()
+        self._bucket_counts: Counter[tuple[str, float]] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, model: str, status: str, seconds: float) -> None:
@@ -28,7 +28,7 @@ class Metrics:
         """
         self._requests[model, status] += 1
         self._seconds[model] += seconds
-        self._within.update((model, b) for b in _BOUNDS if seconds <= b)
+        self._bucket_counts.update((model, b) for b in _BUCKET_SECONDS if seconds <= b)
 
     def text(self, batches: Mapping[str, tuple[int, int]]) -> str:
         """Return all metrics in Prometheus' text format.
@@ -47,8 +47,8 @@ class Metrics:
         for model in models:
             label = f'model_name="{model}"'
             total = sum(n for (name, _), n in self._requests.items() if name == model)
-            for bound in _BOUNDS:
-                lines.append(f'{seconds}_bucket{{{label},le="{bound}"}} {self._within[model, bound]}')  # fmt: skip
+            for bound in _BUCKET_SECONDS:
+                lines.append(f'{seconds}_bucket{{{label},le="{bound}"}} {self._bucket_counts[model, bound]}')  # fmt: skip
             lines.append(f'{seconds}_bucket{{{label},le="+Inf"}} {total}')
             lines.append(f"{seconds}_sum{{{label}}} {self._seconds[model]:.6f}")
             lines.append(f"{seconds}_count{{{label}}} {total}")

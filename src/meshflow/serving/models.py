@@ -13,14 +13,14 @@ from google.protobuf import text_format
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
 from meshflow.environment.types import StrPath
 from meshflow.serving.messages import ModelServerConfig
-from meshflow.serving.versions import Settings, Version, Versions
+from meshflow.serving.versions import ModelVersions, Settings, Version
 
-__all__ = ["Models", "configured"]
+__all__ = ["Models", "parse_model_configs"]
 
 _log = logging.getLogger("meshflow")
 
 
-def configured(content: str, settings: Settings) -> dict[str, tuple[str, Settings]]:
+def parse_model_configs(content: str, settings: Settings) -> dict[str, tuple[str, Settings]]:
     """Return the folder and the settings of each model by name.
 
     Args:
@@ -84,13 +84,13 @@ class Models:
         settings: Settings | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self._file, self._read = file, ""
-        self._models: dict[str, Versions] = {}
+        self._file, self._file_content = file, ""
+        self._models: dict[str, ModelVersions] = {}
         if file is not None:
-            self._read = file.read_text()
-            configs = configured(self._read, self.settings)
+            self._file_content = file.read_text()
+            configs = parse_model_configs(self._file_content, self.settings)
         for name, (folder, model_settings) in configs.items():
-            self._models[name] = Versions(name, folder, model_settings)
+            self._models[name] = ModelVersions(name, folder, model_settings)
 
     async def _reconfigure(self, configs: Mapping[str, tuple[StrPath, Settings]]) -> None:
         """Replace the models by those of a changed file."""
@@ -102,12 +102,12 @@ class Models:
             if current is not None and current.folder == Path(folder):
                 current.settings = settings
                 continue
-            loaded = Versions(name, folder, settings)
+            loaded = ModelVersions(name, folder, settings)
             # The old model answers requests until the model in the new folder is loaded.
             await loaded.refresh()
             self._models[name] = loaded
 
-    def named(self, name: str) -> Versions:
+    def get_versions(self, name: str) -> ModelVersions:
         """Return the versions of a model.
 
         Raises:
@@ -123,9 +123,9 @@ class Models:
         Raises:
           NotFoundError: The version is not served.
         """
-        return self.named(name).find(number, label)
+        return self.get_versions(name).find(number, label)
 
-    def states_of(
+    def get_states(
         self, name: str, number: int | None = None, label: str | None = None
     ) -> dict[int, tuple[str, str]]:
         """Return the states of all versions of a model, or of one version.
@@ -135,15 +135,15 @@ class Models:
         """
         if name not in self._models:
             raise NotFoundError(f"Could not find any versions of model {name}")
-        return self._models[name].states_of(number, label)
+        return self._models[name].get_states(number, label)
 
-    def has(self, name: str) -> bool:
+    def has_model(self, name: str) -> bool:
         """Check whether a model is served."""
         return name in self._models
 
-    def batches(self) -> dict[str, tuple[int, int]]:
+    def count_batches(self) -> dict[str, tuple[int, int]]:
         """Return the number of calls and of rows in batches of each model."""
-        return {name: versions.batches() for name, versions in self._models.items()}
+        return {name: versions.count_batches() for name, versions in self._models.items()}
 
     async def refresh(self) -> None:
         """Reload the configuration file if it changed, and check all folders for new versions.
@@ -153,9 +153,9 @@ class Models:
         if self._file is not None:
             try:
                 content = await asyncio.to_thread(self._file.read_text)
-                if content != self._read:
-                    self._read = content
-                    await self._reconfigure(configured(content, self.settings))
+                if content != self._file_content:
+                    self._file_content = content
+                    await self._reconfigure(parse_model_configs(content, self.settings))
             except (OSError, UnicodeError, InvalidArgumentError) as error:
                 _log.warning("%s: %s", self._file, error)
         for versions in list(self._models.values()):

@@ -19,31 +19,31 @@ __all__ = [
     "Specs",
     "check_names",
     "check_shape",
-    "columns",
-    "decoded_bytes",
-    "described",
-    "is_bytes",
-    "parsed",
-    "response",
-    "shortest",
-    "text_of",
+    "decode_bytes",
+    "decode_text",
+    "describe_specs",
+    "is_base64",
+    "make_response",
+    "parse_inputs",
+    "parse_request",
+    "shorten_floats",
 ]
 
 Specs = Mapping[str, TensorSpec]
 
 # Dtype names in TensorFlow's messages.
-_NAMES = {
+_DTYPE_NAMES = {
     "float16": "DT_HALF", "bfloat16": "DT_BFLOAT16", "float32": "DT_FLOAT", "float64": "DT_DOUBLE",
     "bool": "DT_BOOL", "string": "DT_STRING", "complex64": "DT_COMPLEX64", "complex128": "DT_COMPLEX128",
 }  # fmt: skip
 
 DEFAULT_SIGNATURE = "serving_default"
 # Dtypes with fewer bits than JSON's doubles, and the numbers of decimal digits to try.
-_SHORT = {"float16", "bfloat16", "float32"}
+_SHORT_FLOATS = {"float16", "bfloat16", "float32"}
 _DIGITS = (3, 5, 6, 7, 8, 9)
 
 
-def parsed(body: bytes) -> tuple[Mapping[str, Json], str]:
+def parse_request(body: bytes) -> tuple[Mapping[str, Json], str]:
     """Parse a request, and return its JSON object and the name of its signature.
 
     Raises:
@@ -61,7 +61,7 @@ def parsed(body: bytes) -> tuple[Mapping[str, Json], str]:
     return request, name or DEFAULT_SIGNATURE
 
 
-def columns(body: Mapping[str, Json], specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
+def parse_inputs(body: Mapping[str, Json], specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
     """Convert the inputs of a request to arrays.
 
     Args:
@@ -79,18 +79,18 @@ def columns(body: Mapping[str, Json], specs: Specs) -> tuple[dict[str, np.ndarra
         raise InvalidArgumentError(problem)
     if "inputs" in body:
         inputs = body["inputs"]
-        if not isinstance(inputs, Mapping) or is_bytes(inputs):
-            inputs = {_only(specs, "inputs"): inputs}
+        if not isinstance(inputs, Mapping) or is_base64(inputs):
+            inputs = {_get_single_name(specs, "inputs"): inputs}
         # Like TensorFlow Serving, ignore values that the signature does not take.
         check_names({name: inputs[name] for name in specs if name in inputs}, specs, "inputs")
-        return {name: _array(name, inputs[name], spec) for name, spec in specs.items()}, False
+        return {name: _parse_array(name, inputs[name], spec) for name, spec in specs.items()}, False
     rows = body["instances"]
     if not isinstance(rows, list) or not rows:
         raise InvalidArgumentError("Values in 'instances' key are expected to be a non-empty list.")
-    objects = [isinstance(row, Mapping) and not is_bytes(row) for row in rows]
+    objects = [isinstance(row, Mapping) and not is_base64(row) for row in rows]
     if not any(objects):
-        name = _only(specs, "instances")
-        arrays = {name: _array(name, rows, specs[name])}
+        name = _get_single_name(specs, "instances")
+        arrays = {name: _parse_array(name, rows, specs[name])}
     elif not all(objects):
         raise InvalidArgumentError(
             "'instances' holds both objects with named values and plain values."
@@ -98,11 +98,11 @@ def columns(body: Mapping[str, Json], specs: Specs) -> tuple[dict[str, np.ndarra
     else:
         for i, row in enumerate(rows):
             check_names(row, specs, f"element {i} of 'instances'")
-        arrays = {n: _array(n, [row[n] for row in rows], spec) for n, spec in specs.items()}
+        arrays = {n: _parse_array(n, [row[n] for row in rows], spec) for n, spec in specs.items()}
     return arrays, True
 
 
-def _only(specs: Specs, where: str) -> str:
+def _get_single_name(specs: Specs, where: str) -> str:
     if len(specs) != 1:
         raise InvalidArgumentError(
             f"The signature takes {sorted(specs)}, so values in '{where}' must be named."
@@ -128,12 +128,12 @@ def check_names(values: Mapping[str, object], specs: Specs, where: str) -> None:
         )
 
 
-def is_bytes(value: Json) -> bool:
+def is_base64(value: Json) -> bool:
     """Check whether a JSON value represents bytes, like {"b64": "aGk="}."""
     return isinstance(value, Mapping) and set(value) == {"b64"}
 
 
-def decoded_bytes(value: Json) -> Json | bytes:
+def decode_bytes(value: Json) -> Json | bytes:
     """Encode a string as UTF-8 and decode {"b64": ...}; return other JSON values unchanged.
 
     Raises:
@@ -141,7 +141,7 @@ def decoded_bytes(value: Json) -> Json | bytes:
     """
     if isinstance(value, str):
         return value.encode()
-    if is_bytes(value):
+    if is_base64(value):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
@@ -149,13 +149,15 @@ def decoded_bytes(value: Json) -> Json | bytes:
     return value
 
 
-def _shape(value: Json) -> tuple[int, ...]:
-    return (len(value), *(_shape(value[0]) if value else ())) if isinstance(value, list) else ()
+def _get_shape(value: Json) -> tuple[int, ...]:
+    return (len(value), *(_get_shape(value[0]) if value else ())) if isinstance(value, list) else ()
 
 
-def _array(name: str, value: Json, spec: TensorSpec) -> np.ndarray:
+def _parse_array(name: str, value: Json, spec: TensorSpec) -> np.ndarray:
     try:
-        array = _texts(value) if spec.dtype.name == "string" else _numbers(value, spec)
+        array = (
+            _parse_strings(value) if spec.dtype.name == "string" else _parse_numbers(value, spec)
+        )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(
             f"Failed to process the values of input '{name}': {error}."
@@ -164,9 +166,9 @@ def _array(name: str, value: Json, spec: TensorSpec) -> np.ndarray:
     return array
 
 
-def _texts(value: Json) -> np.ndarray:
+def _parse_strings(value: Json) -> np.ndarray:
     """Convert nested lists of strings to an array of bytes."""
-    array = np.empty(_shape(value), object)
+    array = np.empty(_get_shape(value), object)
 
     def fill(part: Json, index: tuple[int, ...]) -> None:
         shape = array.shape[len(index) :]
@@ -176,7 +178,7 @@ def _texts(value: Json) -> np.ndarray:
             for i, inner in enumerate(part):
                 fill(inner, (*index, i))
             return
-        array[index] = decoded_bytes(part)
+        array[index] = decode_bytes(part)
         if not isinstance(array[index], bytes):
             raise ValueError(f"{part!r} is not a string")
 
@@ -184,7 +186,7 @@ def _texts(value: Json) -> np.ndarray:
     return array
 
 
-def _numbers(value: Json, spec: TensorSpec) -> np.ndarray:
+def _parse_numbers(value: Json, spec: TensorSpec) -> np.ndarray:
     """Convert nested lists of numbers or Booleans to an array with the dtype of a spec."""
     try:
         array = np.asarray(value)
@@ -222,7 +224,7 @@ def check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
         )
 
 
-def response(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Json]:
+def make_response(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Json]:
     """Convert results to the JSON of a response.
 
     Args:
@@ -233,7 +235,7 @@ def response(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Json]:
       InvalidArgumentError: The request contained rows, but the outputs have different numbers of
         rows.
     """
-    values = {name: _plain(name, array) for name, array in outputs.items()}
+    values = {name: _to_json(name, array) for name, array in outputs.items()}
     single_name = next(iter(values)) if len(values) == 1 else None
     if not rows:
         return {"outputs": values if single_name is None else values[single_name]}
@@ -247,7 +249,7 @@ def response(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Json]:
     return {"predictions": [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]}  # fmt: skip
 
 
-def shortest(array: np.ndarray) -> np.ndarray:
+def shorten_floats(array: np.ndarray) -> np.ndarray:
     """Convert floats to doubles with the fewest digits that identify them, so that JSON is short.
 
     Args:
@@ -275,34 +277,36 @@ def shortest(array: np.ndarray) -> np.ndarray:
     return result.reshape(np.shape(array))
 
 
-def _plain(name: str, array: np.ndarray) -> Json:
+def _to_json(name: str, array: np.ndarray) -> Json:
     """Convert an array to JSON; names that end in _bytes use {"b64": ...}."""
     if array.dtype != object:
-        return shortest(array).tolist() if array.dtype.name in _SHORT else array.tolist()
+        return (
+            shorten_floats(array).tolist() if array.dtype.name in _SHORT_FLOATS else array.tolist()
+        )
 
     def convert(value: list[Any] | str | bytes) -> Json:
         if isinstance(value, list):
             return [convert(v) for v in value]
         if not name.endswith("_bytes"):
-            return text_of(value)
+            return decode_text(value)
         data = value.encode() if isinstance(value, str) else bytes(value)
         return {"b64": base64.b64encode(data).decode()}
 
     return convert(array.tolist())
 
 
-def text_of(value: str | bytes) -> str:
+def decode_text(value: str | bytes) -> str:
     """Decode a string of a tensor as UTF-8, with replacement of invalid bytes."""
     return value if isinstance(value, str) else bytes(value).decode(errors="replace")
 
 
-def described(specs: Specs) -> dict[str, Json]:
+def describe_specs(specs: Specs) -> dict[str, Json]:
     """Describe specs as the JSON of TensorFlow's TensorInfo messages."""
     infos = {}
     for name, spec in specs.items():
         sizes = spec.shape.as_list() if spec.shape.rank is not None else []
         dims = [{"size": str(-1 if d is None else d), "name": ""} for d in sizes]
-        kind = _NAMES.get(spec.dtype.name, f"DT_{spec.dtype.name.upper()}")
+        kind = _DTYPE_NAMES.get(spec.dtype.name, f"DT_{spec.dtype.name.upper()}")
         shape = {"dim": dims, "unknown_rank": spec.shape.rank is None}
         infos[name] = {"dtype": kind, "tensor_shape": shape, "name": name}
     return infos

@@ -17,25 +17,33 @@ from starlette.responses import PlainTextResponse, Response
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidArgumentError
 from meshflow.environment.types import Json
 from meshflow.serving import examples
-from meshflow.serving.errors import HTTP_STATUS, told
+from meshflow.serving.errors import HTTP_STATUS, describe_error
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
-from meshflow.serving.protocol import columns, described, parsed, response, shortest
+from meshflow.serving.protocol import (
+    describe_specs,
+    make_response,
+    parse_inputs,
+    parse_request,
+    shorten_floats,
+)
 from meshflow.serving.versions import Signature
 
-__all__ = ["METHODS", "Rest"]
+__all__ = ["METHODS", "RestApi"]
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-_METRICS = "/monitoring/prometheus/metrics"
-_MODEL = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
-_CALL = re.compile(_MODEL + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
-_ABOUT = re.compile(_MODEL + r"(?P<metadata>/metadata)?", re.IGNORECASE)
+_METRICS_PATH = "/monitoring/prometheus/metrics"
+_MODEL_PATTERN = (
+    r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+)
+_CALL_PATTERN = re.compile(_MODEL_PATTERN + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
+_INFO_PATTERN = re.compile(_MODEL_PATTERN + r"(?P<metadata>/metadata)?", re.IGNORECASE)
 T = TypeVar("T")
 # A request fails if its client sends no data of the body for this many seconds.
-_SILENCE = 30.0
+_BODY_TIMEOUT_SECONDS = 30.0
 
 
-class Rest:
+class RestApi:
     """Handler of REST requests.
 
     Args:
@@ -49,53 +57,57 @@ class Rest:
     async def answer(self, request: Request) -> Response:
         """Return the response to any request."""
         path = request.url.path
-        if path == _METRICS and request.method == "GET":
-            return PlainTextResponse(self._metrics.text(self._models.batches()))
+        if path == _METRICS_PATH and request.method == "GET":
+            return PlainTextResponse(self._metrics.text(self._models.count_batches()))
         if not path.lower().startswith("/v1/"):
-            return _json({"error": f"Malformed request: {request.method} {path}"}, 404)
-        call = _CALL.fullmatch(path) if request.method == "POST" else None
-        info = _ABOUT.fullmatch(path) if request.method == "GET" else None
+            return _make_json_response(
+                {"error": f"Malformed request: {request.method} {path}"}, 404
+            )
+        call = _CALL_PATTERN.fullmatch(path) if request.method == "POST" else None
+        info = _INFO_PATTERN.fullmatch(path) if request.method == "GET" else None
         start, state = time.perf_counter(), "OK"
         try:
             if call is not None:
-                return _json(await self._called(request, call))
+                return _make_json_response(await self._call_method(request, call))
             if info is not None:
-                return _json((self._metadata if info["metadata"] else self._status)(info))
+                return _make_json_response(
+                    (self._get_metadata if info["metadata"] else self._get_status)(info)
+                )
             raise InvalidArgumentError(f"Malformed request: {request.method} {path}")
         except HTTPException as error:
             state = "INVALID_ARGUMENT"
-            return _json({"error": error.detail}, error.status_code)
+            return _make_json_response({"error": error.detail}, error.status_code)
         except ClientDisconnect:
             state = "CANCELLED"
-            return _json({"error": "The client disconnected."}, HTTP_STATUS[state])
+            return _make_json_response({"error": "The client disconnected."}, HTTP_STATUS[state])
         except Exception as error:
-            state, message = told(error)
-            return _json({"error": message}, HTTP_STATUS[state])
+            state, message = describe_error(error)
+            return _make_json_response({"error": message}, HTTP_STATUS[state])
         finally:
             # Counts of unknown model names would let clients create unlimited metrics.
-            if call is not None and self._models.has(call["name"]):
+            if call is not None and self._models.has_model(call["name"]):
                 self._metrics.add(call["name"], state, time.perf_counter() - start)
 
-    async def _called(self, request: Request, call: re.Match[str]) -> dict[str, Json]:
+    async def _call_method(self, request: Request, call: re.Match[str]) -> dict[str, Json]:
         """Predict, classify or regress."""
-        body, name = parsed(await _body(request, self._models.settings.most_bytes))
-        version = self._models.find(call["name"], *_chosen(call))
-        signature, method = version.signature(name), call["method"].lower()
-        return await _while_connected(request, self._result(signature, method, body))
+        body, name = parse_request(await _read_body(request, self._models.settings.most_bytes))
+        version = self._models.find(call["name"], *_parse_version(call))
+        signature, method = version.get_signature(name), call["method"].lower()
+        return await _run_while_connected(request, self._compute_result(signature, method, body))
 
-    async def _result(
+    async def _compute_result(
         self, signature: Signature, method: str, body: Mapping[str, Json]
     ) -> dict[str, Json]:
         if method == "predict":
-            arrays, has_rows = columns(body, signature.inputs)
-            return response(await signature.answer(arrays), has_rows)
+            arrays, has_rows = parse_inputs(body, signature.inputs)
+            return make_response(await signature.answer(arrays), has_rows)
         examples.check_method(signature, examples.CLASSIFY if method == "classify" else examples.REGRESS)  # fmt: skip
-        rows = examples.from_json(body)
+        rows = examples.parse_json_examples(body)
         if method == "classify":
-            return {"results": examples.classes_json(*await examples.classified(signature, rows))}
-        return {"results": shortest(await examples.regressed(signature, rows)).tolist()}
+            return {"results": examples.format_classes(*await examples.classify(signature, rows))}
+        return {"results": shorten_floats(await examples.regress(signature, rows)).tolist()}
 
-    def _status(self, info: re.Match[str]) -> dict[str, Json]:
+    def _get_status(self, info: re.Match[str]) -> dict[str, Json]:
         """Return the versions of a model and their states."""
         entries = [
             {
@@ -103,19 +115,19 @@ class Rest:
                 "state": state,
                 "status": {"error_code": "UNKNOWN" if error else "OK", "error_message": error},
             }
-            for number, (state, error) in self._models.states_of(
-                info["name"], *_chosen(info)
+            for number, (state, error) in self._models.get_states(
+                info["name"], *_parse_version(info)
             ).items()
         ]
         return {"model_version_status": entries}
 
-    def _metadata(self, info: re.Match[str]) -> dict[str, Json]:
+    def _get_metadata(self, info: re.Match[str]) -> dict[str, Json]:
         """Return the inputs and outputs of the signatures of a version."""
-        version = self._models.find(info["name"], *_chosen(info))
+        version = self._models.find(info["name"], *_parse_version(info))
         signatures = {
             name: {
-                "inputs": described(signature.inputs),
-                "outputs": described(signature.outputs),
+                "inputs": describe_specs(signature.inputs),
+                "outputs": describe_specs(signature.outputs),
                 "method_name": "tensorflow/serving/predict",
             }
             for name, signature in version.signatures.items()
@@ -127,7 +139,7 @@ class Rest:
         }
 
 
-def _chosen(path: re.Match[str]) -> tuple[int | None, str | None]:
+def _parse_version(path: re.Match[str]) -> tuple[int | None, str | None]:
     """Return the number or the label of the requested version."""
     number = path["version"]
     if number is not None and len(number) > 18:
@@ -135,7 +147,7 @@ def _chosen(path: re.Match[str]) -> tuple[int | None, str | None]:
     return None if number is None else int(number), path["label"]
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
+async def _read_body(request: Request, max_bytes: int) -> bytes:
     """Read the body of a request.
 
     Raises:
@@ -148,21 +160,21 @@ async def _body(request: Request, max_bytes: int) -> bytes:
     stream = request.stream()
     while True:
         try:
-            part = await asyncio.wait_for(anext(stream), _SILENCE)
+            part = await asyncio.wait_for(anext(stream), _BODY_TIMEOUT_SECONDS)
         except StopAsyncIteration:
             encoding = request.headers.get("content-encoding", "")
-            return _unpacked(b"".join(parts), encoding, max_bytes)
+            return _decompress(b"".join(parts), encoding, max_bytes)
         except TimeoutError:
             raise DeadlineExceededError(
-                f"The request's body was not received within {_SILENCE:g} seconds."
+                f"The request's body was not received within {_BODY_TIMEOUT_SECONDS:g} seconds."
             ) from None
         parts.append(part)
         size += len(part)
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise _make_size_error(max_bytes)
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work` unless the client disconnects before it is complete.
 
     Raises:
@@ -181,11 +193,11 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
 
 
-def _too_large(max_bytes: int) -> HTTPException:
+def _make_size_error(max_bytes: int) -> HTTPException:
     return HTTPException(413, f"The request is larger than {max_bytes} bytes, the server's limit.")
 
 
-def _unpacked(content: bytes, encoding: str, max_bytes: int) -> bytes:
+def _decompress(content: bytes, encoding: str, max_bytes: int) -> bytes:
     """Decompress the body of a request if necessary."""
     if encoding.lower() in ("", "identity"):
         return content
@@ -199,12 +211,12 @@ def _unpacked(content: bytes, encoding: str, max_bytes: int) -> bytes:
     except zlib.error as error:
         raise InvalidArgumentError(f"The request's body is not valid gzip data: {error}.") from None
     if len(body) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _make_size_error(max_bytes)
     if not decompressor.eof:
         raise InvalidArgumentError("The request's body is not valid gzip data: it is truncated.")
     return body
 
 
-def _json(content: Json, status: int = 200) -> Response:
+def _make_json_response(content: Json, status: int = 200) -> Response:
     # Like TensorFlow Serving, the JSON contains NaN and Infinity.
     return Response(json.dumps(content), status, media_type="application/json")

@@ -14,10 +14,10 @@ from meshflow.core.runtime.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.io.messages import Message
 from meshflow.serving import examples, messages
-from meshflow.serving.errors import told
+from meshflow.serving.errors import describe_error
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import DEFAULT_SIGNATURE
@@ -26,11 +26,11 @@ from meshflow.serving.versions import Signature, Version
 __all__ = ["RpcServer"]
 
 _log = logging.getLogger("meshflow")
-_ANY = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-_FIELD = "signature_def"
-_UNKNOWN = 2
+_SIGNATURE_MAP_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+_METADATA_FIELD = "signature_def"
+_UNKNOWN_CODE = 2
 # A call that is cancelled with fewer seconds left counts as one that exceeded its deadline.
-_ABOUT_NOW = 0.05
+_DEADLINE_TOLERANCE = 0.05
 
 
 class RpcServer:
@@ -50,7 +50,9 @@ class RpcServer:
     """
 
     def __init__(self, models: Models, metrics: Metrics, host: str, port: int) -> None:
-        self._grpc = extras.load("grpc", "serving", "gRPC needs the package grpcio")
+        self._grpc = optional_packages.import_extra(
+            "grpc", "serving", "gRPC needs the package grpcio"
+        )
         self._models, self._metrics = models, metrics
         self._host, self.port = host, port
         self._server: Any = None
@@ -61,7 +63,7 @@ class RpcServer:
         Raises:
           UnavailableError: The port is in use.
         """
-        aio = extras.load("grpc.aio", "serving", "gRPC needs the package grpcio")
+        aio = optional_packages.import_extra("grpc.aio", "serving", "gRPC needs the package grpcio")
         server = aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._models.settings.most_bytes),
@@ -71,17 +73,17 @@ class RpcServer:
         )
         services = {
             "tensorflow.serving.PredictionService": {
-                "Predict": self._method(messages.PredictRequest, self._predict),
-                "Classify": self._method(messages.ClassificationRequest, self._classify),
-                "Regress": self._method(messages.RegressionRequest, self._regress),
-                "MultiInference": self._method(messages.MultiInferenceRequest, self._infer),
-                "GetModelMetadata": self._method(
-                    messages.GetModelMetadataRequest, self._metadata, counted=False
+                "Predict": self._make_handler(messages.PredictRequest, self._predict),
+                "Classify": self._make_handler(messages.ClassificationRequest, self._classify),
+                "Regress": self._make_handler(messages.RegressionRequest, self._regress),
+                "MultiInference": self._make_handler(messages.MultiInferenceRequest, self._infer),
+                "GetModelMetadata": self._make_handler(
+                    messages.GetModelMetadataRequest, self._get_metadata, counted=False
                 ),
             },
             "tensorflow.serving.ModelService": {
-                "GetModelStatus": self._method(
-                    messages.GetModelStatusRequest, self._status, counted=False
+                "GetModelStatus": self._make_handler(
+                    messages.GetModelStatusRequest, self._get_status, counted=False
                 )
             },
         }
@@ -105,7 +107,7 @@ class RpcServer:
         if self._server is not None:
             await self._server.stop(5)
 
-    def _method(
+    def _make_handler(
         self, message_class: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
     ) -> Any:
         """Return a handler of serialized requests, which reports invalid messages like other errors.
@@ -122,62 +124,62 @@ class RpcServer:
                     raise InvalidArgumentError(
                         f"The request is not a valid {message_class.DESCRIPTOR.name}: {error}"
                     ) from None
-                name = _model_of(request)
+                name = _get_model_name(request)
                 return bytes((await answer(request)).SerializeToString())
             except asyncio.CancelledError:
                 remaining = call.time_remaining()
-                late = remaining is not None and remaining < _ABOUT_NOW
+                late = remaining is not None and remaining < _DEADLINE_TOLERANCE
                 state = "DEADLINE_EXCEEDED" if late else "CANCELLED"
                 raise
             except Exception as error:
-                state, message = told(error)
+                state, message = describe_error(error)
             finally:
-                if counted and self._models.has(name):
+                if counted and self._models.has_model(name):
                     self._metrics.add(name, state, time.perf_counter() - start)
             await call.abort(getattr(self._grpc.StatusCode, state), message)
             raise AssertionError("unreachable: abort raises")
 
         return self._grpc.unary_unary_rpc_method_handler(run)
 
-    def _version(self, spec: Message) -> Version:
-        return self._models.find(spec.name, *_chosen(spec))
+    def _find_version(self, spec: Message) -> Version:
+        return self._models.find(spec.name, *_get_version(spec))
 
-    def _signature(self, spec: Message, method: str) -> tuple[Version, Signature]:
+    def _find_signature(self, spec: Message, method: str) -> tuple[Version, Signature]:
         """Return the requested version and its signature, which must support the method."""
-        version = self._version(spec)
-        signature = version.signature(spec.signature_name or DEFAULT_SIGNATURE)
+        version = self._find_version(spec)
+        signature = version.get_signature(spec.signature_name or DEFAULT_SIGNATURE)
         examples.check_method(signature, method)
         return version, signature
 
     async def _predict(self, request: Message) -> Message:
-        version = self._version(request.model_spec)
+        version = self._find_version(request.model_spec)
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         if name not in version.signatures:
             # Over HTTP, TensorFlow Serving reports this with another code and message.
             raise FailedPreconditionError(f'Serving signature key "{name}" not found.')
-        signature = version.signature(name)
-        arrays = messages.arrays_of(request.inputs, signature.inputs)
-        tensors = messages.tensors(await signature.answer(arrays), request.output_filter)
+        signature = version.get_signature(name)
+        arrays = messages.decode_inputs(request.inputs, signature.inputs)
+        tensors = messages.encode_outputs(await signature.answer(arrays), request.output_filter)
         answer = messages.PredictResponse()
         for key, tensor in tensors.items():
             answer.outputs[key].ParseFromString(tensor.SerializeToString())
-        _say(answer.model_spec, request.model_spec.name, version, signature.name)
+        _fill_spec(answer.model_spec, request.model_spec.name, version, signature.name)
         return answer
 
     async def _classify(self, request: Message) -> Message:
-        version, signature = self._signature(request.model_spec, examples.CLASSIFY)
-        rows = examples.examples_of(request.input)
+        version, signature = self._find_signature(request.model_spec, examples.CLASSIFY)
+        rows = examples.parse_input_message(request.input)
         answer = messages.ClassificationResponse()
-        messages.put_classes(answer.result, *await examples.classified(signature, rows))
-        _say(answer.model_spec, request.model_spec.name, version, signature.name)
+        messages.fill_classes(answer.result, *await examples.classify(signature, rows))
+        _fill_spec(answer.model_spec, request.model_spec.name, version, signature.name)
         return answer
 
     async def _regress(self, request: Message) -> Message:
-        version, signature = self._signature(request.model_spec, examples.REGRESS)
-        rows = examples.examples_of(request.input)
+        version, signature = self._find_signature(request.model_spec, examples.REGRESS)
+        rows = examples.parse_input_message(request.input)
         answer = messages.RegressionResponse()
-        messages.put_values(answer.result, await examples.regressed(signature, rows))
-        _say(answer.model_spec, request.model_spec.name, version, signature.name)
+        messages.fill_values(answer.result, await examples.regress(signature, rows))
+        _fill_spec(answer.model_spec, request.model_spec.name, version, signature.name)
         return answer
 
     async def _infer(self, request: Message) -> Message:
@@ -190,50 +192,50 @@ class RpcServer:
                 )
             if task.method_name not in (examples.CLASSIFY, examples.REGRESS):
                 raise UnimplementedError(f"Unsupported signature method_name: {task.method_name}")
-            version, signature = self._signature(task.model_spec, task.method_name)
+            version, signature = self._find_signature(task.model_spec, task.method_name)
             if any(signature is other for _, _, other in tasks):
                 raise InvalidArgumentError(f"Duplicate evaluation of signature: {signature.name}")
             tasks.append((task, version, signature))
-        rows = examples.examples_of(request.input)
+        rows = examples.parse_input_message(request.input)
         answer = messages.MultiInferenceResponse()
         for task, version, signature in tasks:
             result = answer.results.add()
             if task.method_name == examples.CLASSIFY:
-                classes = await examples.classified(signature, rows)
-                messages.put_classes(result.classification_result, *classes)
+                classes = await examples.classify(signature, rows)
+                messages.fill_classes(result.classification_result, *classes)
             else:
-                values = await examples.regressed(signature, rows)
-                messages.put_values(result.regression_result, values)
-            _say(result.model_spec, task.model_spec.name, version, signature.name)
+                values = await examples.regress(signature, rows)
+                messages.fill_values(result.regression_result, values)
+            _fill_spec(result.model_spec, task.model_spec.name, version, signature.name)
         return answer
 
-    async def _metadata(self, request: Message) -> Message:
-        unknown = sorted(set(request.metadata_field) - {_FIELD})
+    async def _get_metadata(self, request: Message) -> Message:
+        unknown = sorted(set(request.metadata_field) - {_METADATA_FIELD})
         if unknown or not request.metadata_field:
             raise InvalidArgumentError(
-                f"metadata_field must be {_FIELD!r}, got {unknown or 'none'}."
+                f"metadata_field must be {_METADATA_FIELD!r}, got {unknown or 'none'}."
             )
-        version = self._version(request.model_spec)
+        version = self._find_version(request.model_spec)
         answer = messages.GetModelMetadataResponse()
-        _say(answer.model_spec, request.model_spec.name, version)
-        metadata = answer.metadata[_FIELD]
-        metadata.type_url = _ANY
-        metadata.value = messages.describe(version.signatures).SerializeToString()
+        _fill_spec(answer.model_spec, request.model_spec.name, version)
+        metadata = answer.metadata[_METADATA_FIELD]
+        metadata.type_url = _SIGNATURE_MAP_TYPE
+        metadata.value = messages.make_signature_map(version.signatures).SerializeToString()
         return answer
 
-    async def _status(self, request: Message) -> Message:
+    async def _get_status(self, request: Message) -> Message:
         spec = request.model_spec
         answer = messages.GetModelStatusResponse()
-        states = self._models.states_of(spec.name, *_chosen(spec))
+        states = self._models.get_states(spec.name, *_get_version(spec))
         for version, (state, error) in states.items():
             entry = answer.model_version_status.add(version=version)
-            entry.state = messages.STATES.get(state, 0)
-            entry.status.error_code = _UNKNOWN if error else 0
+            entry.state = messages.STATE_CODES.get(state, 0)
+            entry.status.error_code = _UNKNOWN_CODE if error else 0
             entry.status.error_message = error
         return answer
 
 
-def _model_of(request: Message) -> str:
+def _get_model_name(request: Message) -> str:
     """Return the name of the requested model."""
     if hasattr(request, "tasks"):
         if not request.tasks:
@@ -246,7 +248,7 @@ def _model_of(request: Message) -> str:
     return name
 
 
-def _chosen(spec: Message) -> tuple[int | None, str | None]:
+def _get_version(spec: Message) -> tuple[int | None, str | None]:
     """Return the number or the label of the requested version."""
     field = spec.WhichOneof("kind")
     return (
@@ -255,7 +257,7 @@ def _chosen(spec: Message) -> tuple[int | None, str | None]:
     )
 
 
-def _say(spec: Message, name: str, version: Version, signature: str = "") -> None:
+def _fill_spec(spec: Message, name: str, version: Version, signature: str = "") -> None:
     """Fill the `ModelSpec` of a response with the model, version and signature that answered."""
     spec.name, spec.signature_name = name, signature
     spec.version.value = version.number

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import StrPath
 from meshflow.serving.application import application
 from meshflow.serving.versions import Settings
@@ -44,7 +44,9 @@ def serve(
         raise FileNotFoundError(f"meshflow serve: the folder {folder} does not exist.")
     if config_file is not None and not Path(config_file).is_file():
         raise FileNotFoundError(f"meshflow serve: the file {config_file} does not exist.")
-    uvicorn = extras.load("uvicorn", "serving", "Serving needs the packages starlette and uvicorn")
+    uvicorn = optional_packages.import_extra(
+        "uvicorn", "serving", "Serving needs the packages starlette and uvicorn"
+    )
     logging.getLogger("meshflow").setLevel(logging.INFO)
     grpc = None if grpc_port is None else (host, grpc_port)
     description = name if config_file is None else f"the models of {config_file}"
@@ -52,11 +54,11 @@ def serve(
     app = application(name, folder, settings, grpc, announce, config_file)
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="on")
     path = "" if config_file is not None else f"/{name}"
-    server = _server(uvicorn, description, path)(config)
+    server = _make_server_class(uvicorn, description, path)(config)
     server.run()
 
 
-def _server(uvicorn: Any, description: str, path: str) -> Any:
+def _make_server_class(uvicorn: Any, description: str, path: str) -> Any:
     class Server(uvicorn.Server):
         """Server that prints its address when it listens."""
 

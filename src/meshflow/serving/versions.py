@@ -17,10 +17,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import StrPath
 from meshflow.saved_model import contains_saved_model, load
-from meshflow.serving.batching import Batcher, sizes_up_to
+from meshflow.serving.batching import Batcher, list_batch_sizes
 from meshflow.serving.protocol import Specs
 
-__all__ = ["Settings", "Version", "Versions"]
+__all__ = ["ModelVersions", "Settings", "Version"]
 
 _log = logging.getLogger("meshflow")
 
@@ -65,10 +65,10 @@ class Signature:
         self.inputs: Specs = dict(function.structured_input_signature[1])
         self.outputs: Specs = dict(function.structured_outputs)
         self.batcher: Batcher | None = None
-        if settings.most_rows > 1 and self._by_rows():
+        if settings.most_rows > 1 and self._is_row_wise():
             self.batcher = Batcher(self.run, executor, settings.most_rows, settings.wait)
 
-    def _by_rows(self) -> bool:
+    def _is_row_wise(self) -> bool:
         """Check, by static shapes, whether a row of the outputs depends on one row of the inputs."""
         specs = [*self.inputs.values(), *self.outputs.values()]
         if not self.inputs or not all(s.shape.rank and s.shape[0] is None for s in specs):
@@ -103,14 +103,14 @@ class Signature:
             return
         sizes = sizes if self.batcher is not None else [1]
         rng = np.random.default_rng(0)
-        rows = {name: _sample(spec, max(sizes), rng) for name, spec in self.inputs.items()}
+        rows = {name: _make_sample(spec, max(sizes), rng) for name, spec in self.inputs.items()}
         results = [self.run({n: a[:size] if a.ndim else a for n, a in rows.items()}) for size in sizes]  # fmt: skip
-        if self.batcher is not None and not _by_row(results[0], results[-1], sizes[-1]):
+        if self.batcher is not None and not _matches_single_row(results[0], results[-1], sizes[-1]):
             _log.info("%s: batching is disabled, because results depend on other rows", self.name)
             self.batcher = None
 
 
-def _sample(spec: TensorSpec, rows: int, rng: np.random.Generator) -> np.ndarray:
+def _make_sample(spec: TensorSpec, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Return rows for an input: uniform floats in [-1, 1), zeros for integers, empty strings."""
     shape = [rows if d is None else d for d in spec.shape.as_list()]
     if spec.dtype.name == "string":
@@ -120,7 +120,9 @@ def _sample(spec: TensorSpec, rows: int, rng: np.random.Generator) -> np.ndarray
     return np.zeros(shape, spec.dtype.dtype)
 
 
-def _by_row(single: Mapping[str, np.ndarray], batched: Mapping[str, np.ndarray], rows: int) -> bool:
+def _matches_single_row(
+    single: Mapping[str, np.ndarray], batched: Mapping[str, np.ndarray], rows: int
+) -> bool:
     """Check that a call returns one row per input row, and the first row as in a call with one row."""
     for name, array in single.items():
         first, other = array[:1], batched[name][:1]
@@ -152,13 +154,13 @@ class Version:
         if settings.warm_up:
             for signature in self.signatures.values():
                 try:
-                    signature.warm_up(sizes_up_to(settings.most_rows))
+                    signature.warm_up(list_batch_sizes(settings.most_rows))
                 except Exception as error:
                     _log.warning(
                         "Could not warm up %s of version %d: %s", signature.name, number, error
                     )
 
-    def signature(self, name: str) -> Signature:
+    def get_signature(self, name: str) -> Signature:
         """Return a signature by name.
 
         Raises:
@@ -170,13 +172,13 @@ class Version:
             )
         return self.signatures[name]
 
-    def batches(self) -> tuple[int, int]:
+    def count_batches(self) -> tuple[int, int]:
         """Return the number of calls and of rows in batches."""
         batchers = [s.batcher for s in self.signatures.values() if s.batcher is not None]
         return sum(b.calls for b in batchers), sum(b.rows for b in batchers)
 
 
-class Versions:
+class ModelVersions:
     """The versions of a model in a folder.
 
     Args:
@@ -189,8 +191,8 @@ class Versions:
         self.name, self.folder, self.settings = name, Path(folder), settings
         self.available: dict[int, Version] = {}
         self.states: dict[int, tuple[str, str]] = {}
-        self._seen: dict[int, float] = {}
-        self._past = (0, 0)
+        self._folder_stamps: dict[int, float] = {}
+        self._unloaded_batches = (0, 0)
 
     def find(self, number: int | None = None, label: str | None = None) -> Version:
         """Return the version that answers a request; by default the newest.
@@ -210,7 +212,7 @@ class Versions:
             raise NotFoundError(f"Servable not found for request: {model}")
         return self.available[number]
 
-    def states_of(self, number: int | None = None, label: str | None = None) -> dict[int, tuple[str, str]]:  # fmt: skip
+    def get_states(self, number: int | None = None, label: str | None = None) -> dict[int, tuple[str, str]]:  # fmt: skip
         """Return state and error of all versions, the newest first, or of one version.
 
         Raises:
@@ -225,7 +227,7 @@ class Versions:
         numbers = sorted(self.states, reverse=True) if number is None else [number]
         return {n: self.states[n] for n in numbers}
 
-    def _there(self) -> dict[int, Path]:
+    def _list_folders(self) -> dict[int, Path]:
         """Return the folders of all versions."""
         if not self.folder.is_dir():
             return {}
@@ -233,7 +235,7 @@ class Versions:
             return {1: self.folder}
         return {int(p.name): p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir()}
 
-    def _chosen(self, numbers: Iterable[int]) -> set[int]:
+    def _select_versions(self, numbers: Iterable[int]) -> set[int]:
         """Return the version numbers that should be served."""
         available = sorted(numbers)
         keep, explicit = self.settings.keep, set(self.settings.versions)
@@ -248,45 +250,49 @@ class Versions:
         A version that fails to load is retried when its folder changes; until then, the previous
         version is served. Requests to an unloaded version that are already running are completed.
         """
-        folders = await asyncio.to_thread(self._there)
+        folders = await asyncio.to_thread(self._list_folders)
         failed: set[int] = set()
-        while missing := self._chosen(set(folders) - failed) - set(self.available):
+        while missing := self._select_versions(set(folders) - failed) - set(self.available):
             number = min(missing)
             if not (
-                self._changed(number, folders[number]) and await self._load(number, folders[number])
+                self._has_changed(number, folders[number])
+                and await self._load_version(number, folders[number])
             ):
                 failed.add(number)
-        kept = self._chosen(n for n in self.available if n in folders)
+        kept = self._select_versions(n for n in self.available if n in folders)
         for number in [n for n in self.available if kept and n not in kept]:
-            self._drop(number)
+            self._unload(number)
 
-    def batches(self) -> tuple[int, int]:
+    def count_batches(self) -> tuple[int, int]:
         """Return the number of calls and of rows in batches of all versions so far."""
-        counts = [self._past, *(version.batches() for version in self.available.values())]
+        counts = [
+            self._unloaded_batches,
+            *(version.count_batches() for version in self.available.values()),
+        ]
         return sum(calls for calls, _ in counts), sum(rows for _, rows in counts)
 
     def close(self) -> None:
         """Unload all versions."""
         for number in list(self.available):
-            self._drop(number)
+            self._unload(number)
 
-    def _drop(self, number: int) -> None:
-        calls, rows = self.available.pop(number).batches()
-        self._past = self._past[0] + calls, self._past[1] + rows
-        self._seen.pop(number, None)
+    def _unload(self, number: int) -> None:
+        calls, rows = self.available.pop(number).count_batches()
+        self._unloaded_batches = self._unloaded_batches[0] + calls, self._unloaded_batches[1] + rows
+        self._folder_stamps.pop(number, None)
         self.states[number] = "END", ""
         _log.info("%s: unloaded version %d", self.name, number)
 
-    def _changed(self, number: int, path: Path) -> bool:
+    def _has_changed(self, number: int, path: Path) -> bool:
         """Check whether the folder of a version has changed since the last attempt to load it."""
         times = [p.stat().st_mtime for p in [path, *path.rglob("*")]]
         newest = max(times) + len(times)
-        if self._seen.get(number) == newest:
+        if self._folder_stamps.get(number) == newest:
             return False
-        self._seen[number] = newest
+        self._folder_stamps[number] = newest
         return True
 
-    async def _load(self, number: int, path: Path) -> bool:
+    async def _load_version(self, number: int, path: Path) -> bool:
         """Load a version, and return whether it succeeded."""
         self.states[number] = "LOADING", ""
         try:

@@ -1,8 +1,8 @@
 """`tf.summary`: summaries for TensorBoard, written to event files."""
 
 from meshflow.summary import experimental
-from meshflow.summary.kinds import audio, graph, histogram, image, scalar, text
 from meshflow.summary.recording import record_if, should_record_summaries, write
+from meshflow.summary.summary_ops import audio, graph, histogram, image, scalar, text
 from meshflow.summary.tracing import trace_export, trace_off, trace_on
 from meshflow.summary.writers import SummaryWriter, create_file_writer, create_noop_writer, flush
 

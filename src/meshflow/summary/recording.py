@@ -11,20 +11,20 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.names import get_current_name_scope, name_scope
+from meshflow.core.runtime.name_scopes import get_current_name_scope, name_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import bool_, int64, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute import get_replica_context
 from meshflow.io import protos
-from meshflow.io.tensors import tensor_proto
+from meshflow.io.tensors import to_tensor_proto
 from meshflow.ops import math as _math
 from meshflow.ops.python_function import numpy_function
 from meshflow.summary.writers import StepLike, SummaryWriter, _NoopWriter, state
 
 __all__ = [
-    "metadata_of",
+    "make_metadata",
     "record",
     "record_if",
     "should_record_summaries",
@@ -73,7 +73,7 @@ def should_record_summaries() -> Tensor:
     if callable(condition):
         condition = condition()
     allowed = convert_to_tensor(True if condition is None else condition, bool_)
-    if context.replicas is None:
+    if context.replica_program is None:
         return allowed
     # Only the first replica records summaries.
     replica = get_replica_context().replica_id_in_sync_group  # type: ignore[union-attr]
@@ -106,7 +106,7 @@ def summary_scope(
         yield (f"{outer}/{inner}" if outer else inner), scope
 
 
-def metadata_of(plugin: str, description: str | None = None, content: bytes = b"") -> Any:
+def make_metadata(plugin: str, description: str | None = None, content: bytes = b"") -> Any:
     """Return a `SummaryMetadata` message, by which TensorBoard selects the plugin.
 
     Args:
@@ -182,19 +182,19 @@ def record(
     if not isinstance(allowed.array, jax.core.Tracer) and not allowed:
         return allowed
     value = convert_to_tensor(tensor() if callable(tensor) else tensor)
-    put = functools.partial(_put, writer, tag, metadata, encode)
+    put = functools.partial(_write_summary, writer, tag, metadata, encode)
     if context.trace is None:
-        put(*(np.asarray(t._concrete("a summary")) for t in (allowed, index, value)))
+        put(*(np.asarray(t.require_value("a summary")) for t in (allowed, index, value)))
         return allowed
     operands = [allowed, index, value]
     if value.dtype is string:
-        text = value._concrete("a summary (XLA has no strings)")
-        put, operands = functools.partial(_put_known, put, text), [allowed, index]
+        text = value.require_value("a summary (XLA has no strings)")
+        put, operands = functools.partial(_write_known_summary, put, text), [allowed, index]
     numpy_function(put, operands, TensorSpec([], bool_))
     return allowed
 
 
-def _put(
+def _write_summary(
     writer: SummaryWriter,
     tag: str,
     metadata: Callable[[], Any],
@@ -204,12 +204,12 @@ def _put(
     value: np.ndarray,
 ) -> np.ndarray:
     if allowed:
-        content = {"tag": tag, "tensor": tensor_proto(encode(value)), "metadata": metadata()}
+        content = {"tag": tag, "tensor": to_tensor_proto(encode(value)), "metadata": metadata()}
         writer.add(int(step), summary={"value": [content]})
     return np.asarray(allowed)
 
 
-def _put_known(
+def _write_known_summary(
     put: Callable[..., Any], value: np.ndarray, allowed: np.ndarray, step: np.ndarray
 ) -> np.ndarray:
     return put(allowed, step, value)

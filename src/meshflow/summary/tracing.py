@@ -14,11 +14,11 @@ __all__ = ["trace_export", "trace_off", "trace_on"]
 _log = logging.getLogger("meshflow")
 
 
-class _Tracing:
+class _TraceState:
     """Whether a trace is active, and whether it includes a profile."""
 
-    on = False
-    profiling = False
+    is_active = False
+    is_profiling = False
 
 
 def trace_on(
@@ -34,20 +34,24 @@ def trace_on(
     Raises:
       AlreadyExistsError: Another profile is being recorded.
     """
-    if _Tracing.on:
+    if _TraceState.is_active:
         _log.warning("A trace is already being recorded.")
         return
     if profiler:
         sessions.start("tf.summary.trace_export")
-        _Tracing.profiling = True
-    _Tracing.on = True
+        _TraceState.is_profiling = True
+    _TraceState.is_active = True
 
 
 def _stop(folder: str | None) -> bool:
     """Stop the trace and write its profile, if any, to the folder; return whether there was one."""
-    profiling, _Tracing.profiling, _Tracing.on = _Tracing.profiling, False, False
+    profiling, _TraceState.is_profiling, _TraceState.is_active = (
+        _TraceState.is_profiling,
+        False,
+        False,
+    )
     if profiling:
-        sessions.finish(folder)
+        sessions.finish_session(folder)
     return profiling
 
 
@@ -67,11 +71,11 @@ def trace_export(name: str, step: StepLike = None, profiler_outdir: StrPath | No
     Raises:
       ValueError: There is no trace, no step, or no folder for a profile.
     """
-    if not _Tracing.on:
+    if not _TraceState.is_active:
         raise ValueError("Must enable trace before export through tf.summary.trace_on.")
     if step is None and state.step is None:
         raise ValueError("No step set. Please specify one through the `step` argument.")
-    if _Tracing.profiling and profiler_outdir is None:
+    if _TraceState.is_profiling and profiler_outdir is None:
         raise ValueError("tf.summary.trace_export: `profiler_outdir` is required for a profile.")
     if not _stop(None if profiler_outdir is None else os.fspath(profiler_outdir)):
         _log.info("No graph was written, because functions are XLA programs.")

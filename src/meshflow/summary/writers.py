@@ -17,11 +17,11 @@ from typing import Any, SupportsInt, TypeAlias
 import numpy as np
 
 from meshflow.environment.types import StrPath
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 from meshflow.io.event_files import EventFile
 
 __all__ = [
-    "State",
+    "SummaryState",
     "SummaryWriter",
     "create_file_writer",
     "create_noop_writer",
@@ -35,7 +35,7 @@ __all__ = [
 StepLike: TypeAlias = SupportsInt | None
 
 
-class State(threading.local):
+class SummaryState(threading.local):
     """Thread-local settings of summaries.
 
     Attributes:
@@ -50,7 +50,7 @@ class State(threading.local):
         self.recording: Any = None
 
 
-state = State()
+state = SummaryState()
 
 
 def get_step() -> StepLike:
@@ -159,8 +159,8 @@ class _FileWriter(SummaryWriter):
     def __init__(self, folder: str, max_queue: int, flush_millis: int, suffix: str) -> None:
         self._file = EventFile(folder, suffix)
         self._lock = threading.Lock()
-        self._most, self._seconds = max_queue, flush_millis / 1000
-        self._kept, self._closed, self._flushed = 0, False, time.monotonic()
+        self._max_queue, self._flush_seconds = max_queue, flush_millis / 1000
+        self._num_buffered, self._closed, self._last_flush = 0, False, time.monotonic()
         _open_writers.add(self)
 
     def add(self, step: int, **content: Any) -> None:
@@ -168,8 +168,11 @@ class _FileWriter(SummaryWriter):
             if self._closed:
                 return
             self._file.add(step, **content)
-            self._kept += 1
-            due = self._kept >= self._most or time.monotonic() - self._flushed > self._seconds
+            self._num_buffered += 1
+            due = (
+                self._num_buffered >= self._max_queue
+                or time.monotonic() - self._last_flush > self._flush_seconds
+            )
         if due:
             self.flush()
 
@@ -177,7 +180,7 @@ class _FileWriter(SummaryWriter):
         with self._lock:
             if not self._closed:
                 self._file.flush()
-            self._kept, self._flushed = 0, time.monotonic()
+            self._num_buffered, self._last_flush = 0, time.monotonic()
 
     def close(self) -> None:
         with self._lock:
@@ -233,7 +236,7 @@ def create_file_writer(
     """
     if logdir is None:
         raise ValueError("Argument `logdir` cannot be None")
-    folder = text(logdir)
+    folder = to_path_string(logdir)
     return _FileWriter(
         folder,
         10 if max_queue is None else int(np.asarray(max_queue)),

@@ -1,8 +1,6 @@
 """`tf.test`: test cases, numerical gradients, and queries of the build."""
 
-from meshflow.test.case import TestCase, main
-from meshflow.test.derivatives import compute_gradient
-from meshflow.test.machine import (
+from meshflow.test.build_info import (
     disable_with_predicate,
     gpu_device_name,
     is_built_with_cuda,
@@ -12,6 +10,8 @@ from meshflow.test.machine import (
     is_cpu_target_available,
     is_gpu_available,
 )
+from meshflow.test.case import TestCase, main
+from meshflow.test.gradients import compute_gradient
 
 __all__ = [
     "TestCase",

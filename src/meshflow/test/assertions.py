@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from meshflow.environment.types import PyTree
 
-__all__ = ["MoreAssertions"]
+__all__ = ["AbslAssertions"]
 
 
 class _TemporaryFile:
@@ -43,7 +43,7 @@ class _TemporaryFile:
         return self.full_path
 
 
-class _Written:
+class _CapturedStream:
     """Text that was written to a stream while `captureWritesToStream` was active."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Written:
         return self.text
 
 
-class MoreAssertions(unittest.TestCase):
+class AbslAssertions(unittest.TestCase):
     """Assertions of Abseil's test case, and helpers for files and streams."""
 
     def assertLen(self, container: Sized, expected_len: int, msg: str | None = None) -> None:
@@ -215,15 +215,15 @@ class MoreAssertions(unittest.TestCase):
             callable_obj(*args, **kwargs)
         return None
 
-    def _folder_of_test(self) -> str:
-        if not hasattr(self, "_folder"):
-            self._folder = tempfile.TemporaryDirectory()
-            self.addCleanup(self._folder.cleanup)
-        return self._folder.name
+    def _get_temp_directory(self) -> str:
+        if not hasattr(self, "_temp_directory"):
+            self._temp_directory = tempfile.TemporaryDirectory()
+            self.addCleanup(self._temp_directory.cleanup)
+        return self._temp_directory.name
 
     def create_tempdir(self, name: str | None = None, cleanup: object = None) -> _TemporaryFile:
         """Create a directory that is deleted after the test."""
-        root = self._folder_of_test()
+        root = self._get_temp_directory()
         path = os.path.join(root, name) if name else tempfile.mkdtemp(dir=root)
         os.makedirs(path, exist_ok=True)
         return _TemporaryFile(path)
@@ -237,7 +237,8 @@ class MoreAssertions(unittest.TestCase):
     ) -> _TemporaryFile:
         """Create a file that is deleted after the test."""
         path = os.path.join(
-            self._folder_of_test(), file_path or f"file{len(os.listdir(self._folder_of_test()))}"
+            self._get_temp_directory(),
+            file_path or f"file{len(os.listdir(self._get_temp_directory()))}",
         )
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb" if isinstance(content, bytes) else "w") as file:
@@ -245,10 +246,10 @@ class MoreAssertions(unittest.TestCase):
         return _TemporaryFile(path)
 
     @contextlib.contextmanager
-    def captureWritesToStream(self, stream: IO[Any]) -> Iterator[_Written]:
+    def captureWritesToStream(self, stream: IO[Any]) -> Iterator[_CapturedStream]:
         """Capture writes to a stream with a file descriptor, such as `sys.stderr`."""
         stream.flush()
-        captured, descriptor = _Written(), stream.fileno()
+        captured, descriptor = _CapturedStream(), stream.fileno()
         saved_descriptor = os.dup(descriptor)
         with tempfile.TemporaryFile() as file:
             os.dup2(file.fileno(), descriptor)

@@ -18,7 +18,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.ops.random import set_seed
-from meshflow.test.assertions import MoreAssertions
+from meshflow.test.assertions import AbslAssertions
 
 __all__ = ["TestCase", "main"]
 
@@ -26,7 +26,7 @@ __all__ = ["TestCase", "main"]
 _SEED = 87654321
 
 
-class TestCase(MoreAssertions):
+class TestCase(AbslAssertions):
     """`unittest.TestCase` with assertions about tensors, arrays and nested structures.
 
     Before each test, the global seeds of Python, NumPy and `tf.random` are set to fixed values.
@@ -45,11 +45,11 @@ class TestCase(MoreAssertions):
 
     def get_temp_dir(self) -> str:
         """Return a directory that is deleted after the test."""
-        return self._folder_of_test()
+        return self._get_temp_directory()
 
     def evaluate(self, tensors: PyTree) -> PyTree:
         """Return the NumPy values of a structure of tensors, or of a function's result."""
-        return nest.map_structure(_value, tensors() if callable(tensors) else tensors)
+        return nest.map_structure(_to_numpy, tensors() if callable(tensors) else tensors)
 
     @contextlib.contextmanager
     def session(self, *args: Any, **kwargs: Any) -> Iterator[None]:
@@ -66,24 +66,26 @@ class TestCase(MoreAssertions):
 
     def assertAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
         """Fail unless shapes and elements are equal; NaN equals NaN."""
-        a, b = _array(a), _array(b)
-        self._same_shape(a, b, msg)
+        a, b = _to_array(a), _to_array(b)
+        self._check_same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
             same = a == b
             if a.dtype.kind in "fc" and b.dtype.kind in "fc":
                 same = same | (np.isnan(a) & np.isnan(b))
-        self._all(np.asarray(same), a, b, "not equal", msg)
+        self._check_all(np.asarray(same), a, b, "not equal", msg)
 
     def assertNotAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
         """Fail if `assertAllEqual` holds."""
-        self._must_fail(self.assertAllEqual, "all elements are equal", msg, a, b)
+        self._check_fails(self.assertAllEqual, "all elements are equal", msg, a, b)
 
     def assertAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
         """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures."""
-        if nest.is_nested(a) and any(nest.is_nested(v) or hasattr(v, "shape") for v in _items(a)):
-            self.assertEqual(len(_items(a)), len(_items(b)), msg)
+        if nest.is_nested(a) and any(
+            nest.is_nested(v) or hasattr(v, "shape") for v in _get_items(a)
+        ):
+            self.assertEqual(len(_get_items(a)), len(_get_items(b)), msg)
             if isinstance(a, dict):
                 self.assertCountEqual(a, b, msg)
                 pairs = [(a[k], b[k], f"[{k!r}]") for k in a]
@@ -95,16 +97,16 @@ class TestCase(MoreAssertions):
         if isinstance(a, dict):
             self.assertCountEqual(a, b, msg)
             a, b = [a[k] for k in sorted(a)], [b[k] for k in sorted(a)]
-        a, b = _array(a), _array(b)
-        self._same_shape(a, b, msg)
+        a, b = _to_array(a), _to_array(b)
+        self._check_same_shape(a, b, msg)
         close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        self._all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
+        self._check_all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
 
     def assertNotAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
         """Fail if `assertAllClose` holds."""
-        self._must_fail(self.assertAllClose, "all elements are close", msg, a, b, rtol, atol)
+        self._check_fails(self.assertAllClose, "all elements are close", msg, a, b, rtol, atol)
 
     def assertAllCloseAccordingToType(
         self,
@@ -121,7 +123,7 @@ class TestCase(MoreAssertions):
         msg: str | None = None,
     ) -> None:
         """Call `assertAllClose` with larger tolerances for narrow dtypes of either operand."""
-        a, b = _array(a), _array(b)
+        a, b = _to_array(a), _to_array(b)
         dtypes = {str(a.dtype), str(b.dtype)}
         for name, r, t in (
             ("float32", float_rtol, float_atol),
@@ -150,28 +152,28 @@ class TestCase(MoreAssertions):
         self, ndarray1: TensorLike, ndarray2: TensorLike, err: float, msg: str | None = None
     ) -> None:
         """Fail unless the Euclidean distance of two arrays is below `err`."""
-        distance = np.linalg.norm(_array(ndarray1) - _array(ndarray2))
+        distance = np.linalg.norm(_to_array(ndarray1) - _to_array(ndarray2))
         self.assertLess(float(distance), err, msg)
 
     def assertAllGreater(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is greater than a number."""
-        a = _array(a)
-        self._all(a > comparison_target, a, comparison_target, "not greater", None)
+        a = _to_array(a)
+        self._check_all(a > comparison_target, a, comparison_target, "not greater", None)
 
     def assertAllLess(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is less than a number."""
-        a = _array(a)
-        self._all(a < comparison_target, a, comparison_target, "not less", None)
+        a = _to_array(a)
+        self._check_all(a < comparison_target, a, comparison_target, "not less", None)
 
     def assertAllGreaterEqual(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is greater than or equal to a number."""
-        a = _array(a)
-        self._all(a >= comparison_target, a, comparison_target, "less", None)
+        a = _to_array(a)
+        self._check_all(a >= comparison_target, a, comparison_target, "less", None)
 
     def assertAllLessEqual(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is less than or equal to a number."""
-        a = _array(a)
-        self._all(a <= comparison_target, a, comparison_target, "greater", None)
+        a = _to_array(a)
+        self._check_all(a <= comparison_target, a, comparison_target, "greater", None)
 
     def assertAllInRange(
         self,
@@ -182,15 +184,15 @@ class TestCase(MoreAssertions):
         open_upper_bound: bool = False,
     ) -> None:
         """Fail unless every element is between two bounds, which are included unless open."""
-        a = _array(target)
+        a = _to_array(target)
         above = a > lower_bound if open_lower_bound else a >= lower_bound
         below = a < upper_bound if open_upper_bound else a <= upper_bound
-        self._all(above & below, a, (lower_bound, upper_bound), "out of range", None)
+        self._check_all(above & below, a, (lower_bound, upper_bound), "out of range", None)
 
     def assertAllInSet(self, target: TensorLike, expected_set: Iterable[Any]) -> None:
         """Fail unless every element is in a set."""
-        a = _array(target)
-        self._all(np.isin(a, list(expected_set)), a, expected_set, "not in the set", None)
+        a = _to_array(target)
+        self._check_all(np.isin(a, list(expected_set)), a, expected_set, "not in the set", None)
 
     def assertShapeEqual(
         self, input_a: TensorLike, input_b: TensorLike, msg: str | None = None
@@ -200,7 +202,7 @@ class TestCase(MoreAssertions):
 
     def assertDTypeEqual(self, target: TensorLike, expected_dtype: DTypeLike) -> None:
         """Fail unless an array or tensor has a dtype."""
-        self.assertEqual(as_dtype(_array(target).dtype), as_dtype(expected_dtype))
+        self.assertEqual(as_dtype(_to_array(target).dtype), as_dtype(expected_dtype))
 
     @contextlib.contextmanager
     def assertRaisesWithPredicateMatch(
@@ -228,10 +230,10 @@ class TestCase(MoreAssertions):
         """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
-    def _same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
+    def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
 
-    def _all(
+    def _check_all(
         self, holds: np.ndarray, a: np.ndarray, b: object, failure: str, msg: str | None
     ) -> None:
         holds = np.asarray(holds)
@@ -244,7 +246,7 @@ class TestCase(MoreAssertions):
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
         self.fail("\n".join(lines))
 
-    def _must_fail(
+    def _check_fails(
         self, assertion: Callable[..., None], failure: str, msg: str | None, *args: object
     ) -> None:
         try:
@@ -254,7 +256,7 @@ class TestCase(MoreAssertions):
         self.fail(f"{msg or ''} {failure}".strip())
 
 
-def _items(structure: PyTree) -> list[Any]:
+def _get_items(structure: PyTree) -> list[Any]:
     return list(structure.values()) if isinstance(structure, dict) else list(structure)
 
 
@@ -274,18 +276,18 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: np.ndarray | None
 
 
-def _value(value: Any) -> Any:
+def _to_numpy(value: Any) -> Any:
     if isinstance(value, SparseTensor):
-        return SparseTensorValue(*map(_value, (value.indices, value.values, value.dense_shape)))
+        return SparseTensorValue(*map(_to_numpy, (value.indices, value.values, value.dense_shape)))
     if isinstance(value, IndexedSlices):
-        return IndexedSlicesValue(*map(_value, (value.values, value.indices, value.dense_shape)))
+        return IndexedSlicesValue(*map(_to_numpy, (value.values, value.indices, value.dense_shape)))
     return value.numpy() if hasattr(value, "numpy") else value
 
 
-def _array(value: TensorLike) -> np.ndarray:
+def _to_array(value: TensorLike) -> np.ndarray:
     if isinstance(value, (list, tuple)):
-        value = [_array(v) for v in value]
-    array = np.asarray(_value(value))
+        value = [_to_array(v) for v in value]
+    array = np.asarray(_to_numpy(value))
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     return array.astype(object) if array.dtype.kind == "S" else array

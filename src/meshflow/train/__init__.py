@@ -18,10 +18,10 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
-from meshflow.core.config.unavailable import raise_for
+from meshflow.core.config.unavailable_names import raise_if_unavailable
 from meshflow.distribute.cluster import protos as cluster_protos
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
-from meshflow.distribute.parameter_server.task import ServerDef
+from meshflow.distribute.parameter_server.processes.server_api import ServerDef
 from meshflow.io import protos
 from meshflow.ops.moving_averages import ExponentialMovingAverage
 from meshflow.train import experimental as experimental
@@ -63,7 +63,7 @@ _MESSAGES = {
 def __getattr__(name: str) -> Any:
     if name in _MESSAGES:
         return getattr(_MESSAGES[name], name)
-    raise_for(name, "tf.compat.v1.train")
+    raise_if_unavailable(name, "tf.compat.v1.train")
     raise AttributeError(f"module 'tf.train' has no attribute {name!r}")
 
 

@@ -12,7 +12,7 @@ from meshflow.core.runtime.errors import OutOfRangeError
 
 __all__ = ["Coordinator"]
 
-_PAUSE = 0.05
+_POLL_SECONDS = 0.05
 
 
 class Coordinator:
@@ -39,7 +39,7 @@ class Coordinator:
     """
 
     def __init__(self, clean_stop_exception_types: tuple[type[BaseException], ...] | None = None):
-        self._clean = (
+        self._clean_types = (
             (OutOfRangeError,)
             if clean_stop_exception_types is None
             else tuple(clean_stop_exception_types)
@@ -73,7 +73,7 @@ class Coordinator:
                     raise error
                 return
             if not self._stop.is_set():
-                self._error = None if isinstance(error, self._clean) else error
+                self._error = None if isinstance(error, self._clean_types) else error
                 self._stop.set()
 
     def clear_stop(self) -> None:
@@ -121,7 +121,7 @@ class Coordinator:
           RuntimeError: Threads are still running; the message contains their names.
         """
         joined = sorted({*self._threads, *(threads or ())}, key=lambda thread: thread.name)
-        while not self._stop.wait(_PAUSE) and any(thread.is_alive() for thread in joined):
+        while not self._stop.wait(_POLL_SECONDS) and any(thread.is_alive() for thread in joined):
             pass
         # The threads may have ended without a request to stop.
         self._stop.set()

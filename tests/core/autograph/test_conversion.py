@@ -10,7 +10,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.core.autograph import compiler, conversion, convert, convert_if_enabled, is_enabled
-from meshflow.core.autograph.conversion import resolve
+from meshflow.core.autograph.conversion import convert_callable
 
 GLOBAL = 10
 
@@ -66,7 +66,7 @@ def test_function_keeps_its_name_defaults_and_docs():
             return a, b, rest, c, others
         return b
 
-    converted = resolve(f)
+    converted = convert_callable(f)
     assert converted is not f
     assert (converted.__name__, converted.__doc__, converted.__qualname__) == (
         "f",
@@ -83,19 +83,19 @@ def test_conversion_is_done_once_per_code():
         return lambda x: 1 if x else 0
 
     one, other = make(), make()
-    assert resolve(one).__code__ is resolve(one).__code__
-    assert resolve(one).__code__ is resolve(other).__code__
+    assert convert_callable(one).__code__ is convert_callable(one).__code__
+    assert convert_callable(one).__code__ is convert_callable(other).__code__
 
 
 def test_methods_static_methods_properties_and_super():
     model = Model()
     for x in (-2, 1, 5):
-        assert resolve(model.scale)(x) == model.scale(x)
-        assert resolve(Model.half)(x) == Model.half(x)
-        assert resolve(Model.triple)(x) == Model.triple(x)
-    assert resolve(model)(5) == 15
+        assert convert_callable(model.scale)(x) == model.scale(x)
+        assert convert_callable(Model.half)(x) == Model.half(x)
+        assert convert_callable(Model.triple)(x) == Model.triple(x)
+    assert convert_callable(model)(5) == 15
     assert model.calls == 1
-    assert resolve(model)(7) == 5
+    assert convert_callable(model)(7) == 5
 
 
 def test_closures_see_later_changes():
@@ -107,7 +107,7 @@ def test_closures_see_later_changes():
             count += 1
         return count
 
-    converted = resolve(step)
+    converted = convert_callable(step)
     assert converted(1) == 1
     count = 10
     assert converted(1) == 11
@@ -121,7 +121,7 @@ def test_globals_can_be_assigned():
             GLOBAL = x
         return GLOBAL
 
-    converted = resolve(f)
+    converted = convert_callable(f)
     assert converted(0) == 10
     assert converted(4) == 4
     assert converted(10) == GLOBAL == 10
@@ -129,10 +129,10 @@ def test_globals_can_be_assigned():
 
 def test_partials_and_lambdas_on_one_line():
     first, second = (lambda x: "a" if x else "b"), (lambda x: "c" if x else "d")
-    assert [resolve(first)(1), resolve(second)(0)] == ["a", "d"]
-    assert resolve(functools.partial(sign, x=-4))() == -1
+    assert [convert_callable(first)(1), convert_callable(second)(0)] == ["a", "d"]
+    assert convert_callable(functools.partial(sign, x=-4))() == -1
     nested = lambda x: lambda y: x if y else -x
-    assert resolve(nested)(3)(False) == -3
+    assert convert_callable(nested)(3)(False) == -3
 
 
 def test_decorated_functions_are_converted_inside():
@@ -147,8 +147,8 @@ def test_decorated_functions_are_converted_inside():
     def f(x):
         return 1 if x > 1 else 2
 
-    assert resolve(f)(2) == 2
-    assert resolve(f)(1) == 4
+    assert convert_callable(f)(2) == 2
+    assert convert_callable(f)(1) == 4
     staged = tf.function(f)
     assert int(staged(tf.constant(5))) == 2
 
@@ -170,7 +170,7 @@ def test_recursion_on_python_values():
             return 1
         return x * power(x, n - 1)
 
-    assert resolve(power)(3, 4) == 81
+    assert convert_callable(power)(3, 4) == 81
     assert int(tf.function(power)(tf.constant(2), 5)) == 32
 
 
@@ -198,14 +198,14 @@ def test_builtins_take_user_functions():
             functools.reduce(lambda a, b: a + b, items),
         )
 
-    assert resolve(f)([3, -1, 2]) == f([3, -1, 2])
+    assert convert_callable(f)([3, -1, 2]) == f([3, -1, 2])
 
 
 def test_library_functions_are_left_alone():
-    assert resolve(json.dumps) is json.dumps
-    assert resolve(len) is len
-    assert resolve(tf.reduce_sum) is tf.reduce_sum
-    assert resolve(Model) is Model
+    assert convert_callable(json.dumps) is json.dumps
+    assert convert_callable(len) is len
+    assert convert_callable(tf.reduce_sum) is tf.reduce_sum
+    assert convert_callable(Model) is Model
 
 
 def test_generators_and_frame_readers_run_as_they_are():
@@ -229,14 +229,14 @@ def test_generators_and_frame_readers_run_as_they_are():
         return x
 
     for function, args in ((numbers, (3,)), (reader, (1,)), (finally_jump, (2,))):
-        assert resolve(function) is function
-        assert compiler.reason(function)
+        assert convert_callable(function) is function
+        assert compiler.get_failure_reason(function)
         function(*args)
 
     def user(n):
         return [i for i in numbers(n) if i > 0]
 
-    assert resolve(user)(4) == [2, 3]
+    assert convert_callable(user)(4) == [2, 3]
 
 
 def test_no_source_falls_back_silently():
@@ -294,7 +294,7 @@ def test_statements_of_every_kind():
             (lambda *a, **k: (a, k))(1, b=2),
         )
 
-    converted = resolve(f)
+    converted = convert_callable(f)
     assert converted is not f
     for x in (0, 1, 3, 9):
         assert converted(x) == f(x)
@@ -309,8 +309,8 @@ def test_unbound_variables_stay_unbound():
         return y
 
     with pytest.raises(NameError, match="y"):
-        resolve(f)(0)
-    assert resolve(f)(1) == 1
+        convert_callable(f)(0)
+    assert convert_callable(f)(1) == 1
 
 
 def test_loops_over_iterators_stop_where_python_does():
@@ -322,16 +322,16 @@ def test_loops_over_iterators_stop_where_python_does():
             return None
         return list(iterator)
 
-    assert resolve(f)(iter(range(6))) == [3, 4, 5]
-    assert resolve(f)(iter([1])) is None
+    assert convert_callable(f)(iter(range(6))) == [3, 4, 5]
+    assert convert_callable(f)(iter([1])) is None
 
 
 def test_short_circuits():
     def f(x):
         return (x is not None and x > 3 and x[0]) or "none"
 
-    assert resolve(f)(None) == "none"
-    assert resolve(f)(1) == "none"
+    assert convert_callable(f)(None) == "none"
+    assert convert_callable(f)(1) == "none"
 
     def g(a, b, c):
         return a() < b() < c()
@@ -341,7 +341,7 @@ def test_short_circuits():
     def value(v):
         return lambda: calls.append(v) or v
 
-    assert resolve(g)(value(3), value(2), value(5)) is False
+    assert convert_callable(g)(value(3), value(2), value(5)) is False
     assert calls == [3, 2]
 
 
@@ -400,7 +400,7 @@ def test_convert_if_enabled_follows_the_caller():
         return x
 
     f(tf.constant(1))
-    assert seen[0].__code__ is resolve(sign).__code__ is not sign.__code__
+    assert seen[0].__code__ is convert_callable(sign).__code__ is not sign.__code__
     assert convert_if_enabled(sign) is sign
 
 
@@ -420,7 +420,7 @@ def test_verbosity_names_what_is_not_converted(caplog):
         def numbers():
             yield 1
 
-        conversion.resolve(numbers)
+        conversion.convert_callable(numbers)
         assert "numbers is not converted: generators" in caplog.text
     finally:
         tf.autograph.set_verbosity(0)

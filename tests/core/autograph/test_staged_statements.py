@@ -518,14 +518,14 @@ def test_assert_on_a_tensor():
 
 
 def test_iterable_with_its_own_rule():
-    from meshflow.core.staging.loops import Elements
+    from meshflow.core.staging.loops import LoopElements
 
     class Squares:
         def __init__(self, n):
             self.n = n
 
         def __autograph_for__(self):
-            return Elements(self.n, lambda i: {"value": i * i})
+            return LoopElements(self.n, lambda i: {"value": i * i})
 
         def __iter__(self):
             raise AssertionError("staged loops do not iterate")

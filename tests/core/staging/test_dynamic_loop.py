@@ -29,7 +29,7 @@ def unrolled(x, a, n):
 @pytest.mark.parametrize("checkpoints", [2, 3, 64])
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 9, 10, 27])
 def test_gradients_for_any_number_of_iterations(monkeypatch, checkpoints, n):
-    monkeypatch.setattr(dynamic_loop, "CHECKPOINTS", checkpoints)
+    monkeypatch.setattr(dynamic_loop, "NUM_CHECKPOINTS", checkpoints)
     x, a = jnp.float64(0.7), jnp.float64(0.9)
     value, gradient = jax.jit(jax.value_and_grad(looped, (0, 1)))(x, a, jnp.int32(n))
     expected_value, expected = jax.value_and_grad(unrolled, (0, 1))(x, a, n)

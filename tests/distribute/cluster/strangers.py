@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from meshflow.distribute.cluster.channel import Channel, Mistrusted
+from meshflow.distribute.cluster.channel import SignedChannel, UntrustedPeerError
 
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 
@@ -24,7 +24,7 @@ def old_line(connection, message):
 
 def signed(connection, message, secret="wrong"):
     """A greeting signed by another secret, and all that is answered."""
-    Channel(connection, secret, False, 5).send(message)
+    SignedChannel(connection, secret, False, 5).send(message)
 
 
 def replayed(connection, message):
@@ -57,7 +57,7 @@ def attack(host, port, kind):
     """Connects and sends; returns the connection, which stays open."""
     connection = socket.create_connection((host, port), timeout=5)
     connection.settimeout(1)  # where nobody reads, what is too much for the buffers waits
-    with contextlib.suppress(OSError, Mistrusted):
+    with contextlib.suppress(OSError, UntrustedPeerError):
         ATTACKS[kind](connection)
     return connection
 

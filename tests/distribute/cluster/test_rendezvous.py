@@ -11,14 +11,14 @@ import pytest
 import meshflow as tf
 from distribute.cluster import strangers
 from meshflow.distribute.cluster import addresses, rendezvous
-from meshflow.distribute.cluster.channel import Channel, Mistrusted, new_secret
+from meshflow.distribute.cluster.channel import SignedChannel, UntrustedPeerError, create_secret
 from meshflow.distribute.cluster.rendezvous import Rendezvous, join_rendezvous
 from meshflow.distribute.multi_worker import host_collectives
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_GREETING", 1.0)
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def assert_meet(point):
     """Both workers come, and are told where the service is."""
     workers = [joining(point, number) for number in (1, 0)]
     point.gather(20)
-    point.release("there:1")
+    point.send_service_address("there:1")
     for thread, told in workers:
         thread.join(10)
         assert told == ["there:1"]
@@ -68,7 +68,7 @@ def test_strangers_are_answered_and_forgotten(point, kind, caplog):
 
 
 def test_silent_strangers_keep_nobody_waiting(point, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_GREETING", 60.0)
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 60.0)
     silent = [strangers.attack("127.0.0.1", point.port, "nothing") for _ in range(20)]
     assert_meet(point)
     point.stop_listening()
@@ -94,7 +94,7 @@ def test_a_greeting_cannot_be_sent_again(point):
         carrier = threading.Thread(target=carry)
         carrier.start()
         with socket.create_connection(between.getsockname()) as worker:
-            Channel(worker, "known", False, 5).send(strangers.hello(1))
+            SignedChannel(worker, "known", False, 5).send(strangers.hello(1))
             carrier.join(10)
     again = socket.create_connection(("127.0.0.1", point.port), timeout=5)
     again.sendall(b"".join(said))
@@ -105,9 +105,9 @@ def test_a_greeting_cannot_be_sent_again(point):
 def test_lines_count_and_know_their_direction():
     ends = socket.socketpair()
     made = []
-    other = threading.Thread(target=lambda: made.append(Channel(ends[1], "s", True, 5)))
+    other = threading.Thread(target=lambda: made.append(SignedChannel(ends[1], "s", True, 5)))
     other.start()
-    a = Channel(ends[0], "s", False, 5)
+    a = SignedChannel(ends[0], "s", False, 5)
     other.join()
     b = made[0]
     a.send({"steps": 1})
@@ -115,10 +115,10 @@ def test_lines_count_and_know_their_direction():
     ends[0].sendall(line)
     assert b.receive() == {"steps": 1}
     ends[0].sendall(line)
-    with pytest.raises(Mistrusted):
+    with pytest.raises(UntrustedPeerError):
         b.receive()
     ends[1].sendall(line)
-    with pytest.raises(Mistrusted):
+    with pytest.raises(UntrustedPeerError):
         a.receive()
     a.close()
     b.close()
@@ -128,18 +128,18 @@ def test_other_secrets_are_told_apart(point):
     thread, told = joining(point, 1, "other")
     thread.join(10)
     assert isinstance(told[0], tf.errors.UnavailableError) and "MESHFLOW_SECRET" in str(told[0])
-    assert len(new_secret()) == 64 and new_secret() != new_secret()
+    assert len(create_secret()) == 64 and create_secret() != create_secret()
 
 
 def test_a_worker_that_left_gives_up_its_place(point):
     first = socket.create_connection(("127.0.0.1", point.port))
-    Channel(first, "known", False, 5).send(strangers.hello(1))
+    SignedChannel(first, "known", False, 5).send(strangers.hello(1))
     strangers.wait_for(lambda: 1 in point.connections)
     second, refusal = joining(point, 1)
     second.join(10)
     assert "two processes say that they are worker:1" in str(refusal[0])
     first.close()
-    strangers.wait_for(lambda: point.connections[1].is_gone())
+    strangers.wait_for(lambda: point.connections[1].is_disconnected())
     assert_meet(point)
 
 
@@ -154,19 +154,21 @@ def test_refusals_are_told_when_workers_are_missing(point):
 def test_where_a_process_listens(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
     for host in ("localhost", "127.0.0.1"):
-        assert addresses.listening_host(host, ["localhost"]) == "127.0.0.1"
-        assert addresses.listening_host(host, ["10.1.2.3"]) == "127.0.0.1"
+        assert addresses.choose_listening_host(host, ["localhost"]) == "127.0.0.1"
+        assert addresses.choose_listening_host(host, ["10.1.2.3"]) == "127.0.0.1"
     # A name that leads to this machine itself only is not where others find it.
-    monkeypatch.setattr(addresses, "_addresses", lambda host: ["127.0.1.1"])
-    monkeypatch.setattr(addresses, "route_to", lambda host: "127.0.0.7" if host == "b" else None)
+    monkeypatch.setattr(addresses, "_resolve_host", lambda host: ["127.0.1.1"])
+    monkeypatch.setattr(
+        addresses, "find_route_address", lambda host: "127.0.0.7" if host == "b" else None
+    )
     monkeypatch.setattr(addresses, "is_loopback", lambda host: host == "127.0.1.1")
-    assert addresses.listening_host("a", ["a", "b"]) == "127.0.0.7"
-    monkeypatch.setattr(addresses, "_addresses", lambda host: ["192.0.2.1"])
-    assert addresses.listening_host("a", ["b"]) == ""
+    assert addresses.choose_listening_host("a", ["a", "b"]) == "127.0.0.7"
+    monkeypatch.setattr(addresses, "_resolve_host", lambda host: ["192.0.2.1"])
+    assert addresses.choose_listening_host("a", ["b"]) == ""
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "127.0.0.9:1")
-    assert addresses.listening_host("a", ["b"]) == "127.0.0.9"
-    assert addresses.with_port("::1", 5) == "[::1]:5"
-    assert addresses.parse("[::1]:5") == ("::1", 5)
+    assert addresses.choose_listening_host("a", ["b"]) == "127.0.0.9"
+    assert addresses.format_address("::1", 5) == "[::1]:5"
+    assert addresses.parse_address("[::1]:5") == ("::1", 5)
 
 
 VALUES = [
@@ -182,7 +184,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_exchanged_values_stay_what_they_are(value):
-    found = host_collectives.unpacked(host_collectives.packed(value))
+    found = host_collectives.unpack_value(host_collectives.pack_value(value))
     assert found == value and type(found) is type(value)
 
 
@@ -199,11 +201,11 @@ def test_exchanged_values_stay_what_they_are(value):
     ids=lambda a: f"{a.dtype}{a.shape}",
 )
 def test_exchanged_arrays_stay_what_they_are(array):
-    found = host_collectives.unpacked(host_collectives.packed([array]))[0]
+    found = host_collectives.unpack_value(host_collectives.pack_value([array]))[0]
     assert found.dtype == array.dtype and found.shape == array.shape
     assert found.tolist() == array.tolist()
 
 
 def test_what_is_no_data_is_not_exchanged():
     with pytest.raises(TypeError, match="do not exchange values of type function"):
-        host_collectives.packed([json.dumps])
+        host_collectives.pack_value([json.dumps])

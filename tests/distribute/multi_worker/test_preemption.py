@@ -50,7 +50,7 @@ def test_own_watcher_exit_and_saving(tmp_path):
         save_fn=lambda: done.append("saved"),
     )
     handler = Handler(None, tf.train.Checkpoint(v=tf.Variable(1)), tmp_path, config)
-    handler._told.wait(5)
+    handler._preempted.wait(5)
     with handler.watch_preemption_scope():
         assert done == []
     assert done == ["saved", "left"]

@@ -98,7 +98,7 @@ def profiled(name, folder):
     with tf.profiler.experimental.Profile(str(folder)):
         model.fit(tokens, tokens, batch_size=ROWS, verbose=0)
         wait(model)
-    return folders.load(folders.profiles(str(folder))[0])
+    return folders.load_report(folders.find_profiles(str(folder))[0])
 
 
 def main(root, names):

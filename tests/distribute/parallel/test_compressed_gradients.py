@@ -7,25 +7,27 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parallel import compress
+from meshflow.distribute.parallel import gradient_compression
 from meshflow.experimental import dtensor
 
 
 @pytest.mark.parametrize("kind, bound", [("int8", 0.5 / 127), ("1bit", 1.0)])
 def test_codes_and_what_they_lose(kind, bound, rng):
     values = jnp.asarray(rng.normal(size=(3, 4096)), jnp.float32)
-    codes, scale = compress.encoded(values, kind)
+    codes, scale = gradient_compression.encode(values, kind)
     assert codes.nbytes == 3 * 4096 // (1 if kind == "int8" else 8)
-    found = compress.decoded(codes, scale, kind)
+    found = gradient_compression.decode(codes, scale, kind)
     largest = jnp.abs(values).max()
     assert float(jnp.abs(found - values).max()) <= bound * float(largest) + 1e-6
     # With the error of each step in the next, sums over steps differ by no more than one error.
     error, sent = jnp.zeros_like(values), jnp.zeros_like(values)
     for _ in range(8):
-        now = compress.decoded(*compress.encoded(values + error, kind), kind)
+        now = gradient_compression.decode(*gradient_compression.encode(values + error, kind), kind)
         error, sent = values + error - now, sent + now
     np.testing.assert_allclose(sent + error, 8 * values, atol=1e-4)
-    assert not np.isnan(compress.decoded(*compress.encoded(jnp.zeros((1, 2048)), kind), kind)).any()
+    assert not np.isnan(
+        gradient_compression.decode(*gradient_compression.encode(jnp.zeros((1, 2048)), kind), kind)
+    ).any()
 
 
 def trained(scope, x, y, optimizer="adam", epochs=5):
@@ -40,7 +42,9 @@ def trained(scope, x, y, optimizer="adam", epochs=5):
 
 def coded(kind, values):
     """Bytes of codes and numbers of so many values."""
-    return (values if kind == "int8" else values // 8) + 4 * values // compress.BLOCKS[kind]
+    return (
+        values if kind == "int8" else values // 8
+    ) + 4 * values // gradient_compression.BLOCK_LENGTHS[kind]
 
 
 @pytest.mark.parametrize(

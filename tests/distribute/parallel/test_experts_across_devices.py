@@ -12,13 +12,13 @@ from jax import lax
 import meshflow as tf
 from distribute.parallel import training
 from helpers import rounds
-from meshflow.distribute.parallel import dropless, experts
-from meshflow.distribute.parallel.experts import Exchange
-from meshflow.distribute.parallel.routing import Router
+from meshflow.distribute.parallel import dropless_experts, expert_dispatch
+from meshflow.distribute.parallel.expert_dispatch import ExpertSharding
+from meshflow.distribute.parallel.expert_routing import Router
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout
-from meshflow.placement.collectives import collectives_of
+from meshflow.placement.collectives import parse_collectives
 
 D, H, E = 6, 10, 8
 MESHES = {
@@ -31,7 +31,7 @@ MESHES = {
 def exchange_on(name, ragged=False):
     sizes, tokens, of_experts = MESHES[name]
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(*sizes.values()), tuple(sizes))
-    return Exchange(mesh, tokens, of_experts, 4, ragged)
+    return ExpertSharding(mesh, tokens, of_experts, 4, ragged)
 
 
 def network(router, groups, exchange):
@@ -39,16 +39,20 @@ def network(router, groups, exchange):
 
     def run(x, live, gate, into, out):
         if router.capacity is None:
-            rows, turn, s = dropless.dispatch(x, live, gate, router, groups, exchange)
-            rows = jnp.tanh(dropless.product(rows, into, None, turn.sizes, exchange))
-            rows = dropless.product(rows, out, None, turn.sizes, exchange)
-            y = dropless.collect(rows, turn, x.shape[0], router.choices, exchange)
+            rows, turn, s = dropless_experts.dispatch_tokens(
+                x, live, gate, router, groups, exchange
+            )
+            rows = jnp.tanh(
+                dropless_experts.multiply_grouped(rows, into, None, turn.sizes, exchange)
+            )
+            rows = dropless_experts.multiply_grouped(rows, out, None, turn.sizes, exchange)
+            y = dropless_experts.combine_results(rows, turn, x.shape[0], router.choices, exchange)
         else:
-            rows, tokens, weights, s = experts.dispatch(
+            rows, tokens, weights, s = expert_dispatch.dispatch_tokens(
                 x, live, gate, None, router, groups, exchange
             )
             rows = jnp.einsum("erh,ehd->erd", jnp.tanh(jnp.einsum("erd,edh->erh", rows, into)), out)
-            y = experts.collect(rows, tokens, weights, x.shape[0], exchange)
+            y = expert_dispatch.combine_results(rows, tokens, weights, x.shape[0], exchange)
         total = jax.tree.map(lambda a: a.sum(0), s)
         return (y**2).mean() + 0.1 * total.balance / total.live, (y, total.dropped, total.load)
 
@@ -93,11 +97,11 @@ def test_values_and_gradients_are_those_of_one_device(name, choices, count, rng)
         )
         arrays = (*arrays[:3], *(jax.device_put(a, over) for a in arrays[3:]))
     text = check(router, 8, exchange, arrays)
-    sent = collectives_of(text, dict(exchange.mesh.shape))
+    sent = parse_collectives(text, dict(exchange.mesh.shape))
     moved = sum(c.sent * c.times for c in sent if c.kind == "all-to-all")
     parts = {"together": 4, "apart": 2, "whole": 1}[name]
     # Two groups on each device: to the experts and back, forwards and backwards.
-    slots = 2 * router.slots(-(-count // 8))
+    slots = 2 * router.count_slots(-(-count // 8))
     assert moved == 4 * E * slots * D * 4 * (parts - 1) // parts
     # No weight of an expert is gathered.
     assert not [c for c in sent if c.kind == "all-gather" and f"{D},{H}" in c.shape]

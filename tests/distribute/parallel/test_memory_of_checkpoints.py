@@ -37,7 +37,7 @@ def test_memory_while_checkpoints_are_written_and_restored():
 
 def test_arrays_in_files_are_written_one_after_the_other(tmp_path, monkeypatch):
     made, alive = [], []
-    bring = FileArray.in_memory
+    bring = FileArray.to_memory
 
     def counted(self, memory):
         alive.append(sum(one() is not None for one in made))
@@ -53,7 +53,7 @@ def test_arrays_in_files_are_written_one_after_the_other(tmp_path, monkeypatch):
         model.optimizer.build(model.trainable_variables)
     weights = model.get_weights()
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-    monkeypatch.setattr(FileArray, "in_memory", counted)
+    monkeypatch.setattr(FileArray, "to_memory", counted)
     path = checkpoint.write(str(tmp_path / "now"))
     assert len(alive) == 3 * len(weights)
     assert not any(alive)

@@ -13,8 +13,12 @@ import pytest
 
 import meshflow as tf
 import tiers
-from meshflow.core.gradients.recompute import HostMemory, recomputed, recomputed_by
-from meshflow.dtensor.explaining import _traced
+from meshflow.core.gradients.rematerialization import (
+    HostMemory,
+    make_policy_transform,
+    make_recompute_transform,
+)
+from meshflow.dtensor.explanation import _trace
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout
@@ -164,7 +168,10 @@ def test_programs_for_devices_move_what_they_keep():
     run = lambda arguments, captures: [jnp.tanh(arguments[0] @ captures[0])]
     # The input; without recomputation also the arrays that the gradient of tanh needs: JAX 0.11 keeps one, not two.
     kept = 3 if tiers.JAX < (0, 11) else 2
-    for form, arrays in ((recomputed(HostMemory()), 1), (recomputed_by(None, HostMemory()), kept)):
+    for form, arrays in (
+        (make_recompute_transform(HostMemory()), 1),
+        (make_policy_transform(None, HostMemory()), kept),
+    ):
         block = form(run)
 
         def loss(w, block=block):
@@ -185,9 +192,9 @@ def test_steps_for_accelerators_move_all_that_is_offloaded(platform):
         model = blocks()
         model.compile("adam", "mse")
     x = np.zeros((16, 16), "float32")
-    concrete, arrays = _traced(model, (x, x[:, :4]), {})
+    concrete, arrays = _trace(model, (x, x[:, :4]), {})
     captured = [c._value for c in concrete.traced.captures]
-    text = concrete.lowered(arrays, captured, (platform,)).as_text()
+    text = concrete.lower(arrays, captured, (platform,)).as_text()
     placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
     # Weights and two slots of each, there and back; and the inputs of four units in the loop of micro-batches.
     moves = 3 * len(model.trainable_variables) + 4
@@ -331,8 +338,8 @@ def test_what_waits_where(tmp_path):
     slow, fast = tmp_path / "slow", tmp_path / "fast"
     both = {"optimizer": slow, "activations": fast}
     chosen = options(offload=("optimizer", "parameters", "activations"), offload_to=both)
-    assert chosen.folders == {"optimizer": str(slow), "activations": str(fast)}
-    assert options(**chosen.chosen()) == chosen
+    assert chosen.offload_folders == {"optimizer": str(slow), "activations": str(fast)}
+    assert options(**chosen.get_non_defaults()) == chosen
     slow.mkdir(), fast.mkdir()
     mesh = dtensor.create_mesh({"data": 2}, devices=["CPU:0", "CPU:1"])
     strategy = tf.distribute.MeshStrategy(mesh, "batch:data", options=chosen)

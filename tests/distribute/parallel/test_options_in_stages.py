@@ -8,7 +8,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.test_pipeline import Own, compiled, curve, mesh_of, pipelined, same
-from meshflow.dtensor.explaining import _traced
+from meshflow.dtensor.explanation import _trace
 
 LAYERS = tf.keras.layers
 WIDTH, HIDDEN = 8, 64
@@ -188,17 +188,17 @@ def test_stages_whose_states_weights_and_activations_lie_in_files(schedule, opti
     else:
         assert files.written_bytes > 3 * 4 * (parts + 2 * inputs)
     # What was kept for one backward pass makes room for the next.
-    assert max(p._size for p in strategy.scratch._files) <= 2
+    assert max(p._size for p in strategy.scratch._device_files) <= 2
     assert strategy.explain(model, x, y).step.memory["to_files"] > 0
 
 
 def test_steps_of_stages_for_accelerators_move_what_is_offloaded():
     _, model, _ = offloading("1f1b", zero=3, recompute="layer")
     x, y = batch(16)
-    concrete, arrays = _traced(model, (x, y), {})
+    concrete, arrays = _trace(model, (x, y), {})
     captured = [c._value for c in concrete.traced.captures]
     assert {c.sharding.memory_kind for c in captured if isinstance(c, jax.Array)} > {"pinned_host"}
-    text = concrete.lowered(arrays, captured, ("cuda",)).as_text()
+    text = concrete.lower(arrays, captured, ("cuda",)).as_text()
     placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
     # Weights and two slots of each, there and back; and the inputs of blocks: equal stages are one program, if they are.
     moves = placed.count("pinned_host") - 3 * len(model.trainable_variables)

@@ -173,7 +173,7 @@ def test_uneven_batches_and_half_the_rows_on_each_device():
     # Batches of eight rows, and of two.
     same(curve(model, x, y, 2), expected)
     # Forward passes are a pipeline, too.
-    step = model._step("test")
+    step = model._get_step("test")
     step.prepare((x[:5], y[:5]))
     assert "ppermute" in str(step._concrete[next(iter(step._concrete))].traced.closed.jaxpr)
     scores = [m.evaluate(x, y, batch_size=5, verbose=0) for m in (plain, model)]
@@ -222,7 +222,7 @@ def test_bytes_ticks_and_stages_are_those_of_theory():
 
 def stages_of(model, strategy, x, y):
     """The layers of each stage, found without compiling anything."""
-    model._step("train").prepare((x, y))
+    model._get_step("train").prepare((x, y))
     return [list(s.layers) for s in strategy.pipelined.report().stages]
 
 

@@ -6,19 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import rounds
+from meshflow.distribute.parallel.named_schedules import NAMED_SCHEDULES, resolve_schedule
 from meshflow.distribute.parallel.schedule import Action, Schedule
-from meshflow.distribute.parallel.slots import columns_of
-from meshflow.distribute.parallel.tables import NAMES, schedule_of
+from meshflow.distribute.parallel.schedule_columns import build_columns
 
-TRAINING = sorted(set(NAMES) - {"forward"}) + ["interleaved:1", "interleaved:2", "interleaved:3"]
+TRAINING = sorted(set(NAMED_SCHEDULES) - {"forward"}) + [
+    "interleaved:1",
+    "interleaved:2",
+    "interleaved:3",
+]
 SIZES = {"devices": st.integers(1, 6), "micro_batches": st.integers(1, 12)}
 
 
 @settings(max_examples=rounds(60, 1000), deadline=None)
 @given(name=st.sampled_from(TRAINING), **SIZES)
 def test_named_tables_do_everything_once_and_in_order(name, devices, micro_batches):
-    table = schedule_of(name, devices, micro_batches)
-    when = table.when()
+    table = resolve_schedule(name, devices, micro_batches)
+    when = table.map_ticks()
     kinds = "FBW" if name == "zero_bubble" else "FB"
     assert len(when) == table.stages * micro_batches * len(kinds)
     for action, tick in when.items():
@@ -31,71 +35,77 @@ def test_named_tables_do_everything_once_and_in_order(name, devices, micro_batch
                 assert when[Action("B", stage + 1, i)] < tick
         if action.kind == "W":
             assert when[Action("B", stage, i)] <= tick
-    assert table.held() <= micro_batches * table.chunks
-    assert 0 <= table.bubble() < 1
+    assert table.count_held_inputs() <= micro_batches * table.chunks
+    assert 0 <= table.compute_bubble() < 1
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(name=st.sampled_from(TRAINING), **SIZES)
 def test_text_gives_the_table_again(name, devices, micro_batches):
-    table = schedule_of(name, devices, micro_batches)
+    table = resolve_schedule(name, devices, micro_batches)
     again = Schedule.from_csv(table.to_csv(), exact=True)
     np.testing.assert_array_equal(again.table, table.table)
     # In order alone it takes no longer, and does the same.
     packed = Schedule.from_csv(table.to_csv())
     assert packed.ticks <= table.ticks
-    assert set(packed.when()) == set(table.when())
+    assert set(packed.map_ticks()) == set(table.map_ticks())
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(devices=st.integers(1, 8), micro_batches=st.integers(1, 40), chunks=st.integers(1, 4))
 def test_bubbles_are_those_of_theory(devices, micro_batches, chunks):
     p, m = devices, micro_batches
-    paired, gpipe = schedule_of("1f1b", p, m), schedule_of("gpipe", p, m)
+    paired, gpipe = resolve_schedule("1f1b", p, m), resolve_schedule("gpipe", p, m)
     theory = (p - 1) / (m + p - 1)
-    assert paired.bubble() == pytest.approx(theory)
-    assert gpipe.bubble() == pytest.approx(theory)
+    assert paired.compute_bubble() == pytest.approx(theory)
+    assert gpipe.compute_bubble() == pytest.approx(theory)
     assert (paired.ticks, gpipe.ticks) == (m + 2 * (p - 1), 2 * (m + p - 1))
-    assert (paired.held(), gpipe.held()) == (min(m, 2 * p - 1), m)
-    assert schedule_of("classic_1f1b", p, m).held() == min(m, p)
+    assert (paired.count_held_inputs(), gpipe.count_held_inputs()) == (min(m, 2 * p - 1), m)
+    assert resolve_schedule("classic_1f1b", p, m).count_held_inputs() == min(m, p)
     # Whole groups of p micro-batches.
-    several = schedule_of(f"interleaved:{chunks}", p, m * p)
-    assert several.bubble() == pytest.approx((p - 1) / (chunks * m * p + p - 1))
-    assert schedule_of("forward", p, m).ticks == m + p - 1
+    several = resolve_schedule(f"interleaved:{chunks}", p, m * p)
+    assert several.compute_bubble() == pytest.approx((p - 1) / (chunks * m * p + p - 1))
+    assert resolve_schedule("forward", p, m).ticks == m + p - 1
 
 
 def test_the_numbers_of_the_page():
-    assert schedule_of("1f1b", 4, 32).bubble() == pytest.approx(0.0857, abs=1e-4)
-    assert schedule_of("classic_1f1b", 4, 8).bubble() == pytest.approx(0.4)
-    assert schedule_of("classic_1f1b", 4, 32).bubble() == pytest.approx(0.294, abs=1e-3)
-    assert schedule_of("zero_bubble", 8, 64).bubble() == pytest.approx(0.0352, abs=1e-4)
-    assert schedule_of("zero_bubble", 16, 64).bubble() == pytest.approx(0.0725, abs=1e-4)
+    assert resolve_schedule("1f1b", 4, 32).compute_bubble() == pytest.approx(0.0857, abs=1e-4)
+    assert resolve_schedule("classic_1f1b", 4, 8).compute_bubble() == pytest.approx(0.4)
+    assert resolve_schedule("classic_1f1b", 4, 32).compute_bubble() == pytest.approx(
+        0.294, abs=1e-3
+    )
+    assert resolve_schedule("zero_bubble", 8, 64).compute_bubble() == pytest.approx(
+        0.0352, abs=1e-4
+    )
+    assert resolve_schedule("zero_bubble", 16, 64).compute_bubble() == pytest.approx(
+        0.0725, abs=1e-4
+    )
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(devices=st.integers(1, 10), more=st.integers(0, 40))
 def test_weight_passes_fill_all_but_the_first_way_and_the_last(devices, more):
     p, m = devices, max(2 * (devices - 1), 1) + more
-    table = schedule_of("zero_bubble", p, m)
+    table = resolve_schedule("zero_bubble", p, m)
     # The last device cannot begin before p - 1 passes, so that nothing takes less.
-    assert table.bubble() == pytest.approx((p - 1) / (3 * m + p - 1))
-    assert (table.ticks, table.held()) == (m + 2 * (p - 1), min(m, 2 * p - 1))
-    assert columns_of(table).gradients <= min(m, 2 * p - 1)
+    assert table.compute_bubble() == pytest.approx((p - 1) / (3 * m + p - 1))
+    assert (table.ticks, table.count_held_inputs()) == (m + 2 * (p - 1), min(m, 2 * p - 1))
+    assert build_columns(table).gradients <= min(m, 2 * p - 1)
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(**SIZES)
 def test_weight_passes_apart_are_never_longer_than_whole_ones(devices, micro_batches):
-    split, whole = (schedule_of(n, devices, micro_batches) for n in ("zero_bubble", "1f1b"))
-    assert split.bubble() <= whole.bubble() + 1e-9
+    split, whole = (resolve_schedule(n, devices, micro_batches) for n in ("zero_bubble", "1f1b"))
+    assert split.compute_bubble() <= whole.compute_bubble() + 1e-9
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(name=st.sampled_from([*TRAINING, "forward"]), **SIZES)
 def test_slots_hold_what_is_still_read(name, devices, micro_batches):
     """Plays the columns as the loop does: every read finds the micro-batch that was meant."""
-    table = schedule_of(name, devices, micro_batches)
-    columns = columns_of(table)
+    table = resolve_schedule(name, devices, micro_batches)
+    columns = build_columns(table)
     inputs, gradients, done = {}, {}, 0
     last = table.stages - 1
     for tick in range(table.ticks):
@@ -121,9 +131,9 @@ def test_slots_hold_what_is_still_read(name, devices, micro_batches):
         for slots, keep, stage, i in sent:
             device = stage % devices
             slots[device, int(keep[tick, device])] = (stage, i)
-    assert columns.inputs <= table.held()
+    assert columns.inputs <= table.count_held_inputs()
     # The last stage's forward passes are a part of its backward passes.
-    assert done == len(table.when()) - micro_batches * table.trains
+    assert done == len(table.map_ticks()) - micro_batches * table.has_backward_passes
 
 
 def order(text):
@@ -164,7 +174,7 @@ def test_what_is_used_before_it_arrives_is_refused():
         Schedule.from_csv("0F0,,0B0\n1F0,1B0,\n", exact=True)
     with pytest.raises(ValueError, match="both in tick 0 of device 0; a tick has one forward"):
         Schedule.from_csv("0F0 0F1,0B0,0B1\n", exact=True)
-    table = schedule_of("1f1b", 2, 2).table.copy()
+    table = resolve_schedule("1f1b", 2, 2).table.copy()
     table[0, 0, 0] = 7, 0
     with pytest.raises(ValueError, match="micro-batch 7 in stage 0, but there are 2 micro-batches"):
         Schedule(2, 1, 2, table)
@@ -174,22 +184,22 @@ def test_files_and_tables_are_for_their_sizes(tmp_path):
     path = tmp_path / "table.csv"
     text = "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n"
     path.write_text(text)
-    table = schedule_of(str(path), 2, 2)
+    table = resolve_schedule(str(path), 2, 2)
     assert table.ticks == 4  # forward and backward passes share ticks where they can
-    for spec in (path, text, table.rows()):
-        np.testing.assert_array_equal(schedule_of(spec, 2, 2).table, table.table)
+    for spec in (path, text, table.to_rows()):
+        np.testing.assert_array_equal(resolve_schedule(spec, 2, 2).table, table.table)
     with pytest.raises(ValueError, match="'banana' in cell 1 of device 1"):
-        schedule_of("0F0,0B0\n1F0,banana", 2, 1)
+        resolve_schedule("0F0,0B0\n1F0,banana", 2, 1)
     for rows in (["0F0,0B0"], [["0F0", 3]], b"0F0,0B0", 7, tmp_path):
         with pytest.raises(ValueError, match=r"expected the name|Is a directory"):
-            schedule_of(rows, 1, 1)
-    assert schedule_of(table, 2, 2) is table
+            resolve_schedule(rows, 1, 1)
+    assert resolve_schedule(table, 2, 2) is table
     with pytest.raises(
         ValueError, match="for 2 devices and 2 micro-batches, the pipeline has 4 and 2"
     ):
-        schedule_of(str(path), 4, 2)
+        resolve_schedule(str(path), 4, 2)
     for name in ("2f2b", "interleaved:0", "interleaved:x", "gpipe:2"):
         with pytest.raises(ValueError, match="is none of 1f1b, gpipe"):
-            schedule_of(name, 2, 2)
+            resolve_schedule(name, 2, 2)
     with pytest.raises(ValueError, match="both must be at least 1"):
-        schedule_of("gpipe", 2, 0)
+        resolve_schedule("gpipe", 2, 0)

@@ -10,12 +10,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshflow as tf
 from helpers import assert_close, rounds
-from meshflow.distribute.parallel import sequence
-from meshflow.distribute.parallel.blockwise import Attend
-from meshflow.distribute.parallel.sequence import Sequences
+from meshflow.distribute.parallel import sequence_attention
+from meshflow.distribute.parallel.blockwise import AttentionOptions
+from meshflow.distribute.parallel.sequence_attention import SequenceSharding
 from meshflow.experimental import dtensor
-from meshflow.keras.layers import attention_in_parts
-from meshflow.placement.collectives import collectives_of
+from meshflow.keras.layers import blockwise_attention
+from meshflow.placement.collectives import parse_collectives
 
 N = 4
 SOAK = pytest.mark.soak
@@ -23,7 +23,7 @@ SOAK = pytest.mark.soak
 
 def over(way):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:N]), ("seq",))
-    return Sequences(way, mesh, ("seq",)) if way else None
+    return SequenceSharding(way, mesh, ("seq",)) if way else None
 
 
 def dense(causal, q, k, v, mask, queries, keep=1.0):
@@ -61,7 +61,7 @@ def test_values_and_gradients_are_those_of_the_definition(way, causal, mask, t, 
         # What comes first is padding, so that some queries see nothing.
         seen = seen.at[0, :, :3].set(False)
         queries = jnp.asarray(rng.uniform(size=(2, t)) < 0.8)
-    what = Attend(causal, 0.0, 5)
+    what = AttentionOptions(causal, 0.0, 5)
     given = jnp.asarray(rng.normal(size=(2, t, 4, 6)))
     if mask:
         # Queries that see nothing have a gradient by the values alone.
@@ -72,7 +72,7 @@ def test_values_and_gradients_are_those_of_the_definition(way, causal, mask, t, 
 
     @jax.jit
     def run(*a):
-        call = lambda *a: sequence.attention(what, *a, seen, queries, None, over(way))
+        call = lambda *a: sequence_attention.attend(what, *a, seen, queries, None, over(way))
         values, pull = jax.vjp(call, *a)
         expected, wanted = jax.vjp(lambda *a: dense(causal, *a, seen, queries), *a)
         return (values, *pull(given)), (expected, *wanted(given))
@@ -86,13 +86,13 @@ def test_values_and_gradients_are_those_of_the_definition(way, causal, mask, t, 
 )
 def test_dropout_of_weights(way, rng):
     q, k, v = arrays(rng, 8, 8)
-    what, key = Attend(False, 0.4, 4), jnp.asarray([1, 2], jnp.uint32)
+    what, key = AttentionOptions(False, 0.4, 4), jnp.asarray([1, 2], jnp.uint32)
     identity = jnp.broadcast_to(jnp.eye(8)[:, None], (2, 8, 4, 8))
     given = jnp.asarray(rng.normal(size=(2, 8, 4, 6)))
 
     @jax.jit
     def run(q, k, v):
-        call = lambda *a: sequence.attention(what, *a, None, None, key, over(way))
+        call = lambda *a: sequence_attention.attend(what, *a, None, None, key, over(way))
         dropped = call(q, k, identity).transpose(0, 2, 1, 3)
         keep = dropped / jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", q, k))
         values, pull = jax.vjp(call, q, k, v)
@@ -123,7 +123,7 @@ def test_bytes_are_those_of_the_formulas():
         specs = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=split)] * 3
 
         def forward(*a, place=place):
-            return sequence.attention(Attend(True), *a, None, None, None, place)
+            return sequence_attention.attend(AttentionOptions(True), *a, None, None, None, place)
 
         def both(*a, forward=forward):
             values, pull = jax.vjp(forward, *a)
@@ -131,7 +131,7 @@ def test_bytes_are_those_of_the_formulas():
 
         for function, expected in ((forward, forwards), (both, step)):
             compiled = jax.jit(function, out_shardings=split).lower(*specs).compile()
-            found = collectives_of(compiled.as_text(), {"seq": N})
+            found = parse_collectives(compiled.as_text(), {"seq": N})
             assert {c.kind for c in found} <= kinds
             assert sum(c.sent * c.times for c in found) == expected * whole
 
@@ -141,8 +141,8 @@ def test_memory_of_blocks_grows_with_the_sequence_and_not_its_square():
         specs = [jax.ShapeDtypeStruct((1, length, 4, 16), jnp.float32)] * 3
 
         def loss(*a):
-            what = Attend(True, 0.0, 128)
-            return (sequence.attention(what, *a, None, None, None, None) ** 2).sum()
+            what = AttentionOptions(True, 0.0, 128)
+            return (sequence_attention.attend(what, *a, None, None, None, None) ** 2).sum()
 
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*specs).compile()
         return compiled.memory_analysis().temp_size_in_bytes
@@ -166,7 +166,7 @@ def test_long_sequences_run_in_blocks(rng, monkeypatch):
         ]
 
     whole = run()
-    monkeypatch.setattr(attention_in_parts, "LONG", 100)
+    monkeypatch.setattr(blockwise_attention, "MAX_SCORES", 100)
     operations = str(
         jax.make_jaxpr(lambda a: many(tf.constant(a), tf.constant(a))._value)(x._value)
     )

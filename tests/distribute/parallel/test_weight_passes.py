@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshflow.distribute.parallel.cutting import size_of, work_of
-from meshflow.distribute.parallel.weight_passes import halved
+from meshflow.distribute.parallel.stage_programs import count_bytes, estimate_operations
+from meshflow.distribute.parallel.weight_passes import split_backward
 
 ROWS, WIDTH, HIDDEN = 32, 8, 16
 
@@ -43,7 +43,7 @@ def test_weights_that_nothing_follows_from():
         values, pull = jax.vjp(lambda k, _: jnp.tanh(x @ k).sum(), kernel, other)
         return [values, *pull(1.0)]
 
-    halves = halved(both, [x, kernel, other], [False, True, True], 1)
+    halves = split_backward(both, [x, kernel, other], [False, True, True], 1)
     _, early, kept = halves.run_first([x, kernel, other])
     found = {**early, **halves.run_second([x, kernel, other], kept)}
     np.testing.assert_allclose(found[0], both(x, kernel, other)[1])
@@ -52,11 +52,15 @@ def test_weights_that_nothing_follows_from():
 
 
 def products(closed):
-    return sum(work_of(e) for e in closed.jaxpr.eqns if e.primitive.name in ("dot_general", "scan"))
+    return sum(
+        estimate_operations(e)
+        for e in closed.jaxpr.eqns
+        if e.primitive.name in ("dot_general", "scan")
+    )
 
 
 def test_both_parts_together_are_the_backward_pass(operands):
-    halves = halved(backward, operands, [False, False, *[True] * 8], 2)
+    halves = split_backward(backward, operands, [False, False, *[True] * 8], 2)
     waited, early, kept = halves.run_first(operands)
     # What arrived is not there any more when the second part runs.
     gone = [jnp.full_like(v, np.nan) for v in operands[:2]]
@@ -69,10 +73,12 @@ def test_both_parts_together_are_the_backward_pass(operands):
 
 
 def test_nothing_is_computed_twice(operands):
-    halves = halved(backward, operands, [False, False, *[True] * 8], 2)
+    halves = split_backward(backward, operands, [False, False, *[True] * 8], 2)
     whole = jax.make_jaxpr(backward)(*operands)
     again = sum(
-        work_of(e) for e in whole.jaxpr.eqns if e.primitive.name in ("dot_general", "jit", "scan")
+        estimate_operations(e)
+        for e in whole.jaxpr.eqns
+        if e.primitive.name in ("dot_general", "jit", "scan")
     )
     assert products(halves.first) + products(halves.second) == pytest.approx(again, rel=0.01)
     # The second part is three weights' products: two kernels and one that is used twice.
@@ -82,4 +88,4 @@ def test_nothing_is_computed_twice(operands):
     # Inputs and outputs' gradients of four products, each of them once, and what is small.
     activations = ROWS * (2 * WIDTH + 2 * HIDDEN + 4 * WIDTH) * 4
     small = 2 * HIDDEN * 4
-    assert sum(map(size_of, halves.kept)) <= activations + small
+    assert sum(map(count_bytes, halves.residuals)) <= activations + small

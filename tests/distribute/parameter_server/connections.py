@@ -3,17 +3,17 @@
 import socket
 import threading
 
-from meshflow.distribute.cluster.channel import Channel
-from meshflow.distribute.parameter_server.wire import Wire
+from meshflow.distribute.cluster.channel import SignedChannel
+from meshflow.distribute.parameter_server.transport.connection import Connection
 
 
 def pair():
     """Two ends of a connection of one machine."""
     ends, found = socket.socketpair(), {}
     other = threading.Thread(
-        target=lambda: found.update(end=Wire(Channel(ends[1], "secret", True, 20.0)))
+        target=lambda: found.update(end=Connection(SignedChannel(ends[1], "secret", True, 20.0)))
     )
     other.start()
-    wire = Wire(Channel(ends[0], "secret", False, 20.0))
+    wire = Connection(SignedChannel(ends[0], "secret", False, 20.0))
     other.join()
     return wire, found["end"]

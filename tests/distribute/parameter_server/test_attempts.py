@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from distribute.parameter_server.connections import pair
-from meshflow.core.runtime.context import writing
-from meshflow.distribute.parameter_server.attempts import OVER
-from meshflow.distribute.parameter_server.exchanges import TOLD, Exchanges
-from meshflow.distribute.parameter_server.messages import Decision, Done, Push, Wish
-from meshflow.distribute.parameter_server.remote_server import ServerService
-from meshflow.distribute.parameter_server.server import ParameterServer
+from meshflow.core.runtime.context import variable_lock
+from meshflow.distribute.parameter_server.server.attempts import FINISHED
+from meshflow.distribute.parameter_server.server.parameter_server import ParameterServer
+from meshflow.distribute.parameter_server.server.remote_server import ServerService
+from meshflow.distribute.parameter_server.transport.messages import (
+    CompletedAttempt,
+    Decision,
+    PullRequest,
+    Push,
+)
+from meshflow.distribute.parameter_server.worker.server_client import (
+    MAX_FORWARDED_BYTES,
+    ServerClient,
+)
 
 CLOSURE = 7
 
@@ -35,14 +43,14 @@ def values(servers):
 
 
 def decide(server, attempt, ballot):
-    return server.exchange(Decision(CLOSURE, attempt, ballot), Wish())
+    return server.exchange(Decision(CLOSURE, attempt, ballot), PullRequest())
 
 
 def test_what_one_server_has_done_the_other_does_too(servers):
     assert [s.stage(push(0, 1.0), (0, 0)) for s in servers] == [None, None]
     decide(servers[0], 0, (0, 0))
     # The worker dies here. Another one has other numbers, and hears that they come too late.
-    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [Done(0, {}), None]
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [CompletedAttempt(0, {}), None]
     repeated = [decide(s, 0, (0, 1)).repeated for s in servers]
     assert repeated == [True, False]
     assert values(servers) == [1.0, 1.0]
@@ -60,26 +68,28 @@ def test_who_comes_back_too_late_is_refused(servers):
         assert decide(server, 1, (0, 1)).refused is None
     assert values(servers) == [10.0, 10.0]
     # With a ballot of the next round the first one hears what was done.
-    assert servers[0].stage(push(0, 1.0), (1, 0)) == Done(1, {})
+    assert servers[0].stage(push(0, 1.0), (1, 0)) == CompletedAttempt(1, {})
     assert values(servers) == [10.0, 10.0]
 
 
 def test_a_push_to_one_server_is_refused_too(servers):
     assert servers[0].stage(push(1, 10.0), (0, 1)) is None
-    assert servers[0].exchange(push(0, 1.0), Wish()).refused == 0
+    assert servers[0].exchange(push(0, 1.0), PullRequest()).refused == 0
     decide(servers[0], 1, (0, 1))
-    assert servers[0].exchange(push(0, 1.0), Wish()).repeated
+    assert servers[0].exchange(push(0, 1.0), PullRequest()).repeated
     assert values(servers) == [10.0, 0.0]
 
 
 def test_servers_without_a_part_note_what_was_done(servers):
-    servers[0].exchange(push(0, 1.0), Wish())
-    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [Done(0, {}), None]
+    servers[0].exchange(push(0, 1.0), PullRequest())
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [CompletedAttempt(0, {}), None]
     for server in servers:
         decide(server, 0, (0, 1))
     assert values(servers) == [1.0, 0.0]
-    assert servers[1].stage(push(2, 100.0), (0, 2)) == Done(0, {})
-    assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == Done(OVER, {})
+    assert servers[1].stage(push(2, 100.0), (0, 2)) == CompletedAttempt(0, {})
+    assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == CompletedAttempt(
+        FINISHED, {}
+    )
 
 
 @pytest.fixture
@@ -99,7 +109,7 @@ def told(servers):
 
 
 def test_each_server_is_told_once(servers, told):
-    exchanges = Exchanges(servers)
+    exchanges = ServerClient(servers)
     changes, repeated = exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert not repeated and [c.clock for c in changes] == [s.clock for s in servers]
     assert told == [(0, "exchange"), (1, "exchange")]
@@ -110,7 +120,7 @@ def test_each_server_is_told_once(servers, told):
 
 
 def test_the_server_with_the_largest_part_comes_first_and_much_is_staged(servers, told):
-    exchanges, part = Exchanges(servers), np.ones(TOLD // 4, np.float32)
+    exchanges, part = ServerClient(servers), np.ones(MAX_FORWARDED_BYTES // 4, np.float32)
     for server in servers:
         server.create(2, np.zeros_like(part), "large")
     exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), Push(CLOSURE, adds={2: part})])
@@ -130,18 +140,18 @@ def test_a_server_that_was_told_first_knows_the_others_parts(servers):
 
     servers[1].exchange = killed
     with pytest.raises(KeyboardInterrupt):
-        Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 2.0)])
+        ServerClient(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 2.0)])
     assert values(servers) == [1.0, 0.0]
     servers[1].exchange = exchange
     # Another one has other numbers, and writes on the first server only.
-    _, repeated = Exchanges(servers).push(CLOSURE, 1, 0, [push(1, 10.0), None])
+    _, repeated = ServerClient(servers).push(CLOSURE, 1, 0, [push(1, 10.0), None])
     assert repeated and values(servers) == [1.0, 2.0]
     # The first one stood still, and goes on.
-    assert exchange(push(0, 2.0), Wish()).repeated and values(servers) == [1.0, 2.0]
+    assert exchange(push(0, 2.0), PullRequest()).repeated and values(servers) == [1.0, 2.0]
 
 
 def test_others_parts_are_known_until_they_are_done(servers):
-    exchanges = Exchanges(servers)
+    exchanges = ServerClient(servers)
 
     def known():
         return {c: d.others for c, d in servers[0]._attempts._done.items() if d.others}
@@ -155,7 +165,7 @@ def test_others_parts_are_known_until_they_are_done(servers):
     assert known() == {} and values(servers) == [20.0, 20.0]
     # Another attempt still hears that all of it was done.
     parts = [Push(CLOSURE, adds={1: np.ones(2, np.float32)}, attempt=1) for _ in servers]
-    _, repeated = Exchanges(servers).push(CLOSURE, 1, 0, parts)
+    _, repeated = ServerClient(servers).push(CLOSURE, 1, 0, parts)
     assert repeated and values(servers) == [20.0, 20.0]
 
 
@@ -164,7 +174,7 @@ def test_an_attempt_for_one_server_finishes_what_another_one_began(servers):
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[0], 1, (0, 1))
     # The other attempt's worker dies here. This one has something for the first server only, which has done its part.
-    _, repeated = Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), None])
+    _, repeated = ServerClient(servers).push(CLOSURE, 0, 0, [push(0, 1.0), None])
     assert repeated and values(servers) == [10.0, 10.0]
 
 
@@ -199,7 +209,7 @@ def test_servers_that_die_between_two_parts_know_what_is_to_be_done(tmp_path):
     for server in servers:
         server.methods["create"](1, np.zeros(2, np.float32), "v", None)
     ways = list(itertools.product([None, "before", "after"], repeat=3))
-    exchanges, total = Exchanges(servers), 0.0
+    exchanges, total = ServerClient(servers), 0.0
     for closure, (first, second, both) in enumerate(ways):
         servers[0].deaths, servers[1].deaths = [first, both], [second, both]
         total += closure
@@ -207,7 +217,7 @@ def test_servers_that_die_between_two_parts_know_what_is_to_be_done(tmp_path):
         # The first attempt stands still after the first server's part, sometimes.
         if closure % 2:
             known = dataclasses.replace(parts[0], others={1: parts[1]})
-            servers[0].exchange(known, Wish(), 0)
+            servers[0].exchange(known, PullRequest(), 0)
             other = [Push(closure, adds={1: np.ones(2, np.float32)}, attempt=1), None]
             assert exchanges.push(closure, 1, 0, other)[1]
         exchanges.push(closure, 0, 0, parts)
@@ -220,16 +230,18 @@ def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[1], 1, (0, 1))
     # Here the other attempt's worker stands still: this one is refused, asks, and goes on with it.
-    _, repeated = Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
+    _, repeated = ServerClient(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert repeated and values(servers) == [10.0, 10.0]
 
 
 def test_a_push_does_not_wait_for_other_programs(servers):
     # The first of its kind is compiled.
-    servers[0].exchange(push(0, 1.0), Wish())
+    servers[0].exchange(push(0, 1.0), PullRequest())
     later = Push(CLOSURE + 1, adds={1: np.ones(2, np.float32)})
-    pushing = threading.Thread(target=lambda: servers[0].exchange(later, Wish()), daemon=True)
-    with writing:
+    pushing = threading.Thread(
+        target=lambda: servers[0].exchange(later, PullRequest()), daemon=True
+    )
+    with variable_lock:
         pushing.start()
         pushing.join(60)
         assert not pushing.is_alive()
@@ -244,5 +256,5 @@ def test_a_server_that_comes_back_knows_what_was_staged(tmp_path):
     server["create"](1, np.zeros(2, np.float32), "v", None)
     server["stage"](push(0, 3.0), (0, 0), 0)
     server = service()
-    server["exchange"](Decision(CLOSURE, 0, (0, 0)), Wish(), 0)
+    server["exchange"](Decision(CLOSURE, 0, (0, 0)), PullRequest(), 0)
     np.testing.assert_array_equal(service()["read"]((1,))[1][1], [3.0, 3.0])

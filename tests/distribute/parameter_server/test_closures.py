@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parameter_server.cluster import WorkerLostError
+from meshflow.distribute.parameter_server.cluster.cluster import WorkerLostError
 
 
 def strategy_of(workers=2, servers=2):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parameter_server.hosting import placed_on
+from meshflow.distribute.parameter_server.variables.hosted_variable import place_on_servers
 
 pytestmark = pytest.mark.soak
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.soak
 def counting(strategy):
     """A counter on each of two servers, and a step that adds to both."""
     with strategy.scope():
-        with placed_on([0]):
+        with place_on_servers([0]):
             counter, w = tf.Variable(0), tf.Variable(np.zeros(100_000, np.float32))
-        with placed_on([1]):
+        with place_on_servers([1]):
             other = tf.Variable(0)
         optimizer = tf.keras.optimizers.SGD(1.0)
 
@@ -72,17 +72,17 @@ def trained_for(seconds, coordinator, step, disturb, every):
 @pytest.fixture
 def strategy():
     made = tf.distribute.ParameterServerStrategy(engine="processes", workers=3, servers=2)
-    pids = [made.cluster.pid("ps", n) for n in range(2)]
+    pids = [made.cluster.get_pid("ps", n) for n in range(2)]
     yield made
-    pids += [made.cluster.pid("worker", n) for n in range(3)]
+    pids += [made.cluster.get_pid("worker", n) for n in range(3)]
     made.cluster.stop()
     assert ended(pids)
 
 
 def alive(strategy):
-    lives = strategy.cluster._lives
+    lives = strategy.cluster._processes
     return [
-        life.pid for (kind, _), life in list(lives.items()) if kind == "worker" and not life.gone
+        life.pid for (kind, _), life in list(lives.items()) if kind == "worker" and not life.is_lost
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_random_worker_is_killed_every_two_seconds(strategy):
     assert told["preemptions"] >= 3  # starting another takes longer than 2 s
     # Memory shared with processes that are gone is gone too.
     assert set(os.listdir("/dev/shm")) <= names
-    assert segments(strategy.cluster.pid("ps", 0)) < 60
+    assert segments(strategy.cluster.get_pid("ps", 0)) < 60
 
 
 def test_all_workers_are_killed_at_once(strategy):
@@ -142,7 +142,7 @@ def test_a_node_of_ray_is_removed():
 
         def disturb():
             if not removed:
-                removed.append(strategy.cluster.pid("worker", 0))
+                removed.append(strategy.cluster.get_pid("worker", 0))
                 raylets = {n.all_processes["raylet"][0].process.pid: n for n in nodes}
                 cluster.remove_node(raylets[parent(removed[0])], allow_graceful=False)
 
@@ -151,7 +151,7 @@ def test_a_node_of_ray_is_removed():
         told = coordinator.statistics()
         print(f"{total} closures, {told}")
         assert told["preemptions"] >= 1
-        pids = [strategy.cluster.pid(k, n) for k in ("worker", "ps") for n in range(2)]
+        pids = [strategy.cluster.get_pid(k, n) for k in ("worker", "ps") for n in range(2)]
         assert removed[0] not in pids
     finally:
         strategy.cluster.stop()

@@ -18,7 +18,7 @@ def test_in_one_process(tmp_path):
     strategy = guide.train(resolver, str(tmp_path), servers=2)
     strategy.cluster.stop()
     for server in servers:
-        server._serving.stop()
+        server._listener.stop()
     assert any(name.startswith("ckpt-1") for name in os.listdir(tmp_path / "ckpt"))
     guide.evaluate_beside(str(tmp_path))
     assert os.listdir(tmp_path / "evaluation")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from distribute.parameter_server.connections import pair
-from meshflow.distribute.parameter_server.journal import Folder, Journal
-from meshflow.distribute.parameter_server.messages import Push, Wish
-from meshflow.distribute.parameter_server.remote_server import ServerService
+from meshflow.distribute.parameter_server.server.journal import Journal, JournalFolder
+from meshflow.distribute.parameter_server.server.remote_server import ServerService
+from meshflow.distribute.parameter_server.transport.messages import PullRequest, Push
 
 
 def recovered(folder):
@@ -50,7 +50,7 @@ def test_a_snapshot_takes_the_place_of_records(tmp_path):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.append("before")
-    journal.snapshot({"state": np.ones(3)})
+    journal.write_snapshot({"state": np.ones(3)})
     assert journal.size == 0
     journal.append("after")
     first, records = recovered(tmp_path)
@@ -70,12 +70,12 @@ def test_a_disk_that_is_full_loses_nothing(tmp_path):
         with pytest.raises(OSError, match="File too large"):
             journal.append(large)
         journal.append("between")
-        journal.snapshot({"state": large})
+        journal.write_snapshot({"state": large})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     journal.append("after")
     assert recovered(tmp_path) == (None, ["before", "between", "after"])
-    journal.snapshot({"state": 1})
+    journal.write_snapshot({"state": 1})
     assert recovered(tmp_path) == ({"state": 1}, [])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
 
@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_loses_nothing(tmp_path):
 def test_what_was_left_at_a_snapshot_is_removed(tmp_path):
     journal = Journal(tmp_path)
     list(journal.recover())
-    journal.snapshot("whole")
+    journal.write_snapshot("whole")
     # Killed before it had removed what was before, and in the next one.
     for name in ("snapshot.0", "log.0", "partial.2", "log.2"):
         (tmp_path / name).write_bytes(b"")
@@ -96,8 +96,8 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        folder = Folder()
-        Journal(folder.of_server(0))
+        folder = JournalFolder()
+        Journal(folder.get_server_folder(0))
         os.write(write, str(folder.path).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
@@ -105,8 +105,8 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     assert left.parent == tmp_path
     assert left.is_dir()
     (tmp_path / "meshflow-servers-of-others").mkdir()
-    first = Folder()
-    second = Folder()
+    first = JournalFolder()
+    second = JournalFolder()
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {first.path.name, second.path.name, "meshflow-servers-of-others"}
     first.close()
@@ -116,7 +116,7 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("least", [0, 1 << 30])
 def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
-    monkeypatch.setattr(Journal, "least", least)
+    monkeypatch.setattr(Journal, "min_snapshot_bytes", least)
 
     def service():
         return ServerService(0, str(tmp_path)).methods(pair()[0])
@@ -126,7 +126,7 @@ def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     server["write"](1, np.ones(4, np.float32), True, 1)
     for closure in range(20):
         server["exchange"](
-            Push(closure, adds={1: np.full(4, closure, np.float32)}), Wish(), closure
+            Push(closure, adds={1: np.full(4, closure, np.float32)}), PullRequest(), closure
         )
     clock, values = server["read"]((1,))
     np.testing.assert_array_equal(values[1], np.full(4, 191.0))
@@ -136,7 +136,7 @@ def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     assert after == clock
     np.testing.assert_array_equal(values[1], np.full(4, 191.0))
     # What was done before is known, and is not done again.
-    assert server["exchange"](Push(19, adds={1: np.ones(4, np.float32)}), Wish(), 0).repeated
+    assert server["exchange"](Push(19, adds={1: np.ones(4, np.float32)}), PullRequest(), 0).repeated
     server["write"](1, np.ones(4, np.float32), True, 1)
     np.testing.assert_array_equal(server["read"]((1,))[1][1], np.full(4, 191.0))
     server["write"](1, np.ones(4, np.float32), True, 2)

@@ -16,7 +16,7 @@ ray = pytest.importorskip("ray")
 def strategy():
     made = tf.distribute.experimental.ParameterServerStrategy(workers=2, servers=1)
     yield made
-    pids = [made.cluster.pid(*w) for w in (("worker", 0), ("worker", 1), ("ps", 0))]
+    pids = [made.cluster.get_pid(*w) for w in (("worker", 0), ("worker", 1), ("ps", 0))]
     made.cluster.stop()
     assert not ray.is_initialized()
     deadline = time.monotonic() + 20
@@ -46,7 +46,7 @@ def counting(strategy):
 def test_closures_run_in_actors(strategy):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     pids = coordinator.fetch([coordinator.schedule(os.getpid) for _ in range(6)])
-    assert set(pids) <= {strategy.cluster.pid("worker", n) for n in range(2)}
+    assert set(pids) <= {strategy.cluster.get_pid("worker", n) for n in range(2)}
     counter, optimizer, step = counting(strategy)
     for _ in range(20):
         coordinator.schedule(step, args=(tf.ones([10]),))
@@ -62,8 +62,8 @@ def test_killed_actors_are_replaced_and_nothing_counts_twice(strategy, killed):
     for _ in range(20):
         coordinator.schedule(step, args=(tf.ones([10]), 0.05))
     time.sleep(0.3)
-    before = strategy.cluster.pid(*killed)
+    before = strategy.cluster.get_pid(*killed)
     os.kill(before, signal.SIGKILL)
     coordinator.join()
     assert (int(counter), int(optimizer.iterations)) == (20, 20)
-    assert strategy.cluster.pid(*killed) != before
+    assert strategy.cluster.get_pid(*killed) != before

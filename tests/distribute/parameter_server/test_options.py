@@ -8,9 +8,16 @@ import pytest
 
 import meshflow as tf
 from distribute.launching import free_ports
-from meshflow.distribute.parameter_server.closure_queue import Gate
-from meshflow.distribute.parameter_server.compression import Compressor, whole
-from meshflow.distribute.parameter_server.messages import Push, Rows, Step
+from meshflow.distribute.parameter_server.coordination.closure_queue import StalenessGate
+from meshflow.distribute.parameter_server.transport.gradient_compression import (
+    Compressor,
+    decompress_gradient,
+)
+from meshflow.distribute.parameter_server.transport.messages import (
+    OptimizerStep,
+    Push,
+    VariableRows,
+)
 from meshflow.io.protos import Event
 from meshflow.io.records import read_records
 from meshflow.profiler import description
@@ -41,7 +48,7 @@ def pushing(strategy):
 
 
 def test_a_gate_keeps_workers_together():
-    gate, order = Gate(0), []
+    gate, order = StalenessGate(0), []
     gate.enter(0)
     gate.enter(1)
     gate.leave(0, finished=True)
@@ -60,7 +67,7 @@ def test_a_gate_keeps_workers_together():
 
 
 def test_a_worker_without_work_holds_nobody_back():
-    gate = Gate(0)
+    gate = StalenessGate(0)
     for _ in range(5):
         gate.enter(0)
         gate.leave(0, finished=True)
@@ -151,14 +158,14 @@ def test_what_is_left_out_is_sent_later():
     compress = Compressor(0.25)
     gradient, total = np.array([4.0, 3.0, -2.0, 1.0], np.float32), np.zeros(4, np.float32)
     for _ in range(40):
-        push = Push(0, steps=[Step(1, (7,), (gradient,))])
+        push = Push(0, steps=[OptimizerStep(1, (7,), (gradient,))])
         compress([push, None])
-        sent = whole(push.steps[0].gradients[0], (4,), np.float32)
+        sent = decompress_gradient(push.steps[0].gradients[0], (4,), np.float32)
         assert np.count_nonzero(sent) == 1
         total += sent
     np.testing.assert_allclose(total / 40, gradient, atol=0.4)
-    rows = Rows(np.ones((2, 3), np.float32), np.array([0, 1]))
-    push = Push(0, steps=[Step(1, (7,), (rows,))])
+    rows = VariableRows(np.ones((2, 3), np.float32), np.array([0, 1]))
+    push = Push(0, steps=[OptimizerStep(1, (7,), (rows,))])
     compress([push])
     assert push.steps[0].gradients[0] is rows
 
@@ -220,7 +227,7 @@ def test_curves_and_profiles_tell_the_same(tmp_path):
     assert points[3, "parameter_servers/closures"] == 3
     assert points[8, "parameter_servers/closures"] == 8
     assert points[8, "parameter_servers/workers"] == 2
-    told = description.describe()["tables"]["Parameter servers"]
+    told = description.describe_process()["tables"]["Parameter servers"]
     assert {f"parameter_servers/{name}" for name in told} == {tag for _, tag in points}
     assert told["closures"] == 8
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parameter_server.sharding import shard_sizes
+from meshflow.distribute.parameter_server.variables.sharding import compute_shard_sizes
 
 PARTITIONERS = tf.distribute.experimental.partitioners
 ANSWERS = json.loads(pathlib.Path(__file__).with_name("partitioners.json").read_text())
@@ -58,11 +58,11 @@ def test_wrong_arguments(make, message):
 
 def test_rows_left_over_go_to_the_first_shards():
     fixed = PARTITIONERS.FixedShardsPartitioner(3)
-    assert shard_sizes(fixed, [10, 2], tf.float32) == [4, 3, 3]
-    assert shard_sizes(fixed, [2, 2], "float32") == [1, 1]
-    assert shard_sizes(fixed, [], tf.float32) == []
-    assert shard_sizes(None, [10, 2], tf.float32) == [10]
-    assert shard_sizes(lambda shape, dtype, axis=0: [2, 1], [5, 2], tf.float32) == [3, 2]
+    assert compute_shard_sizes(fixed, [10, 2], tf.float32) == [4, 3, 3]
+    assert compute_shard_sizes(fixed, [2, 2], "float32") == [1, 1]
+    assert compute_shard_sizes(fixed, [], tf.float32) == []
+    assert compute_shard_sizes(None, [10, 2], tf.float32) == [10]
+    assert compute_shard_sizes(lambda shape, dtype, axis=0: [2, 1], [5, 2], tf.float32) == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_rows_left_over_go_to_the_first_shards():
 )
 def test_answers_that_do_not_fit(answer, message):
     with pytest.raises(ValueError, match=message):
-        shard_sizes(lambda shape, dtype: answer, [5, 2], tf.float32)
+        compute_shard_sizes(lambda shape, dtype: answer, [5, 2], tf.float32)

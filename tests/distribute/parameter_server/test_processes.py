@@ -11,14 +11,14 @@ import pytest
 
 import meshflow as tf
 from helpers import rounds
-from meshflow.distribute.parameter_server.hosting import placed_on
+from meshflow.distribute.parameter_server.variables.hosted_variable import place_on_servers
 
 
 def started(workers=2, servers=2, silence=3.0):
     strategy = tf.distribute.ParameterServerStrategy(
         engine="processes", workers=workers, servers=servers
     )
-    strategy.cluster._silence = silence
+    strategy.cluster._max_silence = silence
     return strategy
 
 
@@ -294,7 +294,7 @@ def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordina
     for _ in range(rounds(2, 20)):
         time.sleep(0.3)
         with contextlib.suppress(ProcessLookupError):  # killed before, and not missed yet
-            os.kill(strategy.cluster.pid("worker", int(random.integers(2))), signal.SIGKILL)
+            os.kill(strategy.cluster.get_pid("worker", int(random.integers(2))), signal.SIGKILL)
     coordinator.join()
     assert (int(counter), int(optimizer.iterations)) == (31, 31)
     assert strategy.cluster.counters["preemptions"] >= 1
@@ -333,9 +333,9 @@ def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
 
 def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_path):
     with strategy.scope():
-        with placed_on([0]):
+        with place_on_servers([0]):
             a = tf.Variable(0)
-        with placed_on([1]):
+        with place_on_servers([1]):
             b = tf.Variable(0)
     retries = coordinator.statistics()["retries"]
     once = str(tmp_path / "killed")
@@ -343,9 +343,9 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
     def step():
         import gc
 
-        from meshflow.distribute.parameter_server.exchanges import Exchanges
+        from meshflow.distribute.parameter_server.worker.server_client import ServerClient
 
-        def ask(server, push, wish, floor, first=Exchanges._ask):
+        def ask(server, push, wish, floor, first=ServerClient._exchange_one):
             found = first(server, push, wish, floor)
             if push is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -353,9 +353,9 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
 
         if not os.path.exists(once):
             open(once, "w").close()
-            Exchanges._ask = staticmethod(ask)
-            for exchanges in [o for o in gc.get_objects() if type(o) is Exchanges]:
-                exchanges._all = map  # one server after the other
+            ServerClient._exchange_one = staticmethod(ask)
+            for exchanges in [o for o in gc.get_objects() if type(o) is ServerClient]:
+                exchanges._map = map  # one server after the other
         a.assign(os.getpid())
         b.assign(os.getpid())
         return os.getpid()

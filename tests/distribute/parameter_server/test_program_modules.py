@@ -6,7 +6,7 @@ import types
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parameter_server.program_modules import not_to_be_imported
+from meshflow.distribute.parameter_server.closures.program_modules import find_unimportable_modules
 
 
 def module(name, **contents):
@@ -35,7 +35,7 @@ def test_modules_that_hold_the_strategy_and_those_that_import_them(monkeypatch):
     ]
     for one in made:
         monkeypatch.setitem(sys.modules, one.__name__, one)
-    named = {m.__name__ for m in not_to_be_imported(strategy)}
+    named = {m.__name__ for m in find_unimportable_modules(strategy)}
     assert named == {"common", "steps", "loops", "whole", "coordinating"}
 
 

@@ -2,31 +2,32 @@
 
 import functools
 
-from meshflow.distribute.parameter_server import remote_worker, worker_service
-from meshflow.distribute.parameter_server.remote_worker import Book, Functions
-from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
-from meshflow.distribute.parameter_server.worker import Call
-from meshflow.distribute.parameter_server.worker_service import WorkerService
+from meshflow.distribute.parameter_server.processes import worker_service
+from meshflow.distribute.parameter_server.processes.worker_service import WorkerService
+from meshflow.distribute.parameter_server.strategy import ClosureOptions, ParameterServerStrategy
+from meshflow.distribute.parameter_server.worker import remote_worker
+from meshflow.distribute.parameter_server.worker.remote_worker import FunctionPickles, SentObjects
+from meshflow.distribute.parameter_server.worker.worker import Call
 
 
 def test_a_function_that_comes_again_among_many_others_is_there(monkeypatch):
     for module in (remote_worker, worker_service):
         monkeypatch.setattr(module, "FUNCTIONS", 16)
     strategy = ParameterServerStrategy(engine="threads", workers=2)
-    functions = Functions(strategy)
-    book, service = Book(functions), WorkerService(0, [], False)
-    service._configure([], 1, Options())
+    functions = FunctionPickles(strategy)
+    book, service = SentObjects(functions), WorkerService(0, [], False)
+    service._configure([], 1, ClosureOptions())
 
     def sent(function):
         """Whether a call brings a function, which the worker then calls."""
-        request = book.request(Call(0, function, (), {}), strategy)
+        request = book.make_request(Call(0, function, (), {}), strategy)
         assert service._call(request).function() == function()
-        book.arrived(request)
+        book.mark_received(request)
         return bool(request.functions)
 
     early, late = ([functools.partial(int, n) for n in range(count)] for count in (12, 4))
     for function in early:
-        functions.of(function)  # for another worker
+        functions.get_pickle(function)  # for another worker
     assert sent(list) and all(map(sent, early[:9]))
     # The coordinator is not sure that the worker has it, and once it was sent again it is.
     assert sent(list) and not sent(list)

@@ -13,15 +13,20 @@ import pytest
 import meshflow as tf
 from distribute.parameter_server.connections import pair
 from meshflow.core.runtime import transfers
-from meshflow.distribute.parameter_server import placed, segments
-from meshflow.distribute.parameter_server.buffers import Spares
-from meshflow.distribute.parameter_server.messages import Push, Rows, Step, Wish
-from meshflow.distribute.parameter_server.remote_server import ServerService
-from meshflow.distribute.parameter_server.wire import Lost
-from meshflow.distribute.parameter_server.worker import _replace_rows
-from meshflow.kernels import library, renewals
+from meshflow.distribute.parameter_server.server.remote_server import ServerService
+from meshflow.distribute.parameter_server.transport import output_buffers, shared_memory
+from meshflow.distribute.parameter_server.transport.connection import ConnectionLostError
+from meshflow.distribute.parameter_server.transport.memory_pools import ArrayPool
+from meshflow.distribute.parameter_server.transport.messages import (
+    OptimizerStep,
+    PullRequest,
+    Push,
+    VariableRows,
+)
+from meshflow.distribute.parameter_server.worker.worker import _replace_rows
+from meshflow.kernels import array_updates, library
 
-pytestmark = pytest.mark.skipif(not segments.POSSIBLE, reason="needs files without names")
+pytestmark = pytest.mark.skipif(not shared_memory.IS_SUPPORTED, reason="needs files without names")
 
 LARGE = np.arange(100_000, dtype=np.float32)
 
@@ -74,7 +79,7 @@ def test_devices_take_what_arrives_without_a_copy(wires):
         gc.collect()
         assert any(s.is_used for s in segments_of(a))
         array = None
-        transfers.let_go()
+        transfers.release_deleted_arrays()
         assert not any(s.is_used for s in segments_of(a))
 
 
@@ -92,13 +97,13 @@ def test_lent_memory_is_sent_without_a_copy(wires):
 @pytest.fixture
 def kernels():
     found = library.load()
-    if not placed.possible():
+    if not output_buffers.is_supported():
         pytest.skip("needs the compiled kernels")
     return found
 
 
 def placed_array(wire, value):
-    with wire.placing([LARGE.nbytes]):
+    with wire.offer_output_memory([LARGE.nbytes]):
         return transfers.transfer(LARGE + np.float32(value))
 
 
@@ -144,7 +149,7 @@ def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
     first["create"](1, np.zeros(shape, np.float32), "v", None)
     rule = tf.keras.optimizers.SGD(1.0)
     rule.build([held()])
-    service._server.adopt(2, rule)
+    service._server.add_optimizer(2, rule)
     numbers = itertools.count()
 
     def asked(methods, end, wish, **writes):
@@ -152,30 +157,33 @@ def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
         end[0].send(methods["exchange"](push, wish, 0))
         return end[1].receive().values[1]
 
-    ones, rows = np.ones(shape, np.float32), Rows(np.full((2, 300), 5.0, np.float32), np.arange(2))
-    by_rows = Step(2, (1,), (rows,))
+    ones, rows = (
+        np.ones(shape, np.float32),
+        VariableRows(np.full((2, 300), 5.0, np.float32), np.arange(2)),
+    )
+    by_rows = OptimizerStep(2, (1,), (rows,))
     # The first ones of their kind are compiled, and a value may be made by a thread that has no segment.
     for again in range(20):
-        first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
-        seen = asked(first, ends[0], Wish(known=(1,)), sets={1: ones})
+        first["exchange"](Push(next(numbers), steps=[by_rows]), PullRequest(), 0)
+        seen = asked(first, ends[0], PullRequest(known=(1,)), sets={1: ones})
         if again and ends[0][0].reads(held()._value):
             break
-    assert ends[0][0]._segment_of(held()._value).is_used
+    assert ends[0][0]._find_segment(held()._value).is_used
     # It asks for the changes since then too.
-    asked(second, ends[1], Wish(unknown=(1,)))
-    asked(first, ends[0], Wish(unknown=(1,)))
+    asked(second, ends[1], PullRequest(unknown=(1,)))
+    asked(first, ends[0], PullRequest(unknown=(1,)))
     # What the worker makes of it is its own.
     own = {1: transfers.to_device(seen)}
-    _replace_rows(own, 1, Rows(rows.values, rows.indices))
+    _replace_rows(own, 1, VariableRows(rows.values, rows.indices))
     np.testing.assert_array_equal(np.asarray(own[1])[:3, 0], [5, 5, 1])
     np.testing.assert_array_equal(held().numpy(), ones)
-    first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
+    first["exchange"](Push(next(numbers), steps=[by_rows]), PullRequest(), 0)
     np.testing.assert_array_equal(held().numpy()[:3, 0], [-4, -4, 1])
     np.testing.assert_array_equal(seen.view(np.float32).reshape(shape), ones)
 
 
 def test_whole_updates_are_made_where_a_worker_reads_them(kernels, monkeypatch):
-    monkeypatch.setattr(renewals, "LEAST_SIZE", 1 << 20)
+    monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 20)
     shape, service = (1000, 300), ServerService(0, None)
     held = functools.partial(service._server.resolve, 1)
     near, far = pair()
@@ -183,17 +191,17 @@ def test_whole_updates_are_made_where_a_worker_reads_them(kernels, monkeypatch):
     methods["create"](1, np.zeros(shape, np.float32), "v", None)
     rule = tf.keras.optimizers.SGD(0.5)
     rule.build([held()])
-    service._server.adopt(2, rule)
+    service._server.add_optimizer(2, rule)
     gradient = np.arange(300_000, dtype=np.float32).reshape(shape)
     seen = []
     for number in range(3):
-        push = Push(number, steps=[Step(2, (1,), (gradient,))])
-        near.send(methods["exchange"](push, Wish(known=(1,)), 0))
+        push = Push(number, steps=[OptimizerStep(2, (1,), (gradient,))])
+        near.send(methods["exchange"](push, PullRequest(known=(1,)), 0))
         seen.append(far.receive().values[1])
-        assert near._segment_of(held()._value).is_used
+        assert near._find_segment(held()._value).is_used
     (program,) = service._server._programs.values()
     captured = [c._value for c in program.traced.captures]
-    assert library.RENEW in program.lowered([gradient], captured).as_text()
+    assert library.RENEW in program.lower([gradient], captured).as_text()
     # Each is still what it was when it was sent.
     for number, value in enumerate(seen, 1):
         np.testing.assert_array_equal(value, -0.5 * number * gradient)
@@ -202,7 +210,7 @@ def test_whole_updates_are_made_where_a_worker_reads_them(kernels, monkeypatch):
 def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
     a, _ = wires
     made = []
-    with a.placing([LARGE.nbytes]):
+    with a.offer_output_memory([LARGE.nbytes]):
         made.append(transfers.transfer(np.concatenate([LARGE, LARGE])))
         other = threading.Thread(target=lambda: made.append(transfers.transfer(LARGE)))
         other.start()
@@ -221,15 +229,15 @@ def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
     del a, b, wire
     gc.collect()
     np.testing.assert_array_equal(made, LARGE + 1)
-    assert address in placed._kept
+    assert address in output_buffers._retained
     del made
     placed_array(pair()[0], 1)
     gc.collect()
-    assert address not in placed._kept
+    assert address not in output_buffers._retained
 
 
 def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
-    server, spares = types.SimpleNamespace(wire=wires[0]), Spares()
+    server, spares = types.SimpleNamespace(wire=wires[0]), ArrayPool()
     about = server, LARGE.shape, LARGE.dtype
     first = spares.get(*about)
     address = first.unsafe_buffer_pointer()
@@ -255,7 +263,7 @@ def test_segments_that_nothing_needs_any_more_are_given_up(wires):
     a, b = wires
     a.send(LARGE)
     assert b.receive().nbytes == LARGE.nbytes
-    for _ in range(2 * segments._UNUSED):
+    for _ in range(2 * shared_memory._MAX_IDLE_MESSAGES):
         a.send(1)
         b.receive()
     assert segments_of(a) == []
@@ -263,7 +271,7 @@ def test_segments_that_nothing_needs_any_more_are_given_up(wires):
 
 
 def test_without_room_arrays_go_through_the_connection(wires, monkeypatch):
-    monkeypatch.setattr(segments, "_MOST_BYTES", 0)
+    monkeypatch.setattr(shared_memory, "_MAX_TOTAL_BYTES", 0)
     a, b = wires
     seen = []
     reader = threading.Thread(target=lambda: seen.append(b.receive()))
@@ -276,7 +284,7 @@ def test_without_room_arrays_go_through_the_connection(wires, monkeypatch):
 
 def test_many_new_segments_in_one_message(wires):
     a, b = wires
-    arrays = [np.full(20_000, i, np.float32) for i in range(segments._MOST_NEW + 20)]
+    arrays = [np.full(20_000, i, np.float32) for i in range(shared_memory._MAX_NEW_SEGMENTS + 20)]
     reader, seen = None, []
     reader = threading.Thread(target=lambda: seen.extend(b.receive()))
     reader.start()
@@ -313,5 +321,5 @@ def test_memory_that_may_shrink_is_refused(wires):
         b._incoming.take(1, 100, shrinks)
     os.close(shrinks)
     # A number that was never given out is no reason to wait.
-    with pytest.raises(Lost):
-        b._array(100, 77, iter(()))
+    with pytest.raises(ConnectionLostError):
+        b._receive_array(100, 77, iter(()))

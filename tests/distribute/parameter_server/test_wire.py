@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distribute.parameter_server.connections import pair
-from meshflow.distribute.parameter_server.wire import Caller, answer
+from meshflow.distribute.parameter_server.transport.connection import RemoteCaller, answer_calls
 
 
 class NotThere(Exception):
@@ -25,9 +25,9 @@ class Unknown:
 
 def test_who_calls_hears_of_a_message_that_cannot_be_unpickled():
     here, there = pair()
-    answering = threading.Thread(target=answer, args=(there, {"twice": lambda x: 2 * x}))
+    answering = threading.Thread(target=answer_calls, args=(there, {"twice": lambda x: 2 * x}))
     answering.start()
-    caller = Caller(here)
+    caller = RemoteCaller(here)
     with pytest.raises(NotThere, match="no such class here"):
         caller.call("twice", Unknown())
     # The connection is as before, and ends with who calls.

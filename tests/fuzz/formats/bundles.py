@@ -9,11 +9,11 @@ import numpy as np
 
 import meshflow as tf
 from fuzz.formats.files import content
-from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint.bundle import BundleReader
 from meshflow.checkpoint.bundle_writer import write_bundle
-from meshflow.checkpoint.graph_message import GRAPH, contents
-from meshflow.checkpoint.slices import Parts
-from meshflow.checkpoint.table import read_table, write_table
+from meshflow.checkpoint.object_graph_message import GRAPH_KEY, collect_arrays
+from meshflow.checkpoint.slices import ArrayParts
+from meshflow.checkpoint.sstable import read_table, write_table
 
 INDEX, DATA, OBJECTS = b"I", b"D", b"O"
 
@@ -31,7 +31,11 @@ def arrays():
         (((0, 2), (0, -1)), np.ones([2, 2], "float32")),
         (((2, 2), (0, -1)), np.ones([2, 2], "float32")),
     ]
-    return {**contents(objects()), "parts": Parts((4, 2), halves), "half": np.float16([1, 2])}
+    return {
+        **collect_arrays(objects()),
+        "parts": ArrayParts((4, 2), halves),
+        "half": np.float16([1, 2]),
+    }
 
 
 @functools.cache
@@ -51,7 +55,7 @@ def data():
 
 @functools.cache
 def seeds():
-    return [INDEX + content(index()), DATA + content(data()), OBJECTS + arrays()[GRAPH].item()]
+    return [INDEX + content(index()), DATA + content(data()), OBJECTS + arrays()[GRAPH_KEY].item()]
 
 
 @functools.cache
@@ -63,7 +67,7 @@ def parse(case):
     path = os.path.join(tempfile.gettempdir(), f"{os.getpid()}-bundle-case")
     kind, case = case[:1], case[1:]
     if kind == OBJECTS:
-        write_bundle(path, {**arrays(), GRAPH: np.array(case, object)})
+        write_bundle(path, {**arrays(), GRAPH_KEY: np.array(case, object)})
     else:
         for place, own, original in (
             (f"{path}.index", INDEX, index()),
@@ -76,7 +80,7 @@ def parse(case):
         stored.get_variable_to_dtype_map()
         for name in stored.get_variable_to_shape_map():
             stored.get_tensor(name)
-        Bundle(path).open("parts")[1:3]
+        BundleReader(path).open("parts")[1:3]
         reader().read(path)
     finally:
         for name in os.listdir(tempfile.gettempdir()):

@@ -21,7 +21,7 @@ def seeds():
     writer = element_files.ElementWriter(file, SPEC)
     for n in range(3):
         writer.write({"v": np.arange(n, dtype=np.float32), "s": np.array(b"word" * n, object)})
-    writer.finish()
+    writer.write_end()
     plain = file.getvalue()
     return [plain, gzip.compress(plain, mtime=0)]
 

@@ -36,7 +36,7 @@ def parse(data):
 
 def inside(seed, change, rng):
     """A node is changed, in a message that can be read."""
-    from meshflow.saved_model.graph.messages import DecodeError, SavedModel
+    from meshflow.saved_model.graph.format.messages import DecodeError, SavedModel
 
     content = SavedModel.FromString(seed)
     meta = content.meta_graphs[0]

@@ -20,5 +20,5 @@ def encoded(kind, mode="RGB", **options):
 def loaded(data):
     """What fused maps do."""
     out = np.zeros((4, 4, 3), np.float32)
-    how = images.Loading(False, 3, 1, True, True, 4, 4)
-    images.load([data], how, np.array([[0, 0, 4, 4]]), [()], np.zeros(1), [out])
+    how = images.ImageLoadingOptions(False, 3, 1, True, True, 4, 4)
+    images.load_images([data], how, np.array([[0, 0, 4, 4]]), [()], np.zeros(1), [out])

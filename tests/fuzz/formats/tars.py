@@ -6,7 +6,7 @@ import io
 import tarfile
 
 from fuzz.formats.files import written
-from meshflow.data.readers.tar import _samples
+from meshflow.data.readers.tar import _read_samples
 
 
 @functools.cache
@@ -22,7 +22,7 @@ def seeds():
 
 
 def parse(data):
-    for _ in _samples(written(data)):
+    for _ in _read_samples(written(data)):
         pass
 
 

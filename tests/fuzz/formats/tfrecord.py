@@ -6,12 +6,12 @@ import struct
 import zlib
 
 from fuzz.formats.files import written
-from meshflow.files.crc32c import crc32c, masked
+from meshflow.files.crc32c import crc32c, mask_checksum
 from meshflow.io import records
 
 
 def framed(record):
-    summed = lambda data: struct.pack("<I", masked(crc32c(data)))
+    summed = lambda data: struct.pack("<I", mask_checksum(crc32c(data)))
     length = struct.pack("<Q", len(record))
     return length + summed(length) + record + summed(record)
 
@@ -38,4 +38,4 @@ def inside(seed, change, rng):
         return zlib.compress(change(plain))
     length = rng.choice((1 << 62, 1 << 33, 1 << 31, 100, (1 << 64) - 1))
     false = framed(b"")[:0] + struct.pack("<Q", length)
-    return seed + false + struct.pack("<I", masked(crc32c(false))) + b"abc"
+    return seed + false + struct.pack("<I", mask_checksum(crc32c(false))) + b"abc"

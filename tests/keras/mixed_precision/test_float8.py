@@ -14,7 +14,7 @@ BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8
 
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch):
-    monkeypatch.setenv(float8.EMULATE, "1")
+    monkeypatch.setenv(float8.EMULATION_VARIABLE, "1")
     yield
     tf.keras.mixed_precision.set_global_policy(None)
 
@@ -75,21 +75,21 @@ def test_rounding_is_that_of_the_formats(rng):
                 [rng.normal(size=500) * 2.0 ** rng.integers(-20, 10, 500), [0, -0.0]]
             )
             x = x.astype(dtype)
-            scale = float(float8.scale_for(float8.largest(x), kind))
+            scale = float(float8.compute_scale(float8.compute_amax(x), kind))
             top = float(np.abs(x.astype("f8")).max())
             assert scale * top <= most < 2 * scale * top
             wanted = (x.astype("f4") * scale).astype(kind).astype("f4") / scale
-            found = np.asarray(float8.rounded(x, np.float32(scale), kind))
+            found = np.asarray(float8.round_scaled(x, np.float32(scale), kind))
             assert found.dtype == dtype
             np.testing.assert_array_equal(found.astype("f4"), wanted.astype(dtype).astype("f4"))
     # Larger numbers than the scale was made for do not become infinite.
     x = np.float32([1e9, -1e9])
-    np.testing.assert_array_equal(float8.rounded(x, np.float32(1), E4M3), [448.0, -448.0])
+    np.testing.assert_array_equal(float8.round_scaled(x, np.float32(1), E4M3), [448.0, -448.0])
 
 
 def test_magnitudes_of_no_use_give_usable_scales():
     for value in (0.0, 1e-45, 1e-30, 3e38, np.inf):
-        scale = float(float8.scale_for(np.float32(value), E5M2))
+        scale = float(float8.compute_scale(np.float32(value), E5M2))
         assert 0 < scale < np.inf and 0 < 1 / scale < np.inf
 
 
@@ -387,7 +387,7 @@ def test_policies_are_configurations():
 
 
 def test_without_float8_units_the_error_says_what_is_there(monkeypatch):
-    monkeypatch.delenv(float8.EMULATE)
+    monkeypatch.delenv(float8.EMULATION_VARIABLE)
     with pytest.raises(tf.errors.UnimplementedError) as error:
         tf.keras.mixed_precision.set_global_policy("mixed_float8")
     text = str(error.value)
@@ -399,11 +399,14 @@ def test_without_float8_units_the_error_says_what_is_there(monkeypatch):
         platform, device_kind, compute_capability = "gpu", "Some GPU", "8.0"
 
     monkeypatch.setattr(float8.jax, "devices", lambda: [Device])
-    assert float8.unavailable() == "needs compute capability 8.9 or newer, Some GPU has 8.0"
+    assert (
+        float8.find_unavailability_reason()
+        == "needs compute capability 8.9 or newer, Some GPU has 8.0"
+    )
     Device.compute_capability = "gfx90a"
-    assert "gfx90a" in float8.unavailable()
+    assert "gfx90a" in float8.find_unavailability_reason()
     Device.compute_capability = "9.0"
-    assert float8.unavailable() is None
+    assert float8.find_unavailability_reason() is None
 
 
 def test_mirrored_training_remembers_what_one_device_does(rng):

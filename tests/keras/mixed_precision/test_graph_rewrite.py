@@ -6,7 +6,7 @@ import pytest
 
 import meshflow as tf
 import roundings
-from meshflow.core.tracing.pass_pipeline import PassPipeline, rewritten
+from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 
 
 @pytest.fixture(autouse=True)
@@ -16,11 +16,11 @@ def off_again():
         {"auto_mixed_precision": False, "auto_mixed_precision_onednn_bfloat16": False}
     )
     tf.keras.mixed_precision.set_global_policy("float32")
-    assert not PassPipeline.active
+    assert not PassPipeline.passes
 
 
 def precisions(concrete, name="dot_general"):
-    closed = rewritten(concrete.graph)
+    closed = apply_installed_passes(concrete.graph)
     return {str(e.outvars[0].aval.dtype) for e in closed.eqns if e.primitive.name == name}
 
 

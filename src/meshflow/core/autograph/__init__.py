@@ -34,8 +34,8 @@ from __future__ import annotations
 from meshflow.core.autograph import conversion, runtime
 from meshflow.core.autograph.conversion import (
     convert,
+    convert_callable,
     convert_if_enabled,
-    resolve,
     to_code,
     to_graph,
 )
@@ -43,25 +43,25 @@ from meshflow.core.autograph.status import (
     Feature,
     do_not_convert,
     is_enabled,
+    override_status,
     set_loop_options,
     set_verbosity,
-    switched,
 )
 
 __all__ = [
     "Feature",
     "convert",
+    "convert_callable",
     "convert_if_enabled",
     "do_not_convert",
     "is_enabled",
-    "resolve",
+    "override_status",
     "set_loop_options",
     "set_verbosity",
-    "switched",
     "to_code",
     "to_graph",
 ]
 
 
 # This package imports the conversion and the runtime; the conversion cannot import the runtime.
-conversion.use_runtime(runtime)
+conversion.set_runtime(runtime)

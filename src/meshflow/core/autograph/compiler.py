@@ -14,7 +14,7 @@ import threading
 import types
 from types import CodeType, FunctionType
 
-from meshflow.core.autograph import nodes, source, transformer
+from meshflow.core.autograph import ast_nodes, source_lookup, transformer
 from meshflow.core.autograph.status import log
 
 _FUTURE_FLAGS = 0x1FF0000  # the compiler flags set by `from __future__ import ...`
@@ -23,26 +23,26 @@ _FUTURE_FLAGS = 0x1FF0000  # the compiler flags set by `from __future__ import .
 # from two files compare equal.
 _cache: dict[tuple[str, CodeType], CodeType | None] = {}
 # Python 3.11 cannot make syntax trees in several threads at once.
-_compiling = threading.RLock()
+_compile_lock = threading.RLock()
 # The ids of generated code objects, which `_cache` keeps alive.
-_made: set[int] = set()
+_generated_code_ids: set[int] = set()
 # Reasons why functions were not converted.
 _reasons: dict[tuple[str, CodeType], str] = {}
 
-ConversionError = (source.SourceNotFoundError, transformer.UnsupportedError)
+ConversionError = (source_lookup.SourceNotFoundError, transformer.UnsupportedError)
 
 
 def is_converted(function: FunctionType) -> bool:
     """Check whether this module generated the code of a function."""
-    return id(function.__code__) in _made
+    return id(function.__code__) in _generated_code_ids
 
 
-def converted_code(function: FunctionType) -> CodeType | None:
+def get_converted_code(function: FunctionType) -> CodeType | None:
     """Return the converted code of a function, or None if it cannot be converted."""
     key = function.__code__.co_filename, function.__code__
     if key in _cache:
         return _cache[key]
-    with _compiling:
+    with _compile_lock:
         try:
             _cache[key] = _compile(function)
         except ConversionError as error:
@@ -59,15 +59,15 @@ def converted_code(function: FunctionType) -> CodeType | None:
     return _cache[key]
 
 
-def reason(function: FunctionType) -> str:
+def get_failure_reason(function: FunctionType) -> str:
     """Return the reason why a function was not converted."""
     return _reasons.get((function.__code__.co_filename, function.__code__), "")
 
 
-def rebuild(function: FunctionType, code: CodeType, runtime: object) -> FunctionType:
+def make_function(function: FunctionType, code: CodeType, runtime: object) -> FunctionType:
     """Create a function that runs `code` with the globals, defaults and closure of `function`."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    cells[nodes.PREFIX] = types.CellType(runtime)
+    cells[ast_nodes.PREFIX] = types.CellType(runtime)
     closure = tuple(cells[name] for name in code.co_freevars)
     converted = FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, closure
@@ -81,69 +81,71 @@ def rebuild(function: FunctionType, code: CodeType, runtime: object) -> Function
     return converted
 
 
-def transformed(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
+def transform_function(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
     """Return the syntax tree of a function after conversion."""
-    definition = source.definition_of(function.__code__, function.__globals__)
+    definition = source_lookup.find_definition(function.__code__, function.__globals__)
     return transformer.transform(definition)
 
 
 def _compile(function: FunctionType) -> CodeType:
     code = function.__code__
-    definition = transformed(function)
+    definition = transform_function(function)
     if isinstance(definition, ast.FunctionDef):
-        _drop_annotations(definition)
+        _remove_annotations(definition)
         statement: ast.stmt = definition
     else:
         statement = ast.copy_location(ast.Expr(definition), definition)
     definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
     definition.args.kw_defaults = [d and ast.Constant(None) for d in definition.args.kw_defaults]
-    wrapper = nodes.function("ag__wrapper", (*code.co_freevars, nodes.PREFIX), [statement])
+    wrapper = ast_nodes.make_function(
+        "ag__wrapper", (*code.co_freevars, ast_nodes.PREFIX), [statement]
+    )
     outermost: ast.stmt = wrapper
-    class_name = _class_of(function.__qualname__)
+    class_name = _get_class_name(function.__qualname__)
     if class_name is not None:
         # The class makes Python mangle private names (`self.__x`) as in the original.
         outermost = ast.ClassDef(class_name, [], [], [wrapper], [])
         outermost.type_params = []  # type: ignore[attr-defined]
-    nodes.located([wrapper, outermost], definition)
+    ast_nodes.set_positions([wrapper, outermost], definition)
     module = ast.Module([outermost], [])
-    nodes.fill_positions(module)
+    ast_nodes.fill_in_positions(module)
     flags = code.co_flags & _FUTURE_FLAGS
     compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
     for name in (class_name, "ag__wrapper", code.co_name):
         if name is not None:
-            compiled = _inner(compiled, name)
-    return _named(compiled, code.co_name, function.__qualname__)
+            compiled = _find_inner_code(compiled, name)
+    return _rename_code(compiled, code.co_name, function.__qualname__)
 
 
-def _inner(code: CodeType, name: str) -> CodeType:
+def _find_inner_code(code: CodeType, name: str) -> CodeType:
     return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
 
 
-def _named(code: CodeType, name: str, qualname: str) -> CodeType:
+def _rename_code(code: CodeType, name: str, qualname: str) -> CodeType:
     """Give generated inner functions the name of their function, for tracebacks."""
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and constant.co_flags & inspect.CO_NEWLOCALS:
             # Class bodies lack that flag and are unchanged; their methods are converted later.
             inner_name = constant.co_name
-            if inner_name.startswith(nodes.PREFIX):
-                constant = _named(constant, name, qualname)
+            if inner_name.startswith(ast_nodes.PREFIX):
+                constant = _rename_code(constant, name, qualname)
             else:
-                constant = _named(constant, inner_name, f"{qualname}.<locals>.{inner_name}")
+                constant = _rename_code(constant, inner_name, f"{qualname}.<locals>.{inner_name}")
         constants.append(constant)
     result = code.replace(co_name=name, co_qualname=qualname, co_consts=tuple(constants))
-    _made.add(id(result))
+    _generated_code_ids.add(id(result))
     return result
 
 
-def _class_of(qualname: str) -> str | None:
+def _get_class_name(qualname: str) -> str | None:
     parts = qualname.split(".")
     if len(parts) > 1 and parts[-2] != "<locals>":
         return parts[-2]
     return None
 
 
-def _drop_annotations(definition: ast.FunctionDef) -> None:
+def _remove_annotations(definition: ast.FunctionDef) -> None:
     """Remove the annotations, which were evaluated when the original was defined."""
     definition.returns = None
     args = definition.args

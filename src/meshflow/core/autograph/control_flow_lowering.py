@@ -22,125 +22,143 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshflow.core.autograph import nodes
-from meshflow.core.autograph.names import SCOPES
+from meshflow.core.autograph import ast_nodes
+from meshflow.core.autograph.name_usage import SCOPES
 
 # The flag that is set when a value was returned, and the returned value.
-RETURNED = nodes.PREFIX + "returned"
-VALUE = nodes.PREFIX + "value"
+RETURNED_FLAG = ast_nodes.PREFIX + "returned"
+RETURN_VALUE = ast_nodes.PREFIX + "value"
 
 _LOOPS = (ast.For, ast.While)
 _BRANCHING = (ast.If, ast.For, ast.While, ast.Match)
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopFlags:
     """Names of the flags of the loop that encloses a statement."""
 
     break_flag: str
     continue_flag: str
 
 
-def lower(body: list[ast.stmt]) -> list[ast.stmt]:
+def lower_jumps(body: list[ast.stmt]) -> list[ast.stmt]:
     """Lower the jumps of the statements of one function body, which are changed in place."""
-    lowering = _Lowering(returns=_has_nested_return(body))
+    lowering = _JumpLowering(returns=_has_nested_return(body))
     if not lowering.returns:
-        return lowering.block(body, None)
+        return lowering.lower_block(body, None)
     origin = body[-1]
     if not _always_jumps(body):
-        body = [*body, *nodes.located([ast.Return(ast.Constant(None))], origin)]
-    statements = lowering.block(body, None)
-    start = nodes.located([nodes.assign(RETURNED, ast.Constant(False))], body[0])
-    return [*start, *statements, *nodes.located([ast.Return(nodes.name(VALUE))], origin)]
+        body = [*body, *ast_nodes.set_positions([ast.Return(ast.Constant(None))], origin)]
+    statements = lowering.lower_block(body, None)
+    start = ast_nodes.set_positions(
+        [ast_nodes.make_assignment(RETURNED_FLAG, ast.Constant(False))], body[0]
+    )
+    return [
+        *start,
+        *statements,
+        *ast_nodes.set_positions([ast.Return(ast_nodes.load_name(RETURN_VALUE))], origin),
+    ]
 
 
-class _Lowering:
+class _JumpLowering:
     def __init__(self, returns: bool) -> None:
         self.returns = returns
-        self.loops = 0
+        self.num_loops = 0
 
-    def block(self, statements: Sequence[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
+    def lower_block(self, statements: Sequence[ast.stmt], loop: LoopFlags | None) -> list[ast.stmt]:
         """Lower a block; the statements after a jump are removed or guarded."""
         result: list[ast.stmt] = []
         for i, node in enumerate(statements):
             rest = list(statements[i + 1 :])
             if isinstance(node, ast.If):
                 moved = _move_rest_into_branch(node, rest)
-                node.body = self.block(node.body, loop)
-                node.orelse = self.block(node.orelse, loop)
+                node.body = self.lower_block(node.body, loop)
+                node.orelse = self.lower_block(node.orelse, loop)
                 result.append(node)
                 if moved:
                     return result
-                flags = self._flags(node.ag_jumps, loop)  # type: ignore[attr-defined]
+                flags = self._list_flags(node.ag_jumps, loop)  # type: ignore[attr-defined]
                 if flags and rest:
-                    return [*result, *self._guard(flags, rest, loop)]
+                    return [*result, *self._guard_rest(flags, rest, loop)]
                 continue
-            jumps = _jumps(node) if not isinstance(node, SCOPES) else set()
-            result.extend(self._statement(node, loop))
-            flags = self._flags(jumps, loop)
+            jumps = _find_jumps(node) if not isinstance(node, SCOPES) else set()
+            result.extend(self._lower_statement(node, loop))
+            flags = self._list_flags(jumps, loop)
             if flags:
                 if _always_jumps([node]):
                     return result
                 if rest:
-                    return [*result, *self._guard(flags, rest, loop)]
+                    return [*result, *self._guard_rest(flags, rest, loop)]
         return result
 
-    def _guard(self, flags: list[str], rest: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
-        guarded = self.block(rest, loop)
-        return nodes.located([ast.If(nodes.none_of(flags), guarded, [])], rest[0])
+    def _guard_rest(
+        self, flags: list[str], rest: list[ast.stmt], loop: LoopFlags | None
+    ) -> list[ast.stmt]:
+        guarded = self.lower_block(rest, loop)
+        return ast_nodes.set_positions([ast.If(ast_nodes.negate_all(flags), guarded, [])], rest[0])
 
-    def _flags(self, jumps: set[str], loop: Loop | None) -> list[str]:
+    def _list_flags(self, jumps: set[str], loop: LoopFlags | None) -> list[str]:
         flags = []
         if loop is not None and "break" in jumps:
             flags.append(loop.break_flag)
         if loop is not None and "continue" in jumps:
             flags.append(loop.continue_flag)
         if "return" in jumps and self.returns:
-            flags.append(RETURNED)
+            flags.append(RETURNED_FLAG)
         return flags
 
-    def _statement(self, node: ast.stmt, loop: Loop | None) -> list[ast.stmt]:
+    def _lower_statement(self, node: ast.stmt, loop: LoopFlags | None) -> list[ast.stmt]:
         match node:
             case ast.Return() if self.returns:
                 value = node.value or ast.Constant(None)
                 result: list[ast.stmt] = [
-                    nodes.assign(VALUE, value),
-                    nodes.assign(RETURNED, ast.Constant(True)),
+                    ast_nodes.make_assignment(RETURN_VALUE, value),
+                    ast_nodes.make_assignment(RETURNED_FLAG, ast.Constant(True)),
                 ]
-                return nodes.located(result, node)
+                return ast_nodes.set_positions(result, node)
             case ast.Break() if loop is not None:
-                return nodes.located([nodes.assign(loop.break_flag, ast.Constant(True))], node)
+                return ast_nodes.set_positions(
+                    [ast_nodes.make_assignment(loop.break_flag, ast.Constant(True))], node
+                )
             case ast.Continue() if loop is not None:
-                return nodes.located([nodes.assign(loop.continue_flag, ast.Constant(True))], node)
+                return ast_nodes.set_positions(
+                    [ast_nodes.make_assignment(loop.continue_flag, ast.Constant(True))], node
+                )
             case ast.For() | ast.While():
-                return self._loop(node, loop)
+                return self._lower_loop(node, loop)
             case ast.With():
-                node.body = self.block(node.body, loop)
+                node.body = self.lower_block(node.body, loop)
             case ast.Match():
                 for case in node.cases:
-                    case.body = self.block(case.body, loop)
+                    case.body = self.lower_block(case.body, loop)
             case ast.Try() | ast.TryStar():
-                self._try(node, loop)
+                self._lower_try(node, loop)
         return [node]
 
-    def _loop(self, node: ast.For | ast.While, outer: Loop | None) -> list[ast.stmt]:
-        self.loops += 1
-        loop = Loop(f"{nodes.PREFIX}break_{self.loops}", f"{nodes.PREFIX}continue_{self.loops}")
-        inside = set().union(*map(_jumps, node.body))
-        body = self.block(node.body, loop)
+    def _lower_loop(self, node: ast.For | ast.While, outer: LoopFlags | None) -> list[ast.stmt]:
+        self.num_loops += 1
+        loop = LoopFlags(
+            f"{ast_nodes.PREFIX}break_{self.num_loops}",
+            f"{ast_nodes.PREFIX}continue_{self.num_loops}",
+        )
+        inside = set().union(*map(_find_jumps, node.body))
+        body = self.lower_block(node.body, loop)
         if "continue" in inside:
             body = [
-                *nodes.located(
-                    [nodes.assign(loop.continue_flag, ast.Constant(False))], node.body[0]
+                *ast_nodes.set_positions(
+                    [ast_nodes.make_assignment(loop.continue_flag, ast.Constant(False))],
+                    node.body[0],
                 ),
                 *body,
             ]
-        flags = self._flags(inside - {"continue"}, loop)
+        flags = self._list_flags(inside - {"continue"}, loop)
         result: list[ast.stmt] = []
         if "break" in inside:
-            result += nodes.located([nodes.assign(loop.break_flag, ast.Constant(False))], node)
+            result += ast_nodes.set_positions(
+                [ast_nodes.make_assignment(loop.break_flag, ast.Constant(False))], node
+            )
         if flags:
-            continues = nodes.none_of(flags)
+            continues = ast_nodes.negate_all(flags)
             if isinstance(node, ast.For):
                 node.ag_extra_test = ast.copy_location(continues, node)  # type: ignore[attr-defined]
             else:
@@ -151,26 +169,30 @@ class _Lowering:
         node.body = body
         result.append(node)
         if orelse:
-            after = self.block(orelse, outer)
+            after = self.lower_block(orelse, outer)
             if flags:
-                after = nodes.located([ast.If(nodes.none_of(flags), after, [])], orelse[0])
+                after = ast_nodes.set_positions(
+                    [ast.If(ast_nodes.negate_all(flags), after, [])], orelse[0]
+                )
             result += after
         return result
 
-    def _try(self, node: ast.Try | ast.TryStar, loop: Loop | None) -> None:
-        flags = self._flags(set().union(*map(_jumps, node.body)), loop)
-        node.body = self.block(node.body, loop)
+    def _lower_try(self, node: ast.Try | ast.TryStar, loop: LoopFlags | None) -> None:
+        flags = self._list_flags(set().union(*map(_find_jumps, node.body)), loop)
+        node.body = self.lower_block(node.body, loop)
         for handler in node.handlers:
-            handler.body = self.block(handler.body, loop)
+            handler.body = self.lower_block(handler.body, loop)
         if node.orelse:
             node.orelse = (
-                self._guard(flags, node.orelse, loop) if flags else self.block(node.orelse, loop)
+                self._guard_rest(flags, node.orelse, loop)
+                if flags
+                else self.lower_block(node.orelse, loop)
             )
 
 
 def _move_rest_into_branch(node: ast.If, rest: list[ast.stmt]) -> bool:
     """Move the statements after an `if` into the branch that does not jump; return if they moved."""
-    node.ag_jumps = _jumps(node)  # type: ignore[attr-defined]
+    node.ag_jumps = _find_jumps(node)  # type: ignore[attr-defined]
     if not node.ag_jumps:  # type: ignore[attr-defined]
         return False
     body_jumps, else_jumps = _always_jumps(node.body), _always_jumps(node.orelse)
@@ -181,14 +203,14 @@ def _move_rest_into_branch(node: ast.If, rest: list[ast.stmt]) -> bool:
     return body_jumps or else_jumps
 
 
-def _children(node: ast.stmt) -> list[list[ast.stmt]]:
+def _list_blocks(node: ast.stmt) -> list[list[ast.stmt]]:
     """List the blocks directly inside a statement."""
     blocks = [getattr(node, field, None) or [] for field in ("body", "orelse", "finalbody")]
     blocks += [part.body for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
     return blocks
 
 
-def _jumps(node: ast.stmt) -> set[str]:
+def _find_jumps(node: ast.stmt) -> set[str]:
     """Return the keywords of the jumps that may leave a statement."""
     cached = getattr(node, "ag_known_jumps", None)
     if cached is not None:
@@ -202,10 +224,10 @@ def _jumps(node: ast.stmt) -> set[str]:
         case ast.Continue():
             jumps = {"continue"}
         case _ if not isinstance(node, SCOPES):
-            for block in _children(node):
-                jumps = jumps.union(*map(_jumps, block))
+            for block in _list_blocks(node):
+                jumps = jumps.union(*map(_find_jumps, block))
             if isinstance(node, _LOOPS):
-                outer = set().union(*map(_jumps, node.orelse))
+                outer = set().union(*map(_find_jumps, node.orelse))
                 jumps = (jumps - {"break", "continue"}) | outer
     # The result is cached, because lowering replaces the jumps by assignments.
     node.ag_known_jumps = jumps  # type: ignore[attr-defined]
@@ -226,7 +248,7 @@ def _statement_always_jumps(node: ast.stmt) -> bool:
         case ast.Return() | ast.Break() | ast.Continue() | ast.Raise():
             result = True
         case ast.While(test=ast.Constant(value=endless)) if endless:
-            result = not any("break" in _jumps(inner) for inner in node.body)
+            result = not any("break" in _find_jumps(inner) for inner in node.body)
         case ast.If():
             result = _always_jumps(node.body) and _always_jumps(node.orelse)
         case ast.Try() | ast.TryStar():
@@ -236,9 +258,9 @@ def _statement_always_jumps(node: ast.stmt) -> bool:
     return result
 
 
-def jumps_in_finally(node: ast.Try | ast.TryStar) -> bool:
+def has_jump_in_finally(node: ast.Try | ast.TryStar) -> bool:
     """Check whether a jump leaves the `finally` block, which flags cannot express."""
-    return any(_jumps(s) for s in node.finalbody)
+    return any(_find_jumps(s) for s in node.finalbody)
 
 
 def _has_nested_return(body: Sequence[ast.stmt], branching: bool = False) -> bool:
@@ -248,6 +270,6 @@ def _has_nested_return(body: Sequence[ast.stmt], branching: bool = False) -> boo
             return True
         if not isinstance(node, SCOPES):
             inside = branching or isinstance(node, _BRANCHING)
-            if any(_has_nested_return(block, inside) for block in _children(node)):
+            if any(_has_nested_return(block, inside) for block in _list_blocks(node)):
                 return True
     return False

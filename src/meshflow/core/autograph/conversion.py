@@ -14,7 +14,7 @@ from meshflow.core.autograph import compiler, policy, status, tracebacks
 _runtime: list[ModuleType] = []
 
 
-def use_runtime(module: ModuleType) -> None:
+def set_runtime(module: ModuleType) -> None:
     """Set the module that converted code calls."""
     _runtime[:] = [module]
 
@@ -36,43 +36,43 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
       >>> convert(lambda x: 1 if x > 0 else -1)(5)
       1
     """
-    target = _plain_function(fn)
+    target = _unwrap_function(fn)
     if target is not None:
-        policy.opt_in(target)
-    converted = resolve(fn)
+        policy.opt_in_package(target)
+    converted = convert_callable(fn)
 
     @functools.wraps(fn, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        with status.switched(True):
+        with status.override_status(True):
             try:
                 return converted(*args, **kwargs)
             except Exception as error:
-                error.__traceback__ = tracebacks.filtered(error.__traceback__)
+                error.__traceback__ = tracebacks.filter_traceback(error.__traceback__)
                 raise
 
     run.ag_do_not_convert = True  # type: ignore[attr-defined]
     return run
 
 
-def resolve(fn: Any) -> Any:
+def convert_callable(fn: Any) -> Any:
     """Return the converted form of a callable, or the callable itself if it is not converted."""
     fn_type = type(fn)
     if fn_type is FunctionType:
-        return _function(fn)
+        return _convert_function(fn)
     if fn_type is MethodType:
         inner = fn.__func__
         if type(inner) is not FunctionType:
             return fn
-        converted = _function(inner)
+        converted = _convert_function(inner)
         return fn if converted is inner else MethodType(converted, fn.__self__)
     if fn_type is BuiltinFunctionType or isinstance(fn, type):
         return fn
     if isinstance(fn, functools.partial):
-        inner = resolve(fn.func)
+        inner = convert_callable(fn.func)
         return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
     call = getattr(fn_type, "__call__", None)  # noqa: B004 - this looks up the method itself
     if type(call) is FunctionType:
-        converted = _function(call)
+        converted = _convert_function(call)
         return fn if converted is call else MethodType(converted, fn)
     return fn
 
@@ -82,22 +82,24 @@ def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     The parts of Meshflow that call user functions (layers, `tf.map_fn`, strategies) use it.
     """
-    return resolve(fn) if status.is_enabled() else fn
+    return convert_callable(fn) if status.is_enabled() else fn
 
 
-def _function(fn: FunctionType) -> FunctionType:
+def _convert_function(fn: FunctionType) -> FunctionType:
     if compiler.is_converted(fn) or not policy.is_convertible(fn):
         return fn
-    code = compiler.converted_code(fn)
+    code = compiler.get_converted_code(fn)
     if code is None:
-        status.log.debug("%s is not converted: %s", fn.__qualname__, compiler.reason(fn))
+        status.log.debug(
+            "%s is not converted: %s", fn.__qualname__, compiler.get_failure_reason(fn)
+        )
         return fn
     # The function is rebuilt for each call, which takes microseconds. A cached function would keep
     # its closure, and the objects that own `fn`, alive forever.
-    return compiler.rebuild(fn, code, _runtime[0])
+    return compiler.make_function(fn, code, _runtime[0])
 
 
-def _plain_function(fn: Callable[..., Any]) -> FunctionType | None:
+def _unwrap_function(fn: Callable[..., Any]) -> FunctionType | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
@@ -129,11 +131,11 @@ def to_code(
           return ag__.not_(x)
     """
     del recursive, experimental_optional_features
-    target = _plain_function(getattr(entity, "python_function", entity))
+    target = _unwrap_function(getattr(entity, "python_function", entity))
     if target is None:
         raise ValueError(f"to_code takes a Python function, got {entity!r}.")
     try:
-        return ast.unparse(compiler.transformed(target))
+        return ast.unparse(compiler.transform_function(target))
     except compiler.ConversionError as error:
         raise ValueError(f"{target.__qualname__} cannot be converted: {error}.") from error
 

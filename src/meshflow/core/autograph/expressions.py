@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from meshflow.core.autograph import nodes
+from meshflow.core.autograph import ast_nodes
 
 _STATIC_CALLS = frozenset({"isinstance", "issubclass", "hasattr", "callable"})
 _STATIC_COMPARISONS = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
@@ -23,7 +23,7 @@ class ExpressionTransformer(ast.NodeTransformer):
 
     first_parameter: str | None = None
 
-    def expression(self, node: ast.expr) -> ast.expr:
+    def rewrite_expression(self, node: ast.expr) -> ast.expr:
         """Rewrite one expression."""
         result: ast.expr = self.visit(node)
         return result
@@ -33,49 +33,60 @@ class ExpressionTransformer(ast.NodeTransformer):
         if isinstance(callee, ast.Name) and callee.id == "super" and not node.args:
             # In a generated inner function, `super()` would use the arguments of that function.
             if self.first_parameter is not None:
-                node.args = [nodes.name("__class__"), nodes.name(self.first_parameter)]
+                node.args = [
+                    ast_nodes.load_name("__class__"),
+                    ast_nodes.load_name(self.first_parameter),
+                ]
             return node
         self.generic_visit(node)
-        node.func = ast.copy_location(nodes.call("convert_callee", node.func), callee)
+        node.func = ast.copy_location(ast_nodes.call_runtime("convert_callee", node.func), callee)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        binds = any(_binds(value) for value in node.values[1:])
+        binds = any(_binds_name(value) for value in node.values[1:])
         self.generic_visit(node)
         if binds or is_static(node):
             return node
         function = "and_" if isinstance(node.op, ast.And) else "or_"
         first, *others = node.values
-        return ast.copy_location(nodes.call(function, first, *map(nodes.thunk, others)), node)
+        return ast.copy_location(
+            ast_nodes.call_runtime(function, first, *map(ast_nodes.make_thunk, others)), node
+        )
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.op, ast.Not) and not is_static(node.operand):
-            return ast.copy_location(nodes.call("not_", node.operand), node)
+            return ast.copy_location(ast_nodes.call_runtime("not_", node.operand), node)
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        unchanged = _binds(node.body) or _binds(node.orelse) or is_static(node.test)
+        unchanged = _binds_name(node.body) or _binds_name(node.orelse) or is_static(node.test)
         self.generic_visit(node)
         if unchanged:
             return node
         line = ast.Constant(node.lineno)
-        call = nodes.call(
-            "if_exp", node.test, nodes.thunk(node.body), nodes.thunk(node.orelse), line
+        call = ast_nodes.call_runtime(
+            "if_exp",
+            node.test,
+            ast_nodes.make_thunk(node.body),
+            ast_nodes.make_thunk(node.orelse),
+            line,
         )
         return ast.copy_location(call, node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        unchanged = len(node.ops) == 1 or any(_binds(c) for c in node.comparators)
+        unchanged = len(node.ops) == 1 or any(_binds_name(c) for c in node.comparators)
         self.generic_visit(node)
         if unchanged:
             return node
         steps: list[ast.expr] = []
         for operator, right in zip(node.ops, node.comparators, strict=True):
-            test = ast.Compare(nodes.name("left"), [operator], [nodes.name("right")])
-            steps.append(ast.Lambda(nodes.parameters(("left", "right")), test))
-            steps.append(nodes.thunk(right))
-        return ast.copy_location(nodes.call("chain", node.left, *steps), node)
+            test = ast.Compare(
+                ast_nodes.load_name("left"), [operator], [ast_nodes.load_name("right")]
+            )
+            steps.append(ast.Lambda(ast_nodes.make_parameters(("left", "right")), test))
+            steps.append(ast_nodes.make_thunk(right))
+        return ast.copy_location(ast_nodes.call_runtime("chain", node.left, *steps), node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         # The methods are converted when they are called.
@@ -91,7 +102,8 @@ def is_static(test: ast.expr) -> bool:
             ast.Call(func=ast.Name(id=called))
             | ast.Call(
                 func=ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=nodes.PREFIX)), args=[ast.Name(id=called)]
+                    func=ast.Attribute(value=ast.Name(id=ast_nodes.PREFIX)),
+                    args=[ast.Name(id=called)],
                 )
             )
         ):
@@ -105,7 +117,7 @@ def is_static(test: ast.expr) -> bool:
     return False
 
 
-def _binds(node: ast.expr) -> bool:
+def _binds_name(node: ast.expr) -> bool:
     return any(
         isinstance(part, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await))
         for part in ast.walk(node)

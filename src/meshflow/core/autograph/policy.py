@@ -42,19 +42,19 @@ def _is_library_file(filename: str) -> bool:
     return os.path.abspath(filename).startswith(_library_folders())
 
 
-def is_users_file(filename: str) -> bool:
+def is_user_file(filename: str) -> bool:
     """Check whether a file belongs neither to Meshflow nor to a library."""
     return not _is_own_file(filename) and not _is_library_file(filename)
 
 
-def _package(function: FunctionType) -> str:
+def _get_package(function: FunctionType) -> str:
     return (function.__module__ or "").split(".")[0]
 
 
-def opt_in(function: FunctionType) -> None:
+def opt_in_package(function: FunctionType) -> None:
     """Allow the conversion of the package of a function that was passed to `tf.function`."""
     if _is_library_file(function.__code__.co_filename):
-        _opted_in.add(_package(function))
+        _opted_in.add(_get_package(function))
 
 
 def is_convertible(function: FunctionType) -> bool:
@@ -62,4 +62,4 @@ def is_convertible(function: FunctionType) -> bool:
     filename = function.__code__.co_filename
     if _is_own_file(filename) or getattr(function, "ag_do_not_convert", False):
         return False
-    return not _is_library_file(filename) or _package(function) in _opted_in
+    return not _is_library_file(filename) or _get_package(function) in _opted_in

@@ -36,7 +36,7 @@ def is_enabled() -> bool:
 
 
 @contextlib.contextmanager
-def switched(enabled: bool) -> Iterator[None]:
+def override_status(enabled: bool) -> Iterator[None]:
     """Turn AutoGraph on or off for a block."""
     saved, _status.enabled = _status.enabled, enabled
     try:
@@ -90,7 +90,7 @@ def do_not_convert(func: F | None = None) -> Any:
 
     @functools.wraps(func)
     def run_unconverted(*args: Any, **kwargs: Any) -> Any:
-        with switched(False):
+        with override_status(False):
             return func(*args, **kwargs)
 
     run_unconverted.ag_do_not_convert = True  # type: ignore[attr-defined]

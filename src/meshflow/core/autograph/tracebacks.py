@@ -15,19 +15,19 @@ _CORE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @cache
-def _hidden_places() -> tuple[str, ...]:
+def _list_hidden_paths() -> tuple[str, ...]:
     folders = [os.path.join(_CORE, "autograph"), os.path.join(_CORE, "staging")]
     folders.append(os.path.dirname(os.path.abspath(jax.__file__)))
     return (*(folder + os.sep for folder in folders), os.path.join(_CORE, "trace.py"))
 
 
-def filtered(traceback: TracebackType | None) -> TracebackType | None:
+def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames of AutoGraph, staging, tracing and JAX."""
     if os.environ.get("JAX_TRACEBACK_FILTERING") == "off":
         return traceback
     entries: list[TracebackType] = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(_hidden_places()):
+        if not traceback.tb_frame.f_code.co_filename.startswith(_list_hidden_paths()):
             entries.append(traceback)
         traceback = traceback.tb_next
     result: TracebackType | None = None

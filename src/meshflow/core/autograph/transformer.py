@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import ast
 
-from meshflow.core.autograph import control_flow_lowering, liveness, nodes
+from meshflow.core.autograph import ast_nodes, control_flow_lowering, liveness
+from meshflow.core.autograph.block_state import BlockState
 from meshflow.core.autograph.expressions import ExpressionTransformer, is_static
-from meshflow.core.autograph.names import Names, parameter_names
-from meshflow.core.autograph.state import State
+from meshflow.core.autograph.name_usage import NameUsage, get_parameter_names
 
 # Functions that inspect the frame of their caller.
 _FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir"})
@@ -36,20 +36,22 @@ def transform(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef | ast.Lambd
     Raises:
       UnsupportedError: For generators, coroutines and functions that inspect their frame.
     """
-    _refuse_unsupported(node)
-    transformer = _Function(node)
+    _check_supported(node)
+    transformer = _FunctionTransformer(node)
     result = (
-        transformer.lambda_(node) if isinstance(node, ast.Lambda) else transformer.definition(node)
+        transformer.rewrite_lambda(node)
+        if isinstance(node, ast.Lambda)
+        else transformer.rewrite_definition(node)
     )
-    nodes.fill_positions(result)
+    ast_nodes.fill_in_positions(result)
     return result
 
 
-def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
-    for node in _own_nodes(function):
+def _check_supported(function: ast.FunctionDef | ast.Lambda) -> None:
+    for node in _list_own_nodes(function):
         if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
             raise UnsupportedError("generators and coroutines are not converted")
-        if isinstance(node, (ast.Try, ast.TryStar)) and control_flow_lowering.jumps_in_finally(
+        if isinstance(node, (ast.Try, ast.TryStar)) and control_flow_lowering.has_jump_in_finally(
             node
         ):
             raise UnsupportedError("a jump out of `finally` is not converted")
@@ -62,7 +64,7 @@ def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
                 )
 
 
-def _own_nodes(function: ast.AST) -> list[ast.AST]:
+def _list_own_nodes(function: ast.AST) -> list[ast.AST]:
     """List the nodes of a function that are not part of inner functions."""
     own_nodes: list[ast.AST] = []
     pending = list(ast.iter_child_nodes(function))
@@ -74,35 +76,37 @@ def _own_nodes(function: ast.AST) -> list[ast.AST]:
     return own_nodes
 
 
-class _Function(ExpressionTransformer):
+class _FunctionTransformer(ExpressionTransformer):
     """Transformer of one function scope."""
 
     def __init__(self, node: ast.FunctionDef | ast.Lambda) -> None:
-        params = parameter_names(node.args)
+        params = get_parameter_names(node.args)
         self.params = set(params)
         self.first_parameter = params[0] if params else None
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         # Variables that blocks change; each needs a binding in the function itself.
         self.shared: set[str] = set()
-        self.count = 0
+        self.num_blocks = 0
 
-    def lambda_(self, node: ast.Lambda) -> ast.Lambda:
-        node.body = self.expression(node.body)
+    def rewrite_lambda(self, node: ast.Lambda) -> ast.Lambda:
+        node.body = self.rewrite_expression(node.body)
         return node
 
-    def definition(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        names = Names(*node.body)
+    def rewrite_definition(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        names = NameUsage(*node.body)
         self.globals, self.nonlocals = names.globals, names.nonlocals
-        body = control_flow_lowering.lower(_without_declarations(node.body) or [ast.Pass()])
-        liveness.annotate(body, names.captured | names.outer)
+        body = control_flow_lowering.lower_jumps(_remove_declarations(node.body) or [ast.Pass()])
+        liveness.annotate_liveness(body, names.captured | names.outer)
         docstring = [body.pop(0)] if ast.get_docstring(node, clean=False) is not None else []
-        body = self.block(body)
-        node.body = [*docstring, *nodes.located(self._head(), node), *body] or [ast.Pass()]
+        body = self.rewrite_block(body)
+        node.body = [*docstring, *ast_nodes.set_positions(self._make_head(), node), *body] or [
+            ast.Pass()
+        ]
         return node
 
-    def _head(self) -> list[ast.stmt]:
-        head = self._declare(self.globals, self.nonlocals)
+    def _make_head(self) -> list[ast.stmt]:
+        head = self._make_declarations(self.globals, self.nonlocals)
         unbound = sorted(self.shared - self.params - self.globals - self.nonlocals)
         if unbound:
             # This never runs; it makes the names local, as the inner `nonlocal`s require.
@@ -111,7 +115,7 @@ class _Function(ExpressionTransformer):
         return head
 
     @staticmethod
-    def _declare(globals_: set[str], nonlocals: set[str]) -> list[ast.stmt]:
+    def _make_declarations(globals_: set[str], nonlocals: set[str]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         if globals_:
             result.append(ast.Global(sorted(globals_)))
@@ -119,12 +123,12 @@ class _Function(ExpressionTransformer):
             result.append(ast.Nonlocal(sorted(nonlocals)))
         return result
 
-    def _declarations(self, written: set[str]) -> list[ast.stmt]:
+    def _declare_shared(self, written: set[str]) -> list[ast.stmt]:
         """Return `global` and `nonlocal` statements for an inner function that changes `written`."""
         self.shared |= written
-        return self._declare(written & self.globals, written - self.globals)
+        return self._make_declarations(written & self.globals, written - self.globals)
 
-    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+    def rewrite_block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         for statement in statements:
             rewritten = self.visit(statement)
@@ -134,11 +138,11 @@ class _Function(ExpressionTransformer):
     # ---- functions inside the function --------------------------------------------------------
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.decorator_list = [self.expression(d) for d in node.decorator_list]
-        self._defaults(node.args)
+        node.decorator_list = [self.rewrite_expression(d) for d in node.decorator_list]
+        self._rewrite_defaults(node.args)
         try:
-            _refuse_unsupported(node)
-            return _Function(node).definition(node)
+            _check_supported(node)
+            return _FunctionTransformer(node).rewrite_definition(node)
         except UnsupportedError:
             return node
 
@@ -146,119 +150,125 @@ class _Function(ExpressionTransformer):
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
-        self._defaults(node.args)
-        return _Function(node).lambda_(node)
+        self._rewrite_defaults(node.args)
+        return _FunctionTransformer(node).rewrite_lambda(node)
 
-    def _defaults(self, args: ast.arguments) -> None:
-        args.defaults = [self.expression(d) for d in args.defaults]
-        args.kw_defaults = [d and self.expression(d) for d in args.kw_defaults]
+    def _rewrite_defaults(self, args: ast.arguments) -> None:
+        args.defaults = [self.rewrite_expression(d) for d in args.defaults]
+        args.kw_defaults = [d and self.rewrite_expression(d) for d in args.kw_defaults]
 
     # ---- statements ---------------------------------------------------------------------------
 
     def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
-        names = Names(*node.body, *node.orelse)
+        names = NameUsage(*node.body, *node.orelse)
         after, before = node.ag_after, node.ag_before  # type: ignore[attr-defined]
         static = is_static(node.test)
-        test = self.expression(node.test)
-        body, orelse = self.block(node.body), self.block(node.orelse)
+        test = self.rewrite_expression(node.test)
+        body, orelse = self.rewrite_block(node.body), self.rewrite_block(node.orelse)
         if static:
             node.test, node.body, node.orelse = test, body, orelse
             return node
-        state = State.of(names, after, before)
-        index = self._next()
-        declarations = self._declarations(names.writes)
-        else_name = f"{nodes.PREFIX}else_{index}"
+        state = BlockState.from_names(names, after, before)
+        index = self._next_index()
+        declarations = self._declare_shared(names.writes)
+        else_name = f"{ast_nodes.PREFIX}else_{index}"
         result: list[ast.stmt] = [
-            nodes.function(f"{nodes.PREFIX}body_{index}", (), [*declarations, *body])
+            ast_nodes.make_function(f"{ast_nodes.PREFIX}body_{index}", (), [*declarations, *body])
         ]
         if orelse:
-            result.append(nodes.function(else_name, (), [*declarations, *orelse]))
-        setter = state.setter(f"{nodes.PREFIX}set_{index}", declarations)
+            result.append(ast_nodes.make_function(else_name, (), [*declarations, *orelse]))
+        setter = state.make_setter(f"{ast_nodes.PREFIX}set_{index}", declarations)
         result.append(setter)
-        call = nodes.call(
+        call = ast_nodes.call_runtime(
             "if_stmt",
             test,
-            nodes.name(f"{nodes.PREFIX}body_{index}"),
-            nodes.name(else_name) if orelse else ast.Constant(None),
-            state.getter(),
-            nodes.name(setter.name),
-            *state.arguments(),
+            ast_nodes.load_name(f"{ast_nodes.PREFIX}body_{index}"),
+            ast_nodes.load_name(else_name) if orelse else ast.Constant(None),
+            state.make_getter(),
+            ast_nodes.load_name(setter.name),
+            *state.make_arguments(),
         )
         result.append(ast.Expr(call))
-        return nodes.located(result, node)
+        return ast_nodes.set_positions(result, node)
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
-        names = Names(node.test, *node.body)
-        options, body = self._loop_options(node.body)
-        state = State.of(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
-        index = self._next()
-        declarations = self._declarations(names.writes)
-        test = self.expression(node.test)
-        test_name = f"{nodes.PREFIX}test_{index}"
-        body_name = f"{nodes.PREFIX}body_{index}"
-        setter = state.setter(f"{nodes.PREFIX}set_{index}", declarations)
+        names = NameUsage(node.test, *node.body)
+        options, body = self._take_loop_options(node.body)
+        state = BlockState.from_names(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
+        index = self._next_index()
+        declarations = self._declare_shared(names.writes)
+        test = self.rewrite_expression(node.test)
+        test_name = f"{ast_nodes.PREFIX}test_{index}"
+        body_name = f"{ast_nodes.PREFIX}body_{index}"
+        setter = state.make_setter(f"{ast_nodes.PREFIX}set_{index}", declarations)
         result: list[ast.stmt] = [
-            nodes.function(test_name, (), [*declarations, ast.Return(test)]),
-            nodes.function(body_name, (), [*declarations, *self.block(body)]),
+            ast_nodes.make_function(test_name, (), [*declarations, ast.Return(test)]),
+            ast_nodes.make_function(body_name, (), [*declarations, *self.rewrite_block(body)]),
             setter,
             ast.Expr(
-                nodes.call(
+                ast_nodes.call_runtime(
                     "while_stmt",
-                    nodes.name(test_name),
-                    nodes.name(body_name),
-                    state.getter(),
-                    nodes.name(setter.name),
-                    *state.arguments(),
+                    ast_nodes.load_name(test_name),
+                    ast_nodes.load_name(body_name),
+                    state.make_getter(),
+                    ast_nodes.load_name(setter.name),
+                    *state.make_arguments(),
                     **options,
                 )
             ),
         ]
-        return nodes.located(result, node)
+        return ast_nodes.set_positions(result, node)
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         extra_test = getattr(node, "ag_extra_test", None)
-        names = Names(node.target, *node.body)
-        options, body = self._loop_options(node.body)
-        state = State.of(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
-        index = self._next()
-        declarations = self._declarations(names.writes)
-        iterated = self.expression(node.iter)
+        names = NameUsage(node.target, *node.body)
+        options, body = self._take_loop_options(node.body)
+        state = BlockState.from_names(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
+        index = self._next_index()
+        declarations = self._declare_shared(names.writes)
+        iterated = self.rewrite_expression(node.iter)
         stop = (
-            nodes.thunk(self.expression(extra_test))
+            ast_nodes.make_thunk(self.rewrite_expression(extra_test))
             if extra_test is not None
             else ast.Constant(None)
         )
-        body_name = f"{nodes.PREFIX}body_{index}"
-        item = f"{nodes.PREFIX}item"
-        assign_item = ast.copy_location(ast.Assign([node.target], nodes.name(item)), node)
-        setter = state.setter(f"{nodes.PREFIX}set_{index}", declarations)
+        body_name = f"{ast_nodes.PREFIX}body_{index}"
+        item = f"{ast_nodes.PREFIX}item"
+        assign_item = ast.copy_location(ast.Assign([node.target], ast_nodes.load_name(item)), node)
+        setter = state.make_setter(f"{ast_nodes.PREFIX}set_{index}", declarations)
         result: list[ast.stmt] = [
-            nodes.function(body_name, (item,), [*declarations, assign_item, *self.block(body)]),
+            ast_nodes.make_function(
+                body_name, (item,), [*declarations, assign_item, *self.rewrite_block(body)]
+            ),
             setter,
             ast.Expr(
-                nodes.call(
+                ast_nodes.call_runtime(
                     "for_stmt",
                     iterated,
                     stop,
-                    nodes.name(body_name),
-                    state.getter(),
-                    nodes.name(setter.name),
-                    *state.arguments(),
+                    ast_nodes.load_name(body_name),
+                    state.make_getter(),
+                    ast_nodes.load_name(setter.name),
+                    *state.make_arguments(),
                     **options,
                 )
             ),
         ]
-        return nodes.located(result, node)
+        return ast_nodes.set_positions(result, node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if is_static(node.test):
             return self.generic_visit(node)  # type: ignore[return-value]
         self.generic_visit(node)
-        message = nodes.thunk(node.msg) if node.msg is not None else ast.Constant(None)
+        message = ast_nodes.make_thunk(node.msg) if node.msg is not None else ast.Constant(None)
         text = ast.Constant(ast.unparse(node.test))
-        return ast.copy_location(ast.Expr(nodes.call("assert_", node.test, message, text)), node)
+        return ast.copy_location(
+            ast.Expr(ast_nodes.call_runtime("assert_", node.test, message, text)), node
+        )
 
-    def _loop_options(self, body: list[ast.stmt]) -> tuple[dict[str, ast.expr], list[ast.stmt]]:
+    def _take_loop_options(
+        self, body: list[ast.stmt]
+    ) -> tuple[dict[str, ast.expr], list[ast.stmt]]:
         """Remove `tf.autograph.experimental.set_loop_options(...)` from the start of a loop body."""
         match body:
             case [
@@ -268,19 +278,19 @@ class _Function(ExpressionTransformer):
                 *rest,
             ]:
                 options = {
-                    k.arg: self.expression(k.value)
+                    k.arg: self.rewrite_expression(k.value)
                     for k in keywords
                     if k.arg == "maximum_iterations"
                 }
                 return options, rest or [ast.Pass()]
         return {}, body
 
-    def _next(self) -> int:
-        self.count += 1
-        return self.count
+    def _next_index(self) -> int:
+        self.num_blocks += 1
+        return self.num_blocks
 
 
-def _without_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
+def _remove_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
     """Remove `global` and `nonlocal` statements, which the head of the function repeats."""
 
     class Remover(ast.NodeTransformer):

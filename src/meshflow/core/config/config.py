@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshflow.core.functions.concrete_function import Settings
+from meshflow.core.functions.concrete_function import FunctionSettings
 from meshflow.core.runtime import gpu_memory
 from meshflow.core.runtime.devices import (
+    DeviceState,
     LogicalDevice,
     PhysicalDevice,
-    Placement,
-    count_of,
-    devices_of,
-    kinds,
-    make_virtual_cpus,
+    count_devices,
+    create_virtual_cpus,
+    list_device_types,
+    list_devices,
 )
 
 
@@ -30,12 +30,12 @@ class LogicalDeviceConfiguration(NamedTuple):
     experimental_device_ordinal: int | None = None
 
 
-class State:
+class ConfigState:
     """Settings made through `tf.config`."""
 
     logical_cpus: list[LogicalDeviceConfiguration] | None = None
     logical_gpus: dict[str, list[LogicalDeviceConfiguration]] = {}
-    visible: dict[str, list[PhysicalDevice]] = {}
+    visible_devices: dict[str, list[PhysicalDevice]] = {}
 
 
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
@@ -60,7 +60,8 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     for kind in ("GPU", "TPU"):
         if device_type in (None, kind):
             devices += [
-                PhysicalDevice(f"/physical_device:{kind}:{i}", kind) for i in range(count_of(kind))
+                PhysicalDevice(f"/physical_device:{kind}:{i}", kind)
+                for i in range(count_devices(kind))
             ]
     return devices
 
@@ -77,10 +78,10 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
       'CPU'
     """
     result = []
-    for kind in kinds():
+    for kind in list_device_types():
         if device_type in (None, kind):
             result += [
-                LogicalDevice(f"/device:{kind}:{i}", kind) for i in range(len(devices_of(kind)))
+                LogicalDevice(f"/device:{kind}:{i}", kind) for i in range(len(list_devices(kind)))
             ]
     return result
 
@@ -107,10 +108,10 @@ def set_logical_device_configuration(
             )
         if device.device_type == "GPU" and logical_devices[0].memory_limit is not None:
             gpu_memory.limit(logical_devices[0].memory_limit)
-        State.logical_gpus[device.name] = list(logical_devices)
+        ConfigState.logical_gpus[device.name] = list(logical_devices)
         return
-    make_virtual_cpus(len(logical_devices))
-    State.logical_cpus = list(logical_devices)
+    create_virtual_cpus(len(logical_devices))
+    ConfigState.logical_cpus = list(logical_devices)
 
 
 def get_logical_device_configuration(
@@ -118,8 +119,8 @@ def get_logical_device_configuration(
 ) -> list[LogicalDeviceConfiguration] | None:
     """Return the configuration that `set_logical_device_configuration` set, or None."""
     if device.device_type == "CPU":
-        return State.logical_cpus
-    return State.logical_gpus.get(device.name)
+        return ConfigState.logical_cpus
+    return ConfigState.logical_gpus.get(device.name)
 
 
 def set_visible_devices(devices: Sequence[PhysicalDevice], device_type: str | None = None) -> None:
@@ -130,7 +131,7 @@ def set_visible_devices(devices: Sequence[PhysicalDevice], device_type: str | No
       device_type: The type to which the list applies; by default all types.
     """
     for kind in [device_type] if device_type else ["CPU", "GPU", "TPU"]:
-        State.visible[kind] = [d for d in devices if d.device_type == kind]
+        ConfigState.visible_devices[kind] = [d for d in devices if d.device_type == kind]
 
 
 def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
@@ -142,7 +143,11 @@ def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
       'CPU'
     """
     device_types = [device_type] if device_type else ["CPU", "GPU", "TPU"]
-    return [d for k in device_types for d in State.visible.get(k, list_physical_devices(k))]
+    return [
+        d
+        for k in device_types
+        for d in ConfigState.visible_devices.get(k, list_physical_devices(k))
+    ]
 
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
@@ -158,7 +163,7 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
       seen: 3
       >>> tf.config.run_functions_eagerly(False)
     """
-    Settings.run_eagerly = bool(run_eagerly)
+    FunctionSettings.run_eagerly = bool(run_eagerly)
 
 
 def functions_run_eagerly() -> bool:
@@ -169,7 +174,7 @@ def functions_run_eagerly() -> bool:
       >>> tf.config.functions_run_eagerly()
       False
     """
-    return Settings.run_eagerly
+    return FunctionSettings.run_eagerly
 
 
 def set_soft_device_placement(enabled: bool) -> None:
@@ -184,7 +189,7 @@ def set_soft_device_placement(enabled: bool) -> None:
       ...     tf.zeros([2]).numpy()
       array([0., 0.], dtype=float32)
     """
-    Placement.soft = bool(enabled)
+    DeviceState.soft_placement = bool(enabled)
 
 
 def get_soft_device_placement() -> bool:
@@ -195,7 +200,7 @@ def get_soft_device_placement() -> bool:
       >>> tf.config.get_soft_device_placement() in (True, False)
       True
     """
-    return Placement.soft
+    return DeviceState.soft_placement
 
 
 experimental_run_functions_eagerly = run_functions_eagerly

@@ -59,7 +59,7 @@ def enable_tensor_float_32_execution(enabled: bool) -> None:
       enabled: Whether rounding is allowed.
     """
     _state["tf32"] = bool(enabled)
-    pass_pipeline.install("full_float32", None if enabled else compute_in_full_float32)
+    pass_pipeline.install_pass("full_float32", None if enabled else compute_in_full_float32)
     jax.config.update("jax_default_matmul_precision", None if enabled else "highest")
 
 

@@ -51,10 +51,12 @@ def set_experimental_options(options: dict[str, Any]) -> None:
             f"Only one of {[n for n in _PRECISIONS if merged.get(n)]} can be on at a time."
         )
     _options.update(options)
-    pass_pipeline.install("mixed_precision", _mixed_precision(dtypes[0]) if dtypes else None)
+    pass_pipeline.install_pass(
+        "mixed_precision", _make_mixed_precision_pass(dtypes[0]) if dtypes else None
+    )
 
 
-def _mixed_precision(dtype: str | None) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
+def _make_mixed_precision_pass(dtype: str | None) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
     def rewrite(closed: ClosedJaxpr) -> ClosedJaxpr:
         # The query starts the backend. It is deferred until the first function is compiled, which
         # starts the backend anyway.

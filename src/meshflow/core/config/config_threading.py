@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from meshflow.core.runtime.devices import start_anew
+from meshflow.core.runtime.devices import restart_backend
 
 __all__ = [
     "get_inter_op_parallelism_threads",
@@ -27,7 +27,7 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
     Raises:
       RuntimeError: If the thread pool already exists.
     """
-    if num_threads != _threads["intra"] and not start_anew():
+    if num_threads != _threads["intra"] and not restart_backend():
         raise RuntimeError("Intra op parallelism cannot be modified after initialization.")
     _threads["intra"] = int(num_threads)
     if num_threads:

@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["ConfigProto", "GPUOptions"]
 
 
-class _Message:
+class _ConfigMessage:
     """A message with a fixed set of fields that have defaults."""
 
     _fields: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class _Message:
             )
         object.__setattr__(self, name, value)
 
-    def CopyFrom(self, other: _Message) -> None:
+    def CopyFrom(self, other: _ConfigMessage) -> None:
         """Copy all fields of another message.
 
         Args:
@@ -68,7 +68,7 @@ class _Message:
         return "{" + ", ".join(shown) + "}"
 
 
-class GPUOptions(_Message):
+class GPUOptions(_ConfigMessage):
     """Settings of GPUs, which have no effect: XLA manages the memory of GPUs.
 
     Args:
@@ -95,7 +95,7 @@ class GPUOptions(_Message):
     }
 
 
-class _Experimental(_Message):
+class _Experimental(_ConfigMessage):
     _fields = {
         "collective_group_leader": "",
         "collective_nccl": False,
@@ -112,7 +112,7 @@ class _Experimental(_Message):
     }
 
 
-class _RpcOptions(_Message):
+class _RpcOptions(_ConfigMessage):
     _fields = {
         "cache_rpc_response": False,
         "compression_algorithm": "",
@@ -123,7 +123,7 @@ class _RpcOptions(_Message):
     }
 
 
-class ConfigProto(_Message):
+class ConfigProto(_ConfigMessage):
     """Settings of a `tf.distribute.Server`.
 
     Args:

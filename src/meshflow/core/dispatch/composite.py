@@ -28,18 +28,16 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Rows with the same index are added. Rows with a negative index are ignored.
-_summed_rows = Op(
-    "unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0])
-)
-_picked_rows = Op(
+_sum_rows = Op("unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0]))
+_flatten_rows = Op(
     "reshape",
     lambda o, count: (
         jnp.reshape(o[0], (count, *o[0].shape[o[1].ndim :])),
         jnp.reshape(o[1], (count,)),
     ),
 )
-_joined = Op("concat", lambda o, _: jnp.concatenate(o[0]))
-_elements = Op("gather_nd", lambda o, shape: jnp.broadcast_to(o[0], shape)[tuple(o[1].T)])
+_concatenate = Op("concat", lambda o, _: jnp.concatenate(o[0]))
+_gather_elements = Op("gather_nd", lambda o, shape: jnp.broadcast_to(o[0], shape)[tuple(o[1].T)])
 
 
 class IndexedSlices:
@@ -128,16 +126,16 @@ class IndexedSlices:
             raise InvalidArgumentError(
                 f"IndexedSlices: row {indices.max()} is out of range for dense_shape {self.shape}."
             )
-        return apply(_summed_rows, (self._values, self._indices), (rows,))
+        return apply(_sum_rows, (self._values, self._indices), (rows,))
 
     def with_values(self, new_values: TensorLike) -> IndexedSlices:
         """Return the same row indices with other values."""
         return IndexedSlices(new_values, self._indices, self._dense_shape)
 
-    def followed_by(self, other: IndexedSlices) -> IndexedSlices:
+    def concatenate(self, other: IndexedSlices) -> IndexedSlices:
         """Return the rows of both, those of `self` first."""
-        values = apply(_joined, ([self._values, other.values],))
-        indices = apply(_joined, ([self._indices, other.indices],))
+        values = apply(_concatenate, ([self._values, other.values],))
+        indices = apply(_concatenate, ([self._indices, other.indices],))
         return IndexedSlices(values, indices, self._dense_shape)
 
     def __neg__(self) -> IndexedSlices:
@@ -227,20 +225,23 @@ class IndexedSlicesSpec(TypeSpec):
             and self._indices_shape.is_compatible_with(other._indices_shape)
         )
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _comparison_key(self) -> tuple[Any, ...]:
         return self._shape, *self._dtypes, self._indices_shape
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, IndexedSlicesSpec) and self._parts() == other._parts()
+        return (
+            isinstance(other, IndexedSlicesSpec)
+            and self._comparison_key() == other._comparison_key()
+        )
 
     def __hash__(self) -> int:
-        return hash(self._parts())
+        return hash(self._comparison_key())
 
     def __repr__(self) -> str:
-        return f"IndexedSlicesSpec{self._parts()!r}"
+        return f"IndexedSlicesSpec{self._comparison_key()!r}"
 
 
-def picked_rows(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlices:
+def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlices:
     """Return the gradient of a table from the gradient of its gathered rows.
 
     Args:
@@ -249,11 +250,11 @@ def picked_rows(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlic
       gradient: Gradient of the gathered rows, of shape [*indices.shape, ...].
     """
     count: Any = indices.shape.num_elements()
-    values, flat_indices = apply(_picked_rows, (gradient, indices), count)
+    values, flat_indices = apply(_flatten_rows, (gradient, indices), count)
     return IndexedSlices(values, flat_indices, np.array(table.array.shape, np.int32))
 
 
-def on_rows(public: F) -> F:
+def accept_indexed_slices(public: F) -> F:
     """Make a public op accept `tf.IndexedSlices` as its first argument.
 
     The op is then applied to the rows.
@@ -271,7 +272,9 @@ def on_rows(public: F) -> F:
     return function  # type: ignore[return-value]
 
 
-def passes_rows(compute: Callable[[Tensor, IndexedSlices], IndexedSlices]) -> Callable[..., Any]:
+def make_elementwise_row_rule(
+    compute: Callable[[Tensor, IndexedSlices], IndexedSlices],
+) -> Callable[..., Any]:
     """Return a rule for `Op.row_gradient` of an elementwise op.
 
     The gradient of the operand consists of rows if the gradient of the result does.
@@ -286,7 +289,7 @@ def passes_rows(compute: Callable[[Tensor, IndexedSlices], IndexedSlices]) -> Ca
     return by_rows
 
 
-CAST.by_rows = passes_rows(
+CAST.row_gradient = make_elementwise_row_rule(
     lambda operand, rows: rows.with_values(apply(CAST, (rows.values,), (operand.dtype.dtype,)))
 )
 
@@ -436,18 +439,18 @@ class SparseTensor:
     def _components(self) -> list[Tensor]:
         return [self._values]
 
-    def _scaled(
+    def _combine_elements(
         self, other: TensorLike, combine: Callable[[Tensor, Tensor], Tensor]
     ) -> SparseTensor:
         dense = convert_to_tensor(other, dtype_hint=self.dtype)
-        factors = apply(_elements, (dense, self._indices), tuple(self.shape.as_list()))
+        factors = apply(_gather_elements, (dense, self._indices), tuple(self.shape.as_list()))
         return self.with_values(combine(self._values, factors))
 
     def __mul__(self, other: Any) -> SparseTensor:
-        return self._scaled(other, operator.mul)
+        return self._combine_elements(other, operator.mul)
 
     def __truediv__(self, other: Any) -> SparseTensor:
-        return self._scaled(other, operator.truediv)
+        return self._combine_elements(other, operator.truediv)
 
     def _as_tensor(self) -> Tensor:
         raise TypeError(
@@ -467,12 +470,12 @@ def _as_int64(value: TensorLike) -> Tensor:
     return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 
-class _NotAvailable(type):
+class _UnavailableClass(type):
     def __getattr__(cls, name: str) -> NoReturn:
         raise NotAvailableError(f"tf.{cls.__name__}.{name}: {RAGGED_HELP}")
 
 
-class RaggedTensor(metaclass=_NotAvailable):
+class RaggedTensor(metaclass=_UnavailableClass):
     """Rows of different lengths, which XLA does not support. The class exists for `isinstance` checks.
 
     Raises:

@@ -23,29 +23,29 @@ from typing import Any, TypeVar, overload
 import jax
 import numpy as np
 
-from meshflow.core.dispatch import op_names, symbolic
-from meshflow.core.dispatch.known_values import all_determined, remember
+from meshflow.core.dispatch import op_names, symbolic_calls
+from meshflow.core.dispatch.deferred_constants import are_all_constant, store_inputs
 from meshflow.core.dispatch.operands import (
-    WHOLE,
+    INTEGER_ARGUMENTS,
     as_operand_list,
+    check_integers,
     check_kinds,
-    check_whole,
-    flat_tensors,
-    static_value,
-    unify,
-    unify_lists,
+    convert_operand_lists,
+    convert_operands,
+    flatten_tensors,
+    to_static_value,
 )
 from meshflow.core.dispatch.operation import Op, is_inexact
-from meshflow.core.dispatch.recorded import RecordedOp
+from meshflow.core.dispatch.recorded_op import RecordedOp
 from meshflow.core.runtime import errors
-from meshflow.core.runtime.annotations import current_scope
-from meshflow.core.runtime.context import Tracing, context
-from meshflow.core.runtime.exhaustion import exhausted
-from meshflow.core.runtime.forks import Fork, after_fork
-from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
+from meshflow.core.runtime.annotations import get_current_scope
+from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.forks import ForkState, make_fork_error
+from meshflow.core.runtime.memory_errors import translate_memory_error
+from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
 from meshflow.core.values.dtypes import string
-from meshflow.core.values.symbolic_sizes import any_symbolic, computed
-from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
+from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
 from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,83 +65,83 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     Returns:
       The outputs of the array function, with tensors instead of arrays.
     """
-    if Fork.late:
-        raise after_fork()
+    if ForkState.forked_late:
+        raise make_fork_error()
     try:
-        if op.strings and context.trace is None and _begins_with_text(operands):
+        if op.strings and context.trace is None and _starts_with_strings(operands):
             # JAX takes long to format its error about strings.
-            return _on_codes(op, operands, static)
-        return _apply(op, operands, static)
+            return _apply_to_strings(op, operands, static)
+        return _execute(op, operands, static)
     except jax.errors.UnexpectedTracerError:
         raise errors.InaccessibleTensorError(
             f"{op.name}: an operand was created while a function was traced, and is out of scope here. Return it "
             "from that function, or keep state in a tf.Variable."
         ) from None
     except TypeError:
-        if op.strings and any(t.dtype is string for t in flat_tensors(operands)):
-            return _on_codes(op, operands, static)
+        if op.strings and any(t.dtype is string for t in flatten_tensors(operands)):
+            return _apply_to_strings(op, operands, static)
         raise
     except ValueError as error:
         if is_placement_error(error):
-            raise placement_error(
-                op.name, [("", t.array) for t in flat_tensors(operands)]
+            raise make_placement_error(
+                op.name, [("", t.array) for t in flatten_tensors(operands)]
             ) from None
         raise
     except (MemoryError, RuntimeError) as error:
-        translated = exhausted(error, f"{op.name} [Op:{op.name}]")
+        translated = translate_memory_error(error, f"{op.name} [Op:{op.name}]")
         if translated is None:
             raise
         raise translated from error
 
 
-def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
     # Every op call runs this function, so it and its helpers read the slot `_value`, which is faster
     # than the property `array`.
     trace = context.trace
     recording = context.tapes
     if trace is None:
-        values = [o._value if type(o) is Tensor else _values(o) for o in operands]
+        values = [o._value if type(o) is Tensor else _get_arrays(o) for o in operands]
         if recording:
-            return _apply_recorded(op, operands, values, static)
-        if context.on_host:
-            return _apply_on_host(op, values, static)
-        return wrap(op.compiled(static)(*values))
-    if op.constant and _all_known(operands) and not (recording and _watched(operands)):
-        outputs = _on_host(op, operands, static)
+            return _execute_with_tapes(op, operands, values, static)
+        if context.computes_on_host:
+            return _execute_on_host(op, values, static)
+        return wrap_outputs(op.get_compiled(static)(*values))
+    if op.is_foldable and _are_all_constant(operands) and not (recording and _is_watched(operands)):
+        outputs = _fold_constants(op, operands, static)
         if outputs is not None:
             return outputs
-    values = [_captured(trace, o) for o in operands]
+    values = [_capture(trace, o) for o in operands]
     if recording:
-        return _apply_recorded(op, operands, values, static)
-    return _inlined(op, operands, values, static)
+        return _execute_with_tapes(op, operands, values, static)
+    return _inline(op, operands, values, static)
 
 
-def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
+def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op as a part of the function that is being traced."""
-    outputs = wrap(op.call(values, static))
+    outputs = wrap_outputs(op.call(values, static))
     if context.exporting:
-        computed(op.name, operands, static, outputs)
-    if op.constant and all_determined(operands):
-        remember(outputs, op, operands, static)
+        propagate_sizes(op.name, operands, static, outputs)
+    if op.is_foldable and are_all_constant(operands):
+        store_inputs(outputs, op, operands, static)
     return outputs
 
 
-def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> PyTree:
+def _execute_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op on host arrays, with NumPy if the op supports it; the results are host arrays."""
-    outputs = None if op.host is None else op.host(values, static)
+    outputs = None if op.host_function is None else op.host_function(values, static)
     if outputs is None:
-        outputs = jax.tree.map(np.asarray, op.compiled(static)(*values))
-    return wrap(outputs)
+        outputs = jax.tree.map(np.asarray, op.get_compiled(static)(*values))
+    return wrap_outputs(outputs)
 
 
-def _begins_with_text(operands: Sequence[Any]) -> bool:
+def _starts_with_strings(operands: Sequence[Any]) -> bool:
     first = operands[0]
     if isinstance(first, (list, tuple)) and first:
         first = first[0]
     return type(first) is Tensor and first.array.dtype == object
 
 
-def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+def _apply_to_strings(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op on integer codes instead of strings.
 
     The codes have the order of the strings; 0 is the empty string.
@@ -150,7 +150,7 @@ def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTre
         joined = np.asarray(operands[0].array + operands[1].array, object)
         return Tensor(joined)
     words: set[bytes] = {b""}
-    for tensor in flat_tensors(operands):
+    for tensor in flatten_tensors(operands):
         if tensor.dtype is string:
             words.update(tensor.array.ravel().tolist())
     vocabulary = sorted(words)
@@ -166,12 +166,12 @@ def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTre
         return Tensor(codes)
 
     def decode(codes: Tensor) -> Tensor:
-        known = codes._concrete(f"a position in {op.name} of strings (XLA has no strings)")
+        known = codes.require_value(f"a position in {op.name} of strings (XLA has no strings)")
         strings = np.empty(known.shape, object)
         strings.reshape(-1)[:] = [vocabulary[c] for c in known.reshape(-1)]
         return Tensor(strings)
 
-    outputs = _apply(op, [encode(o) for o in operands], static)
+    outputs = _execute(op, [encode(o) for o in operands], static)
     if op.strings == "compares":
         return outputs
     return jax.tree.map(decode, outputs, is_leaf=_is_tensor)
@@ -181,44 +181,44 @@ def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTre
 check_output: Callable[[Any], None] | None = None
 
 
-def wrap(outputs: PyTree) -> PyTree:
+def wrap_outputs(outputs: PyTree) -> PyTree:
     """Replace the arrays of a nested structure by tensors."""
     if isinstance(outputs, (jax.Array, np.ndarray)):
         if check_output is not None:
             check_output(outputs)
-        if context.placing is not None and context.trace is None:
-            outputs = context.placing(outputs)
+        if context.place_output is not None and context.trace is None:
+            outputs = context.place_output(outputs)
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
-        return type(outputs)(wrap(o) for o in outputs)
+        return type(outputs)(wrap_outputs(o) for o in outputs)
     if isinstance(outputs, np.generic):
-        return wrap(np.asarray(outputs))
-    return jax.tree.map(wrap, outputs)
+        return wrap_outputs(np.asarray(outputs))
+    return jax.tree.map(wrap_outputs, outputs)
 
 
-def _values(operand: PyTree) -> PyTree:
+def _get_arrays(operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if isinstance(operand, (list, tuple)):
-        return [_values(o) for o in operand]
+        return [_get_arrays(o) for o in operand]
     return operand._value
 
 
-def _captured(trace: Tracing, operand: PyTree) -> PyTree:
+def _capture(trace: Trace, operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if isinstance(operand, (list, tuple)):
-        return [_captured(trace, o) for o in operand]
-    return trace.value_of(operand)
+        return [_capture(trace, o) for o in operand]
+    return trace.lookup(operand)
 
 
-def _watched(operands: Sequence[Any]) -> bool:
+def _is_watched(operands: Sequence[Any]) -> bool:
     """Check whether a tape of this trace level watches an operand."""
-    inputs = flat_tensors(operands)
+    inputs = flatten_tensors(operands)
     return any(tape.is_watching(inputs) for tape in context.tapes)
 
 
-def _all_known(operands: Iterable[Any]) -> bool:
+def _are_all_constant(operands: Iterable[Any]) -> bool:
     """Check whether the values of all operands are on the host, which is the case in shape arithmetic."""
     has_operands = False
     for operand in operands:
@@ -230,49 +230,51 @@ def _all_known(operands: Iterable[Any]) -> bool:
                 return False
             has_operands = True
         elif operand is not None:
-            if not _all_known(operand):
+            if not _are_all_constant(operand):
                 return False
             has_operands = has_operands or bool(operand)
     return has_operands
 
 
-def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+def _fold_constants(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op on constant operands during a trace; return None if the op must be traced."""
     # `jax.ensure_compile_time_eval` would also affect the lowering of the op that is compiled here,
     # and break it.
     with jax.core.eval_context():
-        shapes = jax.eval_shape(op.bound(static), *[_values(o) for o in operands])
+        shapes = jax.eval_shape(op.bind_static(static), *[_get_arrays(o) for o in operands])
         leaves = jax.tree.leaves(shapes)
-        if any(any_symbolic(leaf.shape) for leaf in leaves):
+        if any(has_symbolic_size(leaf.shape) for leaf in leaves):
             return None  # the program is exported for any size, so the result has no fixed shape
-        if sum(leaf.size for leaf in leaves) > HOST_CONSTANT_SIZE:
+        if sum(leaf.size for leaf in leaves) > MAX_HOST_CONSTANT_SIZE:
             return None
-        outputs = op.compiled(static)(*[_values(o) for o in operands])
+        outputs = op.get_compiled(static)(*[_get_arrays(o) for o in operands])
         return jax.tree.map(lambda o: Tensor(np.asarray(o)), outputs)
 
 
-def _apply_recorded(
+def _execute_with_tapes(
     op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
 ) -> PyTree:
     """Run an op while gradient tapes are active."""
-    inputs = flat_tensors(operands)
+    inputs = flatten_tensors(operands)
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
     in_trace = context.trace is not None
     if not watching:
         if in_trace:
-            return _inlined(op, operands, values, static)
-        return wrap(op.compiled(static)(*values))
+            return _inline(op, operands, values, static)
+        return wrap_outputs(op.get_compiled(static)(*values))
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
     requested = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None
     if any(requested) and (in_trace or op.heavy) and len(watching) == 1 and not context.outer_tapes:
         run = (
-            op.residual(static, requested) if in_trace else op.compiled_residual(static, requested)
+            op.get_residual_function(static, requested)
+            if in_trace
+            else op.get_compiled_residual_function(static, requested)
         )
         outputs, pullback = run(*values)
     else:
-        outputs = op.call(values, static) if in_trace else op.compiled(static)(*values)
-    result = wrap(outputs)
+        outputs = op.call(values, static) if in_trace else op.get_compiled(static)(*values)
+    result = wrap_outputs(outputs)
     if any(requested):
         node = RecordedOp(
             op,
@@ -282,7 +284,7 @@ def _apply_recorded(
             requested,
             jax.tree.leaves(result, is_leaf=_is_tensor),
             pullback,
-            current_scope() if in_trace else "",
+            get_current_scope() if in_trace else "",
         )
         for tape in watching:
             tape.record(node)
@@ -370,9 +372,11 @@ def op(
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     names = [p.name for p in parameters]
-    lists = {i for i, p in enumerate(parameters) if _annotation(p) in OPERAND_LIST_ANNOTATIONS}
+    lists = {i for i, p in enumerate(parameters) if _get_annotation(p) in OPERAND_LIST_ANNOTATIONS}
     operand_indices = [
-        i for i, p in enumerate(parameters) if i in lists or _annotation(p) in OPERAND_ANNOTATIONS
+        i
+        for i, p in enumerate(parameters)
+        if i in lists or _get_annotation(p) in OPERAND_ANNOTATIONS
     ]
     annotated = [p for p in parameters if p.annotation is not p.empty]
     evaluated = [p.name for p in annotated if not isinstance(p.annotation, str)]
@@ -385,7 +389,7 @@ def op(
     static_indices = [i for i, n in enumerate(names) if i not in operand_indices and n != "name"]
     same_indices = [k for k, i in enumerate(operand_indices) if same is None or names[i] in same]
     list_indices = {k for k, i in enumerate(operand_indices) if i in lists}
-    integer_indices = [k for k, i in enumerate(static_indices) if names[i] in WHOLE]
+    integer_indices = [k for k, i in enumerate(static_indices) if names[i] in INTEGER_ARGUMENTS]
     defaults = [p.default for p in parameters]
     position = {n: i for i, n in enumerate(names)}
     count = len(parameters)
@@ -403,10 +407,10 @@ def op(
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        if symbolic.types and symbolic.has_symbolic(args, kwargs):
-            return symbolic.handler(public, args, kwargs)  # type: ignore[misc]
-        if context.recording is not None and context.recording.takes(args, kwargs):
-            return context.recording.call(public, args, kwargs)
+        if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
+            return symbolic_calls.handler(public, args, kwargs)  # type: ignore[misc]
+        if context.host_recorder is not None and context.host_recorder.should_record(args, kwargs):
+            return context.host_recorder.call(public, args, kwargs)
         values = [*args, *defaults[len(args) :]]
         for key, value in kwargs.items():
             i = position.get(key, -1)
@@ -423,31 +427,31 @@ def op(
         if list_indices:
             for k in list_indices:
                 operands[k] = as_operand_list(public_name, names[operand_indices[k]], operands[k])
-            operands = unify_lists(public_name, operands, same_indices, list_indices)
+            operands = convert_operand_lists(public_name, operands, same_indices, list_indices)
         else:
-            operands = unify(public_name, operands, same_indices)
+            operands = convert_operands(public_name, operands, same_indices)
         if kinds is not None:
             check_kinds(public_name, operands, same_indices, kinds)
-        static = tuple([static_value(values[i], names[i]) for i in static_indices])
+        static = tuple([to_static_value(values[i], names[i]) for i in static_indices])
         for k in integer_indices:
             if type(static[k]) is not int:
-                check_whole(static[k], names[static_indices[k]], public_name)
+                check_integers(static[k], names[static_indices[k]], public_name)
         try:
             return apply(the_op, operands, static)
         except (TypeError, ValueError, IndexError, ArithmeticError) as error:
-            raise explain(public_name, error, operands) from error
+            raise translate_error(public_name, error, operands) from error
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
-    return op_names.nameable(public)
+    return op_names.register_name(public)
 
 
-def _annotation(parameter: inspect.Parameter) -> str:
+def _get_annotation(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     return annotation if isinstance(annotation, str) else ""
 
 
-def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
+def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
     """Return TensorFlow's exception for a shape or value error of an op.
 
     The message names the op and its operands.
@@ -462,8 +466,8 @@ def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exceptio
     )
     if isinstance(error, passed_through):
         return error
-    shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flat_tensors(operands))
-    if isinstance(error, TypeError) and any(t.dtype is string for t in flat_tensors(operands)):
+    shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flatten_tensors(operands))
+    if isinstance(error, TypeError) and any(t.dtype is string for t in flatten_tensors(operands)):
         return errors.UnimplementedError(
             f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
         )

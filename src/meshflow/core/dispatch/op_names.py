@@ -15,18 +15,18 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["find", "is_entered", "later", "name_of", "nameable"]
+__all__ = ["find_function", "get_name", "is_registered", "register_lazy_module", "register_name"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 _functions: dict[str, Callable[..., Any]] = {}
 # Modules that register functions when they are imported, by the prefix of the functions' names.
-_later: dict[str, str] = {}
+_lazy_modules: dict[str, str] = {}
 _names: weakref.WeakKeyDictionary[Callable[..., Any], str] = weakref.WeakKeyDictionary()
 
 
-def nameable(function: F, name: str | None = None) -> F:
+def register_name(function: F, name: str | None = None) -> F:
     """Allow files to refer to a function by name.
 
     The function must not read, write or print anything, and must not call a function that is passed
@@ -64,29 +64,29 @@ def nameable(function: F, name: str | None = None) -> F:
     return function
 
 
-def find(name: str) -> Callable[..., Any] | None:
+def find_function(name: str) -> Callable[..., Any] | None:
     """Return the function with a name, or None.
 
     Args:
       name: A name that `get_name` returned.
     """
     if name not in _functions:
-        for prefix in [b for b in _later if name.startswith(b)]:
-            importlib.import_module(_later.pop(prefix))
+        for prefix in [b for b in _lazy_modules if name.startswith(b)]:
+            importlib.import_module(_lazy_modules.pop(prefix))
     return _functions.get(name)
 
 
-def later(prefix: str, module: str) -> None:
+def register_lazy_module(prefix: str, module: str) -> None:
     """Import a module when a file first refers to one of the functions that it registers.
 
     Args:
       prefix: Prefix of the names of the module's functions.
       module: Name of the module.
     """
-    _later[prefix] = module
+    _lazy_modules[prefix] = module
 
 
-def name_of(function: Callable[..., Any]) -> str | None:
+def get_name(function: Callable[..., Any]) -> str | None:
     """Return the name by which files may refer to a function, or None.
 
     Args:
@@ -98,14 +98,14 @@ def name_of(function: Callable[..., Any]) -> str | None:
         return None
 
 
-def is_entered(function: Any) -> bool:
+def is_registered(function: Any) -> bool:
     """Check whether a function, or a function that it wraps, is registered.
 
     Args:
       function: Any object.
     """
     while function is not None:
-        if name_of(function) is not None:
+        if get_name(function) is not None:
             return True
         function = getattr(function, "__wrapped__", None)
     return False

@@ -16,18 +16,20 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 
 
-def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
+def flatten_tensors(operands: Iterable[Any]) -> list[Tensor]:
     """Return the tensors of an operand list, in JAX's pytree order."""
     tensors: list[Tensor] = []
     for operand in operands:
         if isinstance(operand, (list, tuple)):
-            tensors.extend(flat_tensors(operand))
+            tensors.extend(flatten_tensors(operand))
         elif operand is not None:
             tensors.append(operand)
     return tensors
 
 
-def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.DtypeMismatchError:
+def make_dtype_mismatch_error(
+    name: str, index: int, expected: DType, got: DType
+) -> errors.DtypeMismatchError:
     """Return the error for operands of different dtypes."""
     return errors.DtypeMismatchError(
         f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
@@ -35,7 +37,7 @@ def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.Dtype
     )
 
 
-def known_strings(value: TensorLike, use: str, subject: str) -> np.ndarray:
+def get_strings(value: TensorLike, use: str, subject: str) -> np.ndarray:
     """Return the strings of an operand on the host.
 
     Args:
@@ -53,7 +55,7 @@ def known_strings(value: TensorLike, use: str, subject: str) -> np.ndarray:
             f"{subject} was expected to be a string tensor but is a {tensor.dtype.name} tensor. "
             "tf.strings.as_string makes strings of numbers."
         )
-    return tensor._concrete(use)
+    return tensor.require_value(use)
 
 
 class NumpyRules:
@@ -69,10 +71,10 @@ class NumpyRules:
 
 
 # A Python float of a smaller magnitude can be rounded to float32.
-FITS_FLOAT32 = 1e38
+MAX_FLOAT32 = 1e38
 
 
-def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
+def convert_operands(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
     """Convert operands to tensors; those at the indices `same` must have the same dtype.
 
     Python numbers take the dtype of the first tensor among them.
@@ -80,10 +82,10 @@ def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
             operands[i] = operand._as_tensor()
-    hint = next((d for d in (_known_dtype(operands[i]) for i in same) if d is not None), None)
+    hint = next((d for d in (_find_dtype(operands[i]) for i in same) if d is not None), None)
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and operand is not None:
-            operands[i] = _convert(operand, hint if i in same else None)
+            operands[i] = _convert_operand(operand, hint if i in same else None)
             if hint is None and i in same:
                 hint = operands[i].dtype
     if len(same) > 1 and hint is not None:
@@ -91,27 +93,27 @@ def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
             tensor = operands[i]
             # Every op call runs this loop, so it reads the slot and not the property `array`.
             if tensor is not None and tensor._value.dtype != hint.dtype:
-                raise mismatch(name, i, hint, tensor.dtype)
+                raise make_dtype_mismatch_error(name, i, hint, tensor.dtype)
     return operands
 
 
-def _known_dtype(operand: PyTree) -> DType | None:
+def _find_dtype(operand: PyTree) -> DType | None:
     if type(operand) is Tensor:
         return operand.dtype
     if isinstance(operand, (list, tuple)):
-        return next((d for d in map(_known_dtype, operand) if d is not None), None)
+        return next((d for d in map(_find_dtype, operand) if d is not None), None)
     return operand.dtype if hasattr(operand, "_as_tensor") else None
 
 
-def _convert(operand: TensorLike, hint: DType | None) -> Tensor:
-    if type(operand) is float and hint is float32 and abs(operand) < FITS_FLOAT32:
+def _convert_operand(operand: TensorLike, hint: DType | None) -> Tensor:
+    if type(operand) is float and hint is float32 and abs(operand) < MAX_FLOAT32:
         return Tensor(np.asarray(operand, np.float32))
     if hint is not None and isinstance(operand, (bool, int, float, complex)):
-        return convert.from_python(operand, hint)
+        return convert.convert_python_value(operand, hint)
     return convert_to_tensor(operand, dtype_hint=hint)
 
 
-def static_value(value: Any, name: str = "argument") -> Any:
+def to_static_value(value: Any, name: str = "argument") -> Any:
     """Return a hashable Python value for a static argument.
 
     Constant tensors become numbers and tuples.
@@ -127,25 +129,25 @@ def static_value(value: Any, name: str = "argument") -> Any:
     if value is None or value_type in (int, str, bool, float, DType):
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(static_value(v, name) for v in value)
+        return tuple(to_static_value(v, name) for v in value)
     if hasattr(value, "_as_tensor"):
         value = value._as_tensor()
     if isinstance(value, Tensor):
         if isinstance(value.array, jax.core.Tracer):
             if hasattr(value, "_sizes"):
                 return value._sizes
-            known = value._foreseen()
+            known = value.find_known_value()
             if known is None:
                 raise errors.ValueNeededError(
                     f"`{name}` must be known when the function is traced (shapes and axes are static "
                     f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
                     f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
                 )
-            return static_value(known, name)
+            return to_static_value(known, name)
         value = np.asarray(value.array)
     if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value).tolist()
-        return static_value(value, name) if isinstance(value, list) else value
+        return to_static_value(value, name) if isinstance(value, list) else value
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "as_list") and not callable(value):
@@ -154,10 +156,10 @@ def static_value(value: Any, name: str = "argument") -> Any:
 
 
 # Names of op arguments that are integers or lists of integers.
-WHOLE = frozenset(("axis", "axes", "dims", "multiples", "perm", "shape", "size"))
+INTEGER_ARGUMENTS = frozenset(("axis", "axes", "dims", "multiples", "perm", "shape", "size"))
 
 
-def check_whole(value: object, name: str, op_name: str = "") -> None:
+def check_integers(value: object, name: str, op_name: str = "") -> None:
     """Check an argument that must be an integer or a nested tuple of integers.
 
     Args:
@@ -171,7 +173,7 @@ def check_whole(value: object, name: str, op_name: str = "") -> None:
     """
     for item in value if type(value) is tuple else (value,):
         if type(item) is tuple:
-            check_whole(item, name, op_name)
+            check_integers(item, name, op_name)
         elif isinstance(item, (str, bytes, float)):
             prefix = f"{op_name}: " if op_name else ""
             raise errors.InvalidValueError(
@@ -192,7 +194,7 @@ def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
     raise TypeError(f"{op_name}: `{name}` must be a list of tensors, got {type(value).__name__}.")
 
 
-def unify_lists(
+def convert_operand_lists(
     op_name: str, operands: list[Any], same: Sequence[int], list_indices: set[int]
 ) -> list[Any]:
     """Convert operands like `convert_operands`; the items of operand lists count as separate operands."""
@@ -203,7 +205,7 @@ def unify_lists(
         if k in same:
             flat_same.extend(range(len(flat), len(flat) + len(items)))
         flat.extend(items)
-    flat = unify(op_name, flat, flat_same)
+    flat = convert_operands(op_name, flat, flat_same)
     supply = iter(flat)
     return [
         [next(supply) for _ in operand] if k in list_indices else next(supply)
@@ -220,7 +222,7 @@ def check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kind
     for i in same:
         operand = operands[i]
         for tensor in operand if isinstance(operand, list) else (operand,):
-            if tensor is not None and _kind(tensor.dtype) not in kinds:
+            if tensor is not None and _get_dtype_kind(tensor.dtype) not in kinds:
                 words = [_KIND_WORDS[k] for k in kinds]
                 raise errors.DtypeMismatchError(
                     f"{op_name}: input #{i} has dtype {tensor.dtype.name}, expected "
@@ -237,7 +239,7 @@ _KIND_WORDS = {
 }
 
 
-def _kind(dtype: DType) -> str:
+def _get_dtype_kind(dtype: DType) -> str:
     if dtype.is_floating:
         return "f"
     if dtype.is_integer:

@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 # An op caches at most this number of forms of each kind, so programs that never repeat static
 # arguments do not fill the memory.
-FORMS = 1024
+MAX_CACHED_FORMS = 1024
 
 
 # All existing ops, for `clear_op_caches`. The lock is needed because one thread may create ops
 # while another lists them.
 _ops: weakref.WeakSet[Op] = weakref.WeakSet()
-_listing = threading.RLock()
+_ops_lock = threading.RLock()
 
 
 class Op:
@@ -63,23 +63,23 @@ class Op:
         is_opaque: bool = False,
     ) -> None:
         self.name = name
-        self.whole = is_opaque
+        self.is_opaque = is_opaque
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
-        self.host: Callable[..., Any] | None = None
-        self.by_rows: Callable[..., Any] | None = None
+        self.host_function: Callable[..., Any] | None = None
+        self.row_gradient: Callable[..., Any] | None = None
         self.heavy = heavy
-        self.constant = is_foldable
+        self.is_foldable = is_foldable
         self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._gradients: dict[Any, Gradient] = {}
-        self._residual: dict[Any, Callable[..., Any]] = {}
-        self._donating: dict[Any, Callable[..., Any]] = {}
-        self._forward: dict[Any, Op] = {}
-        with _listing:
+        self._gradient_ops: dict[Any, GradientOp] = {}
+        self._residual_functions: dict[Any, Callable[..., Any]] = {}
+        self._donating_functions: dict[Any, Callable[..., Any]] = {}
+        self._forward_ops: dict[Any, Op] = {}
+        with _ops_lock:
             _ops.add(self)
 
-    def bound(self, static: tuple[Any, ...]) -> Callable[..., Any]:
+    def bind_static(self, static: tuple[Any, ...]) -> Callable[..., Any]:
         """Return the array function of the operands, with fixed static arguments."""
         call = self.call
 
@@ -89,14 +89,16 @@ class Op:
         run.__name__ = run.__qualname__ = self.name
         return run
 
-    def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
+    def get_compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
         """Return `bind_static(static)`, compiled once per tuple of static arguments."""
         function = self._compiled.get(static)
         if function is None:
-            function = kept(self._compiled, static, jax.jit(self.bound(static)))
+            function = cache_form(self._compiled, static, jax.jit(self.bind_static(static)))
         return function
 
-    def donating(self, static: tuple[Any, ...], operands: tuple[int, ...]) -> Callable[..., Any]:
+    def get_donating(
+        self, static: tuple[Any, ...], operands: tuple[int, ...]
+    ) -> Callable[..., Any]:
         """Return `bind_static(static)`, compiled to reuse operand buffers for results.
 
         Args:
@@ -104,67 +106,73 @@ class Op:
           operands: Indices of the operands that are donated, which become invalid after the call.
         """
         key = static, operands
-        if (function := self._donating.get(key)) is None:
-            compiled = jax.jit(self.bound(static), donate_argnums=operands)
-            function = kept(self._donating, key, compiled)
+        if (function := self._donating_functions.get(key)) is None:
+            compiled = jax.jit(self.bind_static(static), donate_argnums=operands)
+            function = cache_form(self._donating_functions, key, compiled)
         return function
 
-    def gradient(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> Gradient:
+    def get_gradient_op(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> GradientOp:
         """Return the op that computes the gradients of the requested operands.
 
         Its operands are those of this op, and the gradients of the outputs.
         """
         key = static, requested
-        if (gradient_op := self._gradients.get(key)) is None:
-            gradient_op = kept(self._gradients, key, Gradient(self, static, requested))
+        if (gradient_op := self._gradient_ops.get(key)) is None:
+            gradient_op = cache_form(self._gradient_ops, key, GradientOp(self, static, requested))
         return gradient_op
 
-    def forward(self, key: Hashable, make: Callable[[], Op]) -> Op:
+    def get_forward_op(self, key: Hashable, make: Callable[[], Op]) -> Op:
         """Return the op for forward-mode derivatives that `make` creates, created once per key."""
-        if (forward_op := self._forward.get(key)) is None:
-            forward_op = kept(self._forward, key, make())
+        if (forward_op := self._forward_ops.get(key)) is None:
+            forward_op = cache_form(self._forward_ops, key, make())
         return forward_op
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Delete the forms for all static arguments; they are created again when they are needed."""
         for forms in (
             self._compiled,
-            self._gradients,
-            self._residual,
-            self._donating,
-            self._forward,
+            self._gradient_ops,
+            self._residual_functions,
+            self._donating_functions,
+            self._forward_ops,
         ):
             forms.clear()
 
-    def residual(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> Callable[..., Any]:
+    def get_residual_function(
+        self, static: tuple[Any, ...], requested: tuple[bool, ...]
+    ) -> Callable[..., Any]:
         """Return a function that computes the outputs and the pullback to the requested operands."""
         key = static, requested
-        if (function := self._residual.get(key)) is None:
-            forward = functools.partial(forward_of_wanted, self.bound(static), requested)
-            function = kept(self._residual, key, forward)
+        if (function := self._residual_functions.get(key)) is None:
+            forward = functools.partial(compute_with_pullback, self.bind_static(static), requested)
+            function = cache_form(self._residual_functions, key, forward)
         return function
 
-    def compiled_residual(
+    def get_compiled_residual_function(
         self, static: tuple[Any, ...], requested: tuple[bool, ...]
     ) -> Callable[..., Any]:
         """Return the compiled form of `get_residual_function`."""
         key = static, requested, "compiled"
-        if (function := self._residual.get(key)) is None:
-            function = kept(self._residual, key, jax.jit(self.residual(static, requested)))
+        if (function := self._residual_functions.get(key)) is None:
+            function = cache_form(
+                self._residual_functions,
+                key,
+                jax.jit(self.get_residual_function(static, requested)),
+            )
         return function
 
 
-def forget_forms() -> None:
+def clear_op_caches() -> None:
     """Delete the compiled functions and gradient ops of all ops."""
-    with _listing:
+    with _ops_lock:
         ops = list(_ops)
     for op in ops:
-        op.forget()
+        op.clear_caches()
 
 
-def kept(forms: dict[Any, Any], key: Hashable, form: T) -> T:
+def cache_form(forms: dict[Any, Any], key: Hashable, form: T) -> T:
     """Store and return a form; the oldest one is deleted if the cache is full."""
-    if len(forms) >= FORMS:
+    if len(forms) >= MAX_CACHED_FORMS:
         # Other threads may add forms at the same time, so the keys are copied first.
         forms.pop(next(iter(tuple(forms))), None)
     forms[key] = form
@@ -172,7 +180,7 @@ def kept(forms: dict[Any, Any], key: Hashable, form: T) -> T:
 
 
 @functools.cache
-def _inexact_dtype(dtype: np.dtype) -> bool:
+def _is_inexact_dtype(dtype: np.dtype) -> bool:
     return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
 
 
@@ -180,10 +188,10 @@ def is_inexact(value: Any) -> bool:
     """Check whether an array has a floating or complex dtype."""
     if value.dtype == object:
         return False
-    return _inexact_dtype(value.dtype)
+    return _is_inexact_dtype(value.dtype)
 
 
-def of_wanted(
+def restrict_to_requested(
     run: Callable[..., Any], requested: tuple[bool, ...], operands: PyTree
 ) -> tuple[Callable[..., Any], list[Any]]:
     """Return `run` as a function of the requested operands only, and these operands.
@@ -205,25 +213,25 @@ def of_wanted(
         outputs = run(*jax.tree.unflatten(tree, full))
         flat, out_tree = jax.tree.flatten(outputs)
         inexact = [o for o in flat if is_inexact(o)]
-        return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
+        return inexact, (flat, jax.tree_util.Partial(functools.partial(_unflatten, out_tree)))
 
     return function, [leaf for leaf, w in zip(leaves, requested, strict=True) if w]
 
 
-def forward_of_wanted(
+def compute_with_pullback(
     run: Callable[..., Any], requested: tuple[bool, ...], *operands: PyTree
 ) -> tuple[PyTree, Callable[..., Any]]:
     """Return the outputs of `run` and the pullback from its inexact outputs to the requested operands."""
-    function, arguments = of_wanted(run, requested, operands)
+    function, arguments = restrict_to_requested(run, requested, operands)
     _, pullback, (flat, rebuild) = jax.vjp(function, *arguments, has_aux=True)
     return rebuild(flat), pullback
 
 
-def _rebuild(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any]) -> PyTree:
+def _unflatten(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any]) -> PyTree:
     return jax.tree.unflatten(tree, leaves)
 
 
-class Gradient(Op):
+class GradientOp(Op):
     """The gradient of an op with fixed static arguments, which is itself an op.
 
     Its operands are the operands of `op` and one gradient, or None, for each inexact output.
@@ -234,20 +242,22 @@ class Gradient(Op):
     """
 
     def __init__(self, op: Op, static: tuple[Any, ...], requested: tuple[bool, ...]) -> None:
-        run = op.bound(static)
-        self.of = op
-        self.root: Op = op.root if isinstance(op, Gradient) else op
+        run = op.bind_static(static)
+        self.differentiated_op = op
+        self.root_op: Op = op.root_op if isinstance(op, GradientOp) else op
 
         def call(operands: Any, _: Any) -> Any:
             inputs, cotangents = operands
-            outputs, pullback = forward_of_wanted(run, requested, *inputs)
+            outputs, pullback = compute_with_pullback(run, requested, *inputs)
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
-            return list(pull(pullback, inexact, cotangents))
+            return list(apply_pullback(pullback, inexact, cotangents))
 
-        super().__init__(f"grad_{op.name}", call, is_foldable=op.constant, is_opaque=op.whole)
+        super().__init__(
+            f"grad_{op.name}", call, is_foldable=op.is_foldable, is_opaque=op.is_opaque
+        )
 
 
-def pull(
+def apply_pullback(
     pullback: Callable[..., Any], outputs: Sequence[Any], cotangents: Sequence[Any]
 ) -> tuple[Any, ...]:
     """Apply a JAX pullback under TensorFlow's conventions.

@@ -14,10 +14,10 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["Probe", "probing"]
+__all__ = ["ShapeProbe", "probe_shapes"]
 
 
-class Probe:
+class ShapeProbe:
     """A source of placeholder values for one trace.
 
     Args:
@@ -28,10 +28,10 @@ class Probe:
     """
 
     def __init__(self, trace_index: int) -> None:
-        self.number = trace_index
+        self.trace_index = trace_index
         self.used = False
 
-    def value(self, tensor: Tensor) -> np.ndarray:
+    def make_value(self, tensor: Tensor) -> np.ndarray:
         """Return a placeholder value.
 
         Booleans are all True in the first trace and half True in the second. Numbers are 2 or 4,
@@ -40,16 +40,18 @@ class Probe:
         self.used = True
         shape, dtype = tensor.array.shape, tensor.dtype.as_numpy_dtype
         if not tensor.dtype.is_bool:
-            return np.full(shape, 2 * (self.number + 1), dtype)
+            return np.full(shape, 2 * (self.trace_index + 1), dtype)
         size = int(np.prod(shape))
-        return (np.arange(size) < (size if self.number == 0 else (size + 1) // 2)).reshape(shape)
+        return (np.arange(size) < (size if self.trace_index == 0 else (size + 1) // 2)).reshape(
+            shape
+        )
 
 
 @contextlib.contextmanager
-def probing(probe: Probe) -> Iterator[None]:
+def probe_shapes(probe: ShapeProbe) -> Iterator[None]:
     """Use placeholder values where a trace needs values that only a running program knows."""
-    saved, context.probe = context.probe, probe
+    saved, context.value_probe = context.value_probe, probe
     try:
         yield
     finally:
-        context.probe = saved
+        context.value_probe = saved

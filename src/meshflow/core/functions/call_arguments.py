@@ -13,7 +13,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.functions.signatures import Args, Kwargs
-from meshflow.core.iterators.iterator_captures import Source
+from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -24,11 +24,11 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 
 
-class RowsGivenError(Exception):
+class IndexedSlicesArgument(Exception):
     """Signal that arguments contain `tf.IndexedSlices`, which `split_indexed_slices` must split."""
 
 
-class _Rows(NamedTuple):
+class _SplitIndexedSlices(NamedTuple):
     """`tf.IndexedSlices` as a nested structure with a shape that is known during tracing."""
 
     values: Tensor
@@ -36,28 +36,28 @@ class _Rows(NamedTuple):
     shape: tuple[int, ...] | None
 
 
-def without_rows(arguments: PyTree) -> PyTree:
+def split_indexed_slices(arguments: PyTree) -> PyTree:
     """Split the `tf.IndexedSlices` in a nested value into their parts."""
 
     def split(leaf: Any) -> Any:
         if not isinstance(leaf, IndexedSlices):
             return leaf
         shape = None if leaf.dense_shape is None else tuple(leaf.shape.as_list())
-        return _Rows(leaf.values, leaf.indices, shape)
+        return _SplitIndexedSlices(leaf.values, leaf.indices, shape)
 
     return nest.map_structure(split, arguments)
 
 
-def with_rows(arguments: PyTree) -> PyTree:
+def join_indexed_slices(arguments: PyTree) -> PyTree:
     """Undo `split_indexed_slices`."""
 
     def join(leaf: Any) -> Any:
-        if type(leaf) is not _Rows:
+        if type(leaf) is not _SplitIndexedSlices:
             return leaf
         shape = None if leaf.shape is None else np.array(leaf.shape, np.int32)
         return IndexedSlices(leaf.values, leaf.indices, shape)
 
-    atoms = (_Rows, Tensor, Variable)
+    atoms = (_SplitIndexedSlices, Tensor, Variable)
     return jax.tree.map(join, arguments, is_leaf=lambda leaf: isinstance(leaf, atoms))
 
 
@@ -84,7 +84,7 @@ class CallArguments:
         self._method = method
         self._signature: inspect.Signature | None = None
 
-    def key(self, args: Args, kwargs: Kwargs) -> tuple[list[Array], Hashable]:
+    def make_key(self, args: Args, kwargs: Kwargs) -> tuple[list[Array], Hashable]:
         """Return the arrays among the arguments, and the cache key."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays: list[Any] = []
@@ -92,17 +92,21 @@ class CallArguments:
         for leaf in leaves:
             shape = getattr(leaf, "shape", None)
             if shape is None or type(leaf) is Variable or not hasattr(leaf, "dtype"):
-                key.append(self._static_key(leaf))
+                key.append(self._make_static_key(leaf))
             elif isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype != object:
                 arrays.append(leaf)
                 key.append((shape, leaf.dtype))
             else:
-                key.append(self._static_key(leaf))
+                key.append(self._make_static_key(leaf))
         # Workers that are threads of one process have separate programs for their iterators.
-        placement = context.device, context.replicas, context.closure and context.closure.kind
+        placement = (
+            context.device,
+            context.replica_program,
+            context.worker_closure and context.worker_closure.trace_key,
+        )
         return arrays, (tree, tuple(key), NumpyRules.promote, *placement)
 
-    def _static_key(self, leaf: Any) -> Hashable:
+    def _make_static_key(self, leaf: Any) -> Hashable:
         leaf_type = type(leaf)
         if leaf_type in (int, float, bool, str, bytes, complex):
             return leaf_type, leaf
@@ -110,33 +114,35 @@ class CallArguments:
             return "host", leaf.shape, tuple(leaf.ravel().tolist())
         if isinstance(leaf, TypeSpec):
             return leaf
-        if isinstance(leaf, Source):
-            return leaf_type, leaf._kind()
+        if isinstance(leaf, IteratorSource):
+            return leaf_type, leaf._make_cache_key()
         if isinstance(leaf, IndexedSlices):
-            raise RowsGivenError
+            raise IndexedSlicesArgument
         if leaf_type in (set, weakref.ref):
             raise TypeError(
                 f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
                 "tuple, or the object that a weakref refers to."
             )
-        if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_own_hash(leaf):
+        if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_value_hash(leaf):
             return leaf_type, leaf
         # The key of other objects is their id. The trace holds them, so ids are unique.
         return leaf_type, id(leaf)
 
-    def identified(self, args: Args, kwargs: Kwargs) -> list[Any]:
+    def list_identity_arguments(self, args: Args, kwargs: Kwargs) -> list[Any]:
         """List the arguments that are identified by their id in the key."""
         leaves = jax.tree.leaves((args, kwargs))
-        statics = [leaf for leaf in leaves if not becomes_tensor(leaf) or type(leaf) is Variable]
+        statics = [
+            leaf for leaf in leaves if not is_tensor_argument(leaf) or type(leaf) is Variable
+        ]
         constants = (int, float, bool, str, bytes, complex)
         return [leaf for leaf in statics if type(leaf) not in constants]
 
-    def canonical(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    def canonicalize(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Return the arguments in the order of the signature, with arrays as tensors.
 
         Defaults are filled in and keywords become positional, so that equal calls share a trace.
         """
-        signature = self.python_signature()
+        signature = self.get_python_signature()
         if signature is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -151,9 +157,9 @@ class CallArguments:
                     f"{self._name} got an argument of type {type(leaf).__name__}, a JAX pytree whose "
                     "arrays would be hidden from tracing. Pass its leaves (jax.tree.leaves) instead."
                 )
-        return nest.map_structure(_as_argument, (tuple(args), dict(kwargs)))
+        return nest.map_structure(_to_argument, (tuple(args), dict(kwargs)))
 
-    def python_signature(self) -> inspect.Signature | None:
+    def get_python_signature(self) -> inspect.Signature | None:
         if self._signature is None:
             try:
                 signature = inspect.signature(self._python_function)
@@ -165,15 +171,15 @@ class CallArguments:
             self._signature = signature
         return self._signature
 
-    def parameter_names(self) -> list[str]:
+    def list_parameter_names(self) -> list[str]:
         """List the names of the parameters that may be positional."""
-        signature = self.python_signature()
+        signature = self.get_python_signature()
         if signature is None:
             return []
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, p in signature.parameters.items() if p.kind in kinds]
 
-    def fit(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    def convert_to_signature(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Convert arguments to the declared input signature.
 
         Raises:
@@ -182,7 +188,7 @@ class CallArguments:
         """
         declared: tuple[Any, ...] = self._declared  # type: ignore[assignment]
         if kwargs or len(args) < len(declared):
-            signature = self.python_signature()
+            signature = self.get_python_signature()
             if signature is not None:
                 bound = signature.bind(*args, **kwargs)
                 count, kwargs = len(bound.args), bound.kwargs
@@ -198,12 +204,13 @@ class CallArguments:
             )
         parts = nest.flatten_up_to(declared, tuple(args))
         values = [
-            fit_leaf(self._name, s, v) for s, v in zip(nest.flatten(declared), parts, strict=True)
+            convert_to_spec(self._name, s, v)
+            for s, v in zip(nest.flatten(declared), parts, strict=True)
         ]
         return tuple(nest.pack_sequence_as(declared, values)), {}
 
 
-def fit_leaf(name: str, spec: Any, value: Any) -> Any:
+def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
     """Convert a value to a tensor that is compatible with a spec; return Python values unchanged.
 
     Args:
@@ -240,7 +247,7 @@ class InputSignatureError(ValueError, TypeError):
     """Error for arguments that do not match the signature; TensorFlow raises either base class."""
 
 
-def _has_own_hash(leaf: object) -> bool:
+def _has_value_hash(leaf: object) -> bool:
     """Check whether an object is hashable and compared by its content."""
     method: Any = type(leaf).__hash__
     if method is None or method is object.__hash__:
@@ -252,14 +259,14 @@ def _has_own_hash(leaf: object) -> bool:
     return True
 
 
-def becomes_tensor(leaf: object) -> bool:
+def is_tensor_argument(leaf: object) -> bool:
     """Check whether an argument is passed to the compiled program, not a part of the key."""
     if isinstance(leaf, Tensor):
         return leaf.dtype is not dtypes.string
     return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
 
 
-def _as_argument(leaf: Any) -> Any:
+def _to_argument(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or (
         not isinstance(leaf, (Tensor, Variable, ShardedVariable))
         and hasattr(leaf, "__array__")
@@ -270,6 +277,6 @@ def _as_argument(leaf: Any) -> Any:
     return leaf
 
 
-def spec_of(leaf: Any) -> Any:
+def to_spec(leaf: Any) -> Any:
     """Return the spec of an argument that becomes a tensor, or the argument itself."""
-    return TensorSpec.from_tensor(leaf) if becomes_tensor(leaf) else leaf
+    return TensorSpec.from_tensor(leaf) if is_tensor_argument(leaf) else leaf

@@ -15,31 +15,31 @@ from typing import Any
 import jax
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.functions.kept_executables import KeptProgram, kept_program
-from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
-from meshflow.core.functions.scope_names import announce
+from meshflow.core.functions.executable_cache import CachedProgram, cache_program
+from meshflow.core.functions.file_variables import FileVariables, is_in_file
+from meshflow.core.functions.prepacked_weights import PrepackedWeights, split_prepacking
+from meshflow.core.functions.scope_names import announce_program
 from meshflow.core.functions.signatures import (
     Args,
     Kwargs,
     Signature,
-    describe,
-    heading,
-    match,
-    named_specs,
+    format_heading,
+    format_signature,
+    match_arguments,
+    name_specs,
 )
-from meshflow.core.functions.strays import Strays
-from meshflow.core.functions.streams import Streams, in_files
+from meshflow.core.functions.unplaced_variables import UnplacedVariables
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.collection import resting
-from meshflow.core.runtime.context import context, writing
-from meshflow.core.runtime.device_to_host import lost_worker
+from meshflow.core.runtime.context import context, variable_lock
+from meshflow.core.runtime.device_to_host import translate_lost_worker
 from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
-from meshflow.core.runtime.exhaustion import exhausted
-from meshflow.core.runtime.forks import Fork, after_fork
-from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
+from meshflow.core.runtime.forks import ForkState, make_fork_error
+from meshflow.core.runtime.garbage_collection import suspend_collector
+from meshflow.core.runtime.memory_errors import translate_memory_error
+from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.pass_pipeline import PassPipeline, ready
-from meshflow.core.tracing.trace import Traced, is_array_like
+from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_all_passes
+from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -51,7 +51,7 @@ from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 Lock = contextlib.AbstractContextManager[object]
 
 
-class Settings:
+class FunctionSettings:
     """Switches of `tf.config` for the process.
 
     Attributes:
@@ -60,13 +60,13 @@ class Settings:
     """
 
     run_eagerly = False
-    progress: Callable[[], None] | None = None
+    on_launch: Callable[[], None] | None = None
 
 
-_compiling = threading.RLock()
+_compile_lock = threading.RLock()
 
 
-class Signed:
+class SignedFunction:
     """Base class of functions with one signature: their call arguments and descriptions.
 
     Attributes:
@@ -84,7 +84,7 @@ class Signed:
         raise NotImplementedError
 
     @property
-    def _any_traced(self) -> Traced:
+    def _any_traced(self) -> TracedFunction:
         """Return the traced function, or one of several that differ only in sizes."""
         raise NotImplementedError
 
@@ -134,12 +134,14 @@ class Signed:
     @property
     def graph(self) -> ClosedJaxpr:
         """Return the computation as a JAX `ClosedJaxpr`."""
-        return self._any_traced.closed
+        return self._any_traced.closed_jaxpr
 
-    def _tensor_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
+    def _match_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
         """Match the arguments of a call, or only its tensors, to the specs."""
         try:
-            return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
+            return match_arguments(
+                self.name, self.structured_input_signature, self._parameters, args, kwargs
+            )
         except TypeError:
             values = nest.flatten(args)
             for spec in specs[len(values) :]:
@@ -156,8 +158,8 @@ class Signed:
         """Describe the parameters and results; only in one line if not verbose."""
         signature = self.structured_input_signature
         if not verbose:
-            return heading(self.name, signature, self._parameters)
-        return describe(self.name, signature, self._parameters, self.structured_outputs)
+            return format_heading(self.name, signature, self._parameters)
+        return format_signature(self.name, signature, self._parameters, self.structured_outputs)
 
     def __repr__(self) -> str:
         return (
@@ -168,7 +170,7 @@ class Signed:
         return f"ConcreteFunction {self.pretty_printed_signature()}"
 
 
-class ConcreteFunction(Signed):
+class ConcreteFunction(SignedFunction):
     """A function that was traced for one input signature.
 
     Attributes:
@@ -185,55 +187,57 @@ class ConcreteFunction(Signed):
     """
 
     def __init__(
-        self, traced: Traced, signature: Signature, parameters: Sequence[str] = ()
+        self, traced: TracedFunction, signature: Signature, parameters: Sequence[str] = ()
     ) -> None:
         self.name = traced.name
         self.traced = traced
         # Index of the last call by the `Function`, and the arguments that its key refers to by id.
-        self.used = 0
-        self.found_by: list[Any] = []
+        self.last_use = 0
+        self.identity_arguments: list[Any] = []
         # Whether the function only calls a program from a file.
         self.is_stored = False
-        self.retraced: Callable[[], Signed] | None = None
+        self.retrace: Callable[[], SignedFunction] | None = None
         self._parameters = parameters
-        self.structured_input_signature = named_specs(signature, parameters)
+        self.structured_input_signature = name_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
-        offset = len(traced.closed.in_avals) - len(traced.captures)
+        offset = len(traced.closed_jaxpr.in_avals) - len(traced.captures)
         donated_captures = [
             (i, c)
             for i, c in enumerate(traced.captures)
-            if id(c) in written and not (in_files(c) or c._is_lent)
+            if id(c) in written and not (is_in_file(c) or c._is_lent)
         ]
-        self._strays = Strays([(i, c) for i, c in donated_captures if not c._in_host_memory])
+        self._unplaced = UnplacedVariables(
+            [(i, c) for i, c in donated_captures if not c._in_host_memory]
+        )
         donated = [offset + i for i, _ in donated_captures]
         self._donated = [c for _, c in donated_captures]
         # Variables with a variable shape, and the shape for which the function was traced.
-        self.sized = [
+        self.resizable_variables = [
             (c, c._shape)
             for c in traced.captures
             if isinstance(c, Variable) and not c.shape.is_fully_defined()
         ]
         # The program contains checks or other calls of Python. If one fails, the variables keep
         # their values.
-        self._calls_python = bool(traced.closed.effects)
+        self._calls_python = bool(traced.closed_jaxpr.effects)
         if self._calls_python:
             donated, self._donated = [], []
-        self._donated_at = tuple(donated)
-        self._keeper: PrepackedWeights | None = None
-        self._streams = Streams(traced)
+        self._donated_indices = tuple(donated)
+        self._prepacked_weights: PrepackedWeights | None = None
+        self._file_variables = FileVariables(traced)
         # The program is compiled at the first call, because variables may have no values yet.
         self._version = -1
         self._is_lowered = False
 
     @property
-    def _any_traced(self) -> Traced:
+    def _any_traced(self) -> TracedFunction:
         return self.traced
 
     def _compile(self, ordered: bool = True) -> None:
         version = PassPipeline.version
         # The compilation reads captured variables, which may require `variable_lock`. It is
         # acquired first, because callers may hold it already.
-        with writing, _compiling, resting:
+        with variable_lock, _compile_lock, suspend_collector:
             # Another thread may have compiled the program already.
             if self._version != version or not ordered:
                 self._make_program(ordered)
@@ -241,29 +245,41 @@ class ConcreteFunction(Signed):
 
     def _make_program(self, ordered: bool) -> None:
         traced = self.traced
-        closed = self._rewritten()
+        closed = self._rewrite()
         if not ordered:
-            closed = host_callbacks.unordered(closed)
+            closed = host_callbacks.remove_ordering(closed)
         offset = len(closed.in_avals) - len(traced.captures)
-        from_host = [offset + i for i, c in enumerate(traced.captures) if in_host_memory(c)]
-        to_host = [i for i, v in enumerate(traced.writes) if in_host_memory(v)]
-        if not self._calls_python and not from_host and not self._streams:
+        from_host = [offset + i for i, c in enumerate(traced.captures) if is_in_host_memory(c)]
+        to_host = [i for i, v in enumerate(traced.writes) if is_in_host_memory(v)]
+        if not self._calls_python and not from_host and not self._file_variables:
             written = {id(v) for v in traced.writes}
-            closed, self._keeper = divided(closed, traced.captures, written, self.name)
-        run = self._streams.program(closed) if self._streams else jex_core.jaxpr_as_fun(closed)
-        program = _named(closed, run, self.name, traced.count, from_host, to_host)
+            closed, self._prepacked_weights = split_prepacking(
+                closed, traced.captures, written, self.name
+            )
+        run = (
+            self._file_variables.make_program(closed)
+            if self._file_variables
+            else jex_core.jaxpr_as_fun(closed)
+        )
+        program = _make_named_program(
+            closed, run, self.name, traced.num_results, from_host, to_host
+        )
         # JAX removes unused operands, and with them the memory for a new value.
-        keep_unused = not _reads(closed.jaxpr, self._donated_at)
-        self._compiled = jax.jit(program, donate_argnums=self._donated_at, keep_unused=keep_unused)
-        if self.is_stored and not (self._calls_python or from_host or to_host or self._streams):
-            self._compiled = kept_program(self._compiled, closed, self._donated_at, self.name)
+        keep_unused = not _reads_all(closed.jaxpr, self._donated_indices)
+        self._compiled = jax.jit(
+            program, donate_argnums=self._donated_indices, keep_unused=keep_unused
+        )
+        if self.is_stored and not (
+            self._calls_python or from_host or to_host or self._file_variables
+        ):
+            self._compiled = cache_program(self._compiled, closed, self._donated_indices, self.name)
         self._is_lowered = False
 
-    def _rewritten(self) -> ClosedJaxpr:
+    def _rewrite(self) -> ClosedJaxpr:
         """Return the program after the installed passes."""
-        return ready(self.traced.closed)
+        return apply_all_passes(self.traced.closed_jaxpr)
 
-    def lowered(
+    def lower(
         self,
         arrays: Sequence[Any],
         captured: Sequence[Any],
@@ -277,19 +293,19 @@ class ConcreteFunction(Signed):
           platforms: JAX's names of the target platforms, such as "tpu"; by default the present one.
         """
         self.prepare()
-        traced = self._compiled.trace(*self._operands(arrays, captured))
+        traced = self._compiled.trace(*self._list_operands(arrays, captured))
         return traced.lower(lowering_platforms=platforms)
 
-    def _operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
-        weights = self._keeper(captured) if self._keeper is not None else ()
-        if self._streams:
-            captured = self._streams.operands(captured)
+    def _list_operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        weights = self._prepacked_weights(captured) if self._prepacked_weights is not None else ()
+        if self._file_variables:
+            captured = self._file_variables.make_operands(captured)
         return [*arrays, *captured, *weights]
 
     @property
     def structured_outputs(self) -> PyTree:
         """Return the result structure with specs for tensors."""
-        structure = self.traced.rebuild(self.traced.out_specs)
+        structure = self.traced.rebuild_result(self.traced.out_specs)
 
         def to_type_spec(leaf: Any) -> Any:
             if isinstance(leaf, IndexedSlices):
@@ -304,7 +320,7 @@ class ConcreteFunction(Signed):
         Raises:
           TypeError: If the arguments do not match.
         """
-        values = self._tensor_arguments(self._specs, args, kwargs)
+        values = self._match_arguments(self._specs, args, kwargs)
         tensors = []
         for spec, value in zip(self._specs, values, strict=True):
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
@@ -320,7 +336,7 @@ class ConcreteFunction(Signed):
         """Run the function on tensors that are known to match the signature."""
         if context.trace is not None or context.tapes:
             return self.traced.call(tensors)
-        return self.run_arrays([t._value for t in tensors])
+        return self.run_arrays([t.array for t in tensors])
 
     @property
     def is_ready(self) -> bool:
@@ -332,42 +348,42 @@ class ConcreteFunction(Signed):
         if not self.is_ready:
             self._compile()
 
-    def pure_parts(self) -> tuple[Callable[..., Any], PrepackedWeights | None] | None:
+    def get_pure_program(self) -> tuple[Callable[..., Any], PrepackedWeights | None] | None:
         """Return the jitted program and its prepacked weights, or None if there are side effects."""
         self.prepare()
-        has_side_effects = self.traced.writes or self._calls_python or self._streams
-        if has_side_effects or any(in_host_memory(c) for c in self.traced.captures):
+        has_side_effects = self.traced.writes or self._calls_python or self._file_variables
+        if has_side_effects or any(is_in_host_memory(c) for c in self.traced.captures):
             return None
-        return self._compiled, self._keeper
+        return self._compiled, self._prepacked_weights
 
-    def run_arrays(self, arrays: list[Array], lock: Lock = writing) -> PyTree:
+    def run_arrays(self, arrays: list[Array], lock: Lock = variable_lock) -> PyTree:
         """Run the function on arrays, without tapes and outside of traces.
 
         Args:
           arrays: The arguments.
           lock: Held while variables are read and written; another lock if no other thread uses these variables.
         """
-        if Fork.late:
-            raise after_fork()
+        if ForkState.forked_late:
+            raise make_fork_error()
         self.prepare()
-        if Settings.progress is not None:
-            Settings.progress()
+        if FunctionSettings.on_launch is not None:
+            FunctionSettings.on_launch()
         traced = self.traced
         if self._donated:
             with lock:
-                keep_shared(self._donated)
+                copy_shared_buffers(self._donated)
                 results = self._launch(arrays, [c._value for c in traced.captures], lock)
         else:
             with lock:
                 captured = [c._value for c in traced.captures]
             results = self._launch(arrays, captured, lock)
-        if context.placing is not None:
-            results = [context.placing(o) for o in results]
-        return traced.rebuild([Tensor(o) for o in results])
+        if context.place_output is not None:
+            results = [context.place_output(o) for o in results]
+        return traced.rebuild_result([Tensor(o) for o in results])
 
-    def _keeping(self) -> contextlib.AbstractContextManager[object]:
+    def _cache_short_compilations(self) -> contextlib.AbstractContextManager[object]:
         """Cache also short compilations of programs from files, which all processes share."""
-        if not self.is_stored or isinstance(self._compiled, KeptProgram):
+        if not self.is_stored or isinstance(self._compiled, CachedProgram):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 
@@ -375,19 +391,19 @@ class ConcreteFunction(Signed):
         self,
         arrays: list[Array],
         captured: list[Any],
-        lock: Lock = writing,
+        lock: Lock = variable_lock,
     ) -> list[Any]:
         """Run the program, write the variables, and return the results."""
         traced = self.traced
-        captured = self._strays.moved(arrays, captured)
+        captured = self._unplaced.move_to_mesh(arrays, captured)
         try:
             if self._calls_python:
-                outputs = self._finish(self._operands(arrays, captured))
+                outputs = self._run_to_completion(self._list_operands(arrays, captured))
             elif self._is_lowered:
-                outputs = self._compiled(*self._operands(arrays, captured))
+                outputs = self._compiled(*self._list_operands(arrays, captured))
             else:
-                with resting, self._keeping():
-                    outputs = self._compiled(*self._operands(arrays, captured))
+                with suspend_collector, self._cache_short_compilations():
+                    outputs = self._compiled(*self._list_operands(arrays, captured))
                 self._is_lowered = True
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
@@ -396,49 +412,51 @@ class ConcreteFunction(Signed):
                 names = [f"argument {i}" for i in range(len(arrays))]
                 names += [getattr(c, "_shared_name", "") for c in traced.captures]
                 values = list(zip(names, [*arrays, *captured], strict=True))
-                raise placement_error(self.name, values) from None
-            translated = exhausted(error, f"function {self.name}") or lost_worker(error)
+                raise make_placement_error(self.name, values) from None
+            translated = translate_memory_error(
+                error, f"function {self.name}"
+            ) or translate_lost_worker(error)
             if translated is None:
                 raise
             raise translated from error
         count = len(traced.writes)
         with lock:
-            if self._streams:
-                outputs = self._streams.taken(outputs)
+            if self._file_variables:
+                outputs = self._file_variables.take_tokens(outputs)
             for index, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):
-                if self._streams.assigned(index):
+                if self._file_variables.is_output(index):
                     variable._value = value
         return list(outputs[count:])
 
-    def _finish(self, arrays: list[Any]) -> list[Any]:
+    def _run_to_completion(self, arrays: list[Any]) -> list[Any]:
         try:
-            return host_callbacks.finish(self._compiled, *arrays)
+            return host_callbacks.run_to_completion(self._compiled, *arrays)
         except ValueError as error:
             # The program did not run: only now the devices of the arguments are known.
-            if not host_callbacks.needs_no_order(error):
+            if not host_callbacks.is_ordering_error(error):
                 raise
         self._compile(ordered=False)
-        return host_callbacks.finish(self._compiled, *arrays)
+        return host_callbacks.run_to_completion(self._compiled, *arrays)
 
 
-def keep_shared(variables: Iterable[Variable]) -> None:
+def copy_shared_buffers(variables: Iterable[Variable]) -> None:
     """Copy buffers that other objects use (such as tensors that were read) before they are donated."""
     for variable in variables:
         if sys.getrefcount(variable._value) > 2:
             variable._value = transfers.duplicate(variable._value)
 
 
-def _reads(jaxpr: Jaxpr, operands: Sequence[int]) -> bool:
+def _reads_all(jaxpr: Jaxpr, operands: Sequence[int]) -> bool:
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     return all(id(jaxpr.invars[i]) in read for i in operands)
 
 
-def in_host_memory(value: object) -> bool:
+def is_in_host_memory(value: object) -> bool:
     """Check whether a capture is a variable that is in host memory between programs."""
     return isinstance(value, Variable) and value._in_host_memory
 
 
-def _named(
+def _make_named_program(
     closed: ClosedJaxpr,
     run: Callable[..., list[Any]],
     name: str,
@@ -454,7 +472,7 @@ def _named(
     device, host = jax.memory.Space.Device, jax.memory.Space.Host
 
     def program(*arrays: Any) -> list[Any]:
-        announce(closed)
+        announce_program(closed)
         operands = list(arrays)
         for i in from_host:
             operands[i] = jax.device_put(operands[i], device)

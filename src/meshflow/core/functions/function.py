@@ -23,20 +23,20 @@ from meshflow.core.autograph import convert
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
-    RowsGivenError,
-    becomes_tensor,
-    spec_of,
-    with_rows,
-    without_rows,
+    IndexedSlicesArgument,
+    is_tensor_argument,
+    join_indexed_slices,
+    split_indexed_slices,
+    to_spec,
 )
-from meshflow.core.functions.concrete_function import ConcreteFunction, Settings
+from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
 from meshflow.core.functions.function_types import Parameters, Polymorphic, Result
-from meshflow.core.functions.retracing import history_of
+from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.functions.signatures import Args, Kwargs
-from meshflow.core.runtime.context import context, standing_in
+from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.runtime.identity import IdentityWeakDict
+from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -87,17 +87,17 @@ class Function:
             self._name, python_function, self.input_signature, method=instance is not None
         )
         self._cache: dict[Hashable, ConcreteFunction] = {}
-        self._traces = 0
-        self._tracing = threading.RLock()
-        self._later: dict[Hashable, ShapePolymorphicFunction] = {}
-        self._bound = IdentityWeakDict()
-        self._history = history_of(python_function)
+        self._num_traces = 0
+        self._trace_lock = threading.RLock()
+        self._polymorphic_functions: dict[Hashable, ShapePolymorphicFunction] = {}
+        self._bound_methods = IdentityWeakDict()
+        self._history = get_history(python_function)
         self._created_variables = False
-        self._plain_on_host = False
+        self._runs_as_python_on_host = False
         self._jit_compile = jit_compile
-        self._op_by_op = False
-        self._traceable: Callable[..., Any] | None = None
-        self._of_parts: Function | None = None
+        self._runs_op_by_op = False
+        self._converted_function: Callable[..., Any] | None = None
+        self._split_function: Function | None = None
         # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
         functools.update_wrapper(self, python_function, updated=())
@@ -107,13 +107,13 @@ class Function:
     def __get__(self, instance: object, owner: type | None = None) -> Function:
         if instance is None:
             return self
-        bound = self._bound.get(instance)
+        bound = self._bound_methods.get(instance)
         if bound is None:
             # The instance is held weakly, because a compiled method must not keep it alive.
-            bound = self._bound[instance] = self._bound_to(weakref.ref(instance))
+            bound = self._bound_methods[instance] = self.bind_to(weakref.ref(instance))
         return bound
 
-    def _bound_to(self, owner: Callable[[], Any]) -> Function:
+    def bind_to(self, owner: Callable[[], Any]) -> Function:
         """Create a method with the same function, bound to the object that `owner` returns."""
         bound = Function(
             self._python,
@@ -124,7 +124,7 @@ class Function:
             owner,
             self._jit_compile,
         )
-        signature = self._arguments.python_signature()
+        signature = self._arguments.get_python_signature()
         if signature is not None:
             # `inspect.signature` would otherwise include `self`.
             signature = signature.replace(parameters=[*signature.parameters.values()][1:])
@@ -137,14 +137,14 @@ class Function:
         if self._instance is None:
             return self._python
 
-        return MethodType(self._python, self._owner())
+        return MethodType(self._python, self._get_owner())
 
     def _run_python(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Run the function as plain Python if it cannot be compiled."""
-        with standing_in():
+        with emulate_graph():
             return self._call_python(self._python, args, kwargs)
 
-    def _owner(self) -> Any:
+    def _get_owner(self) -> Any:
         instance = self._instance() if self._instance is not None else None
         if instance is None:
             raise ReferenceError(f"{self._name} was called after its object was deleted.")
@@ -153,77 +153,79 @@ class Function:
     def _call_python(self, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> PyTree:
         if self._instance is None:
             return function(*args, **kwargs)
-        return function(self._owner(), *args, **kwargs)
+        return function(self._get_owner(), *args, **kwargs)
 
     # ---- calling ---------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
-        if Settings.run_eagerly or (self._plain_on_host and context.on_host):
+        if FunctionSettings.run_eagerly or (
+            self._runs_as_python_on_host and context.computes_on_host
+        ):
             return self._call_python(self._python, args, kwargs)
-        if context.recording is not None and context.recording.inlines:
-            return self._call_python(self._converted(), args, kwargs)
-        if self._op_by_op and context.trace is None:
+        if context.host_recorder is not None and context.host_recorder.inlines:
+            return self._call_python(self._get_converted(), args, kwargs)
+        if self._runs_op_by_op and context.trace is None:
             return self._run_python(args, kwargs)
         if self.input_signature is not None:
-            args, kwargs = self._arguments.fit(args, kwargs)
+            args, kwargs = self._arguments.convert_to_signature(args, kwargs)
         self._history.calls += 1
         try:
-            arrays, key = self._arguments.key(args, kwargs)
-        except RowsGivenError:
-            return self._on_parts()(*without_rows((args, kwargs)))
+            arrays, key = self._arguments.make_key(args, kwargs)
+        except IndexedSlicesArgument:
+            return self._get_split_function()(*split_indexed_slices((args, kwargs)))
         concrete = self._cache.get(key)
         if concrete is None:
-            args, kwargs = self._arguments.canonical(args, kwargs)
-            arrays, key = self._arguments.key(args, kwargs)
+            args, kwargs = self._arguments.canonicalize(args, kwargs)
+            arrays, key = self._arguments.make_key(args, kwargs)
             concrete = self._cache.get(key)
             if concrete is None:
                 try:
-                    concrete = self._traced_once(args, kwargs, key, runs=True)
+                    concrete = self._trace_once(args, kwargs, key, runs=True)
                 except VariableNeedsEagerError:
                     if context.trace is not None:
                         raise  # The outermost function runs eagerly.
-                    return self._first_call(args, kwargs)
+                    return self._run_first_call(args, kwargs)
                 except ValueNeededError as error:
                     if context.trace is not None or self._jit_compile:
                         raise  # The outermost function runs eagerly, or the caller requires compilation.
-                    if not context.on_host:
+                    if not context.computes_on_host:
                         warn_eager_fallback(self._name, error)
-                        self._op_by_op = True
+                        self._runs_op_by_op = True
                     return self._run_python(args, kwargs)
                 except Exception:
-                    if not context.on_host or context.trace is not None:
+                    if not context.computes_on_host or context.trace is not None:
                         raise
                     # This part of a pipeline's function runs as Python: its sizes depend on values.
-                    self._plain_on_host = True
+                    self._runs_as_python_on_host = True
                     return self._call_python(self._python, args, kwargs)
-        concrete.used = self._history.calls
-        if concrete.sized:
-            concrete = self._with_shapes(concrete, args, kwargs, key)
+        concrete.last_use = self._history.calls
+        if concrete.resizable_variables:
+            concrete = self._match_shapes(concrete, args, kwargs, key)
         if concrete.traced.iterator_captures or concrete.traced.infeeds:
-            concrete = self._with_elements(concrete, args, kwargs, key)
+            concrete = self._fetch_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
             return concrete.run_arrays(arrays)
-        tensors = [leaf for leaf in nest.flatten((args, kwargs)) if becomes_tensor(leaf)]
+        tensors = [leaf for leaf in nest.flatten((args, kwargs)) if is_tensor_argument(leaf)]
         return concrete.run([convert_to_tensor(t) for t in tensors])
 
-    def _on_parts(self) -> Function:
+    def _get_split_function(self) -> Function:
         """Return the function that takes split `tf.IndexedSlices`."""
-        if self._of_parts is None:
-            converted = self._converted()
+        if self._split_function is None:
+            converted = self._get_converted()
 
             def call(args: Args, kwargs: Kwargs) -> PyTree:
-                return self._call_python(converted, *with_rows((args, kwargs)))
+                return self._call_python(converted, *join_indexed_slices((args, kwargs)))
 
-            self._of_parts = Function(call, autograph=False, name=self._name)
-        return self._of_parts
+            self._split_function = Function(call, autograph=False, name=self._name)
+        return self._split_function
 
     # ---- tracing ---------------------------------------------------------------------------
 
-    def _traced_once(
+    def _trace_once(
         self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
     ) -> ConcreteFunction:
         """Trace the function for a signature, once for all threads."""
-        with self._tracing:
+        with self._trace_lock:
             cached = self._cache.get(key)
             if cached is not None:
                 return cached
@@ -235,11 +237,11 @@ class Function:
     def _trace(
         self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
     ) -> ConcreteFunction:
-        signature = nest.map_structure(spec_of, (args, kwargs))
+        signature = nest.map_structure(to_spec, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
         holders: list[Any] = [created]
-        converted = self._converted()
+        converted = self._get_converted()
 
         def run(*args: Any, **kwargs: Any) -> PyTree:
             copied = nest.map_structure(lambda leaf: leaf, (args, kwargs))
@@ -255,10 +257,10 @@ class Function:
             return result
 
         traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
-        traced.structure = nest.map_structure(_known_result, traced.structure)
+        traced.structure = nest.map_structure(_to_known_tensor, traced.structure)
         if created:
             holders.extend([traced.captures, traced.writes])
-            if created_before or self._cache or _is_dropped(created, holders):
+            if created_before or self._cache or _is_unreferenced(created, holders):
                 raise ValueError(
                     "tf.function only supports singleton tf.Variables created on the first call. Make sure "
                     f"the tf.Variable is only created once or created outside tf.function. {self._name} "
@@ -266,46 +268,48 @@ class Function:
                     "https://www.tensorflow.org/guide/function#creating_tfvariables for more information."
                 )
             self._created_variables = True
-        traced.place_sources(nest.flatten((args, kwargs)))
-        concrete = ConcreteFunction(traced, signature, self._arguments.parameter_names())
+        traced.record_iterator_positions(nest.flatten((args, kwargs)))
+        concrete = ConcreteFunction(traced, signature, self._arguments.list_parameter_names())
         concrete.is_stored = getattr(self._python, "is_stored_program", False)
-        if not traced.initializes and not any(
-            isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
+        if not traced.sets_initial_values and not any(
+            isinstance(c, Tensor) and isinstance(c.array, jax.core.Tracer) for c in traced.captures
         ):
-            self._keep(key, concrete, args, kwargs)
+            self._cache_trace(key, concrete, args, kwargs)
         return concrete
 
-    def _keep(self, key: Hashable, concrete: ConcreteFunction, args: Args, kwargs: Kwargs) -> None:
+    def _cache_trace(
+        self, key: Hashable, concrete: ConcreteFunction, args: Args, kwargs: Kwargs
+    ) -> None:
         """Cache a trace; if there are too many, delete the one with the oldest last call."""
-        concrete.used = self._history.calls
-        concrete.found_by = self._arguments.identified(args, kwargs)
+        concrete.last_use = self._history.calls
+        concrete.identity_arguments = self._arguments.list_identity_arguments(args, kwargs)
         self._cache[key] = concrete
-        self._traces += 1
-        if len(self._cache) > retracing.TRACES:
+        self._num_traces += 1
+        if len(self._cache) > retracing.MAX_TRACES:
             # The dictionary is copied, because other threads may cache traces at the same time.
             items = list(self._cache.items())
-            oldest, _ = min(items, key=lambda item: item[1].used)
+            oldest, _ = min(items, key=lambda item: item[1].last_use)
             self._cache.pop(oldest, None)
 
-    def _with_shapes(
+    def _match_shapes(
         self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs, key: Hashable
     ) -> ConcreteFunction:
         """Return the function traced for the current shapes of variables with variable shapes."""
-        while any(variable._shape != shape for variable, shape in concrete.sized):
+        while any(variable._shape != shape for variable, shape in concrete.resizable_variables):
             # A trace for other shapes may use other variables.
-            key = key, tuple((id(v), v._shape) for v, _ in concrete.sized)
+            key = key, tuple((id(v), v._shape) for v, _ in concrete.resizable_variables)
             concrete = self._cache.get(key) or self._trace(args, kwargs, key)
-        concrete.used = self._history.calls
+        concrete.last_use = self._history.calls
         return concrete
 
-    def _with_elements(
+    def _fetch_elements(
         self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs, key: Hashable
     ) -> ConcreteFunction:
         """Fetch the iterator elements for a call; trace again if their shapes differ."""
         leaves = nest.flatten((args, kwargs))
         shapes: tuple[Hashable, ...] = ()
         while True:
-            concrete.traced.bind(leaves)
+            concrete.traced.bind_iterators(leaves)
             fetched: list[Any] = []
             for capture in concrete.traced.iterator_captures:
                 if not capture.fetch():
@@ -315,21 +319,21 @@ class Function:
                 return concrete
             for earlier in reversed(fetched):
                 earlier.put_back()
-            shapes += (capture.next_shapes(),)
+            shapes += (capture.get_next_shapes(),)
             cached = self._cache.get((key, shapes))
             if cached is None:
                 cached = self._trace(args, kwargs, (key, shapes))
             concrete = cached
-            concrete.used = self._history.calls
+            concrete.last_use = self._history.calls
 
-    def _converted(self) -> Callable[..., Any]:
-        if self._traceable is None:
-            self._traceable = self._python
+    def _get_converted(self) -> Callable[..., Any]:
+        if self._converted_function is None:
+            self._converted_function = self._python
             if self._autograph:
-                self._traceable = convert(self._python)
-        return self._traceable
+                self._converted_function = convert(self._python)
+        return self._converted_function
 
-    def _first_call(self, args: Args, kwargs: Kwargs) -> PyTree:
+    def _run_first_call(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Run the function eagerly once, so that ops can compute initial values of variables."""
         if self._created_variables:
             raise ValueError(
@@ -338,11 +342,11 @@ class Function:
             )
         result = self._run_python(args, kwargs)
         self._created_variables = True
-        return nest.map_structure(_as_result, result)
+        return nest.map_structure(_to_result, result)
 
     def experimental_get_tracing_count(self) -> int:
         """Return how often the Python function has been traced."""
-        return self._traces
+        return self._num_traces
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """Return the traced function for arguments or specs.
@@ -359,15 +363,15 @@ class Function:
         """
         if self.input_signature is not None:
             if args or kwargs:
-                self._arguments.fit(args, kwargs)
+                self._arguments.convert_to_signature(args, kwargs)
             args, kwargs = self.input_signature, {}
-        concrete = self.concrete_for(args, kwargs)
+        concrete = self.get_concrete_for(args, kwargs)
         if isinstance(concrete, ConcreteFunction):
-            specs = nest.map_structure(spec_of, (args, kwargs))
-            concrete.retraced = functools.partial(_retraced, self._again(), *specs)
+            specs = nest.map_structure(to_spec, (args, kwargs))
+            concrete.retrace = functools.partial(_make_retraced, self._make_factory(), *specs)
         return concrete
 
-    def _again(self) -> Callable[[], Function]:
+    def _make_factory(self) -> Callable[[], Function]:
         """Return a factory of this function that refers neither to it nor to its owner."""
         if self._instance is None:
             make, arguments = self.__reduce__()
@@ -375,28 +379,28 @@ class Function:
         instance, name = self._instance, self._name
         return lambda: getattr(instance(), name)
 
-    def concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
+    def get_concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
         """Return the concrete function for exactly these arguments, also with an input signature."""
-        args, kwargs = self._arguments.canonical(args, kwargs)
+        args, kwargs = self._arguments.canonicalize(args, kwargs)
         specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
-            return self._sized_later(args, kwargs)  # type: ignore[return-value]
-        _, key = self._arguments.key(args, kwargs)
+            return self._get_polymorphic(args, kwargs)  # type: ignore[return-value]
+        _, key = self._arguments.make_key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
             try:
-                concrete = self._traced_once(args, kwargs, key)
+                concrete = self._trace_once(args, kwargs, key)
             except VariableNeedsEagerError:
-                zeros = nest.map_structure(_zeros_of, (args, kwargs))
-                self._first_call(*zeros)
+                zeros = nest.map_structure(_make_zeros, (args, kwargs))
+                self._run_first_call(*zeros)
                 concrete = self._trace(args, kwargs, key)
         return concrete
 
-    def _sized_later(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
-        _, key = self._arguments.key(args, kwargs)
-        if key not in self._later:
-            self._later[key] = ShapePolymorphicFunction(self, args, kwargs)
-        return self._later[key]
+    def _get_polymorphic(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
+        _, key = self._arguments.make_key(args, kwargs)
+        if key not in self._polymorphic_functions:
+            self._polymorphic_functions[key] = ShapePolymorphicFunction(self, args, kwargs)
+        return self._polymorphic_functions[key]
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
         """Describe the parameters and results of the traced functions, in one paragraph each."""
@@ -409,7 +413,7 @@ class Function:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if self._instance is not None:
-            return _method_of, (self._owner(), self._name)
+            return _get_bound_method, (self._get_owner(), self._name)
         settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
         return Function, (self._python, self.input_signature, *settings)
 
@@ -417,15 +421,17 @@ class Function:
         return f"<meshflow.function {self._name}>"
 
 
-def _method_of(instance: object, name: str) -> Any:
+def _get_bound_method(instance: object, name: str) -> Any:
     """Return a method of an unpickled object; the method keeps the object alive."""
     function = getattr(type(instance), name, None)
     if isinstance(function, Function):
-        return function._bound_to(lambda: instance)
+        return function.bind_to(lambda: instance)
     return getattr(instance, name)
 
 
-def _retraced(make: Callable[[], Function], args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
+def _make_retraced(
+    make: Callable[[], Function], args: Args, kwargs: Kwargs
+) -> ShapePolymorphicFunction:
     return ShapePolymorphicFunction(make(), args, kwargs)
 
 
@@ -436,13 +442,13 @@ def warn_eager_fallback(name: str, error: ValueNeededError) -> None:
     )
 
 
-def _zeros_of(leaf: Any) -> Any:
+def _make_zeros(leaf: Any) -> Any:
     if isinstance(leaf, TensorSpec):
         return Tensor(jax.numpy.zeros(tuple(leaf.shape.as_list()), leaf.dtype.dtype))
     return leaf
 
 
-def _known_result(leaf: Any) -> Any:
+def _to_known_tensor(leaf: Any) -> Any:
     """Convert numbers, strings and shapes that a function returns to tensors."""
     is_constant = isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic))
     if is_constant or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
@@ -460,11 +466,11 @@ def _is_changed(arguments: PyTree, copied: PyTree) -> bool:
     return any(now is not before for now, before in pairs)
 
 
-def _as_result(leaf: Any) -> Any:
-    return convert_to_tensor(leaf) if isinstance(leaf, Variable) else _known_result(leaf)
+def _to_result(leaf: Any) -> Any:
+    return convert_to_tensor(leaf) if isinstance(leaf, Variable) else _to_known_tensor(leaf)
 
 
-def _is_dropped(variables: list[Any], holders: list[Any]) -> bool:
+def _is_unreferenced(variables: list[Any], holders: list[Any]) -> bool:
     """Check whether only the records of its trace refer to one of the variables."""
     known = {id(holder) for holder in [*holders, variables]}
     return any(

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from meshflow.core.functions.concrete_function import ConcreteFunction
 
 Parameters = ParamSpec("Parameters")
-_Rest = ParamSpec("_Rest")
+_OtherParameters = ParamSpec("_OtherParameters")
 Result = TypeVar("Result", covariant=True)
 
 
@@ -23,10 +23,10 @@ class Polymorphic(Protocol[Parameters, Result]):
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result: ...
 
     def __get__(
-        self: Polymorphic[Concatenate[Any, _Rest], Result],
+        self: Polymorphic[Concatenate[Any, _OtherParameters], Result],
         instance: object,
         owner: type | None = None,
-    ) -> Polymorphic[_Rest, Result]: ...
+    ) -> Polymorphic[_OtherParameters, Result]: ...
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction: ...
 

@@ -45,7 +45,7 @@ class PrepackedWeights:
         return results
 
 
-def divided(
+def split_prepacking(
     closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
 ) -> tuple[ClosedJaxpr, PrepackedWeights | None]:
     """Split a program into prepacked weights and a program that takes these as its last operands.
@@ -66,16 +66,16 @@ def divided(
         for i, c in enumerate(captures)
         if isinstance(c, Variable | Tensor) and id(c) not in written
     ]
-    if not all(_on_one_device(captures[i]._value) for i in constant_indices):
+    if not all(_is_on_one_device(captures[i]._value) for i in constant_indices):
         return closed, None
     parts = hoist_constants(closed, [offset + i for i in constant_indices])
     if parts is None:
         return closed, None
-    run = _compiled(parts.early, f"{name}_weights")
-    return parts.rest, PrepackedWeights(run, [i - offset for i in parts.reads])
+    run = _jit_named(parts.hoisted, f"{name}_weights")
+    return parts.remainder, PrepackedWeights(run, [i - offset for i in parts.operand_indices])
 
 
-def _compiled(early: ClosedJaxpr, name: str) -> Callable[..., list[jax.Array]]:
+def _jit_named(early: ClosedJaxpr, name: str) -> Callable[..., list[jax.Array]]:
     run = jex_core.jaxpr_as_fun(early)
 
     def weights(*arrays: jax.Array) -> list[jax.Array]:
@@ -85,5 +85,5 @@ def _compiled(early: ClosedJaxpr, name: str) -> Callable[..., list[jax.Array]]:
     return jax.jit(weights)
 
 
-def _on_one_device(array: object) -> bool:
+def _is_on_one_device(array: object) -> bool:
     return not isinstance(array, jax.Array) or len(array.sharding.device_set) == 1

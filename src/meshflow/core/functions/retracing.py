@@ -11,10 +11,10 @@ from typing import Any
 _log = logging.getLogger("meshflow")
 
 # Maximum number of traces of a function. Beyond it, the trace with the oldest last call is deleted.
-TRACES = 512
-_CALLS = 10
-_TRACES = 5
-_WARNINGS = 2
+MAX_TRACES = 512
+_RECENT_CALLS = 10
+_MIN_TRACES_TO_WARN = 5
+_MAX_WARNINGS = 2
 
 
 class CallHistory:
@@ -33,16 +33,18 @@ class CallHistory:
     def __init__(self, warns: bool = True) -> None:
         self.calls = 0
         self._warns = warns
-        self._traced: list[int] = []
+        self._traced_calls: list[int] = []
         self._warnings = 0
 
     def add_trace(self, name: str) -> None:
         """Record that the present call traced; warn if many of the latest calls did."""
         if not self._warns:
             return
-        self._traced = [call for call in self._traced if call > self.calls - _CALLS]
-        self._traced.append(self.calls)
-        if len(self._traced) < _TRACES or self._warnings == _WARNINGS:
+        self._traced_calls = [
+            call for call in self._traced_calls if call > self.calls - _RECENT_CALLS
+        ]
+        self._traced_calls.append(self.calls)
+        if len(self._traced_calls) < _MIN_TRACES_TO_WARN or self._warnings == _MAX_WARNINGS:
             return
         self._warnings += 1
         _log.warning(
@@ -50,8 +52,8 @@ class CallHistory:
             "and the excessive number of tracings could be due to (1) creating @tf.function repeatedly "
             "in a loop, (2) passing tensors with different shapes, (3) passing Python objects instead "
             "of tensors.",
-            len(self._traced),
-            min(self.calls, _CALLS),
+            len(self._traced_calls),
+            min(self.calls, _RECENT_CALLS),
             name,
         )
 
@@ -59,7 +61,7 @@ class CallHistory:
 _histories: weakref.WeakKeyDictionary[Any, CallHistory] = weakref.WeakKeyDictionary()
 
 
-def history_of(function: Callable[..., Any]) -> CallHistory:
+def get_history(function: Callable[..., Any]) -> CallHistory:
     """Return the history of the code of a Python function.
 
     Args:

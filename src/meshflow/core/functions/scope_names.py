@@ -15,51 +15,51 @@ from collections.abc import Iterator
 
 from meshflow.environment.jax_internals import cache_key, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import ClosedJaxpr, Jaxpr
-from meshflow.passes.jaxprs import inner_jaxprs, opened
+from meshflow.passes.jaxprs import find_inner_jaxprs, to_open_jaxpr
 
-_before = cache_key.custom_hook
+_previous_hook = cache_key.custom_hook
 
 
 class _Pending(threading.local):
     """The program that this thread traces and looks up next."""
 
     program: ClosedJaxpr | None = None
-    apart: bool = False
+    bypass: bool = False
 
 
 _pending = _Pending()
 
 
-def announce(closed: ClosedJaxpr) -> None:
+def announce_program(closed: ClosedJaxpr) -> None:
     """Set the program to which the next key belongs."""
     _pending.program = closed
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[None]:
+def bypass_jax_cache() -> Iterator[None]:
     """Compile programs without reading or writing JAX's cache."""
-    _pending.apart = True
+    _pending.bypass = True
     try:
         with persistent_cache_min_compile_time_secs(math.inf):
             yield
     finally:
-        _pending.apart = False
+        _pending.bypass = False
 
 
-def names(jaxpr: Jaxpr) -> set[str]:
+def collect_scopes(jaxpr: Jaxpr) -> set[str]:
     """Return the scopes of a program, without numbers at the ends of their names."""
     scopes: set[str] = set()
     for equation in jaxpr.eqns:
         scopes.add(re.sub(r"_\d+(?=[/()]|$)", "", str(equation.source_info.name_stack)))
-        for inner in inner_jaxprs(equation):
-            scopes |= names(opened(inner))
+        for inner in find_inner_jaxprs(equation):
+            scopes |= collect_scopes(to_open_jaxpr(inner))
     return scopes
 
 
-def _key() -> str:
+def _make_key_suffix() -> str:
     program, _pending.program = _pending.program, None
-    scopes = "" if program is None else "\n".join(sorted(names(program.jaxpr)))
-    return str(_before()) + scopes + ("\napart" if _pending.apart else "")
+    scopes = "" if program is None else "\n".join(sorted(collect_scopes(program.jaxpr)))
+    return str(_previous_hook()) + scopes + ("\napart" if _pending.bypass else "")
 
 
-cache_key.custom_hook = _key
+cache_key.custom_hook = _make_key_suffix

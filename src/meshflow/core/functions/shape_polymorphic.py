@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from meshflow.core.functions.call_arguments import CallArguments, becomes_tensor, fit_leaf, spec_of
-from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
-from meshflow.core.functions.signatures import Args, Kwargs, named_specs
-from meshflow.core.tracing.trace import Traced
+from meshflow.core.functions.call_arguments import (
+    CallArguments,
+    convert_to_spec,
+    is_tensor_argument,
+    to_spec,
+)
+from meshflow.core.functions.concrete_function import ConcreteFunction, SignedFunction
+from meshflow.core.functions.signatures import Args, Kwargs, name_specs
+from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.environment.types import PyTree
 
 
-class Traceable(Protocol):
+class TraceableFunction(Protocol):
     """Interface of a `tf.function` for its concrete functions."""
 
     _name: str
@@ -22,38 +27,41 @@ class Traceable(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Run the function."""
 
-    def concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
+    def get_concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
         """Return the concrete function for a signature without unknown sizes."""
 
 
-class ShapePolymorphicFunction(Signed):
+class ShapePolymorphicFunction(SignedFunction):
     """A concrete function with unknown sizes in its specs, which is traced for each actual size.
 
     Attributes:
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
     """
 
-    def __init__(self, function: Traceable, args: Args, kwargs: Kwargs) -> None:
+    def __init__(self, function: TraceableFunction, args: Args, kwargs: Kwargs) -> None:
         self._function = function
         self._template = (args, kwargs)
         self.name = function._name
-        self._parameters = function._arguments.parameter_names()
-        self.structured_input_signature = named_specs(
-            nest.map_structure(spec_of, (args, kwargs)), self._parameters
+        self._parameters = function._arguments.list_parameter_names()
+        self.structured_input_signature = name_specs(
+            nest.map_structure(to_spec, (args, kwargs)), self._parameters
         )
 
     @property
-    def _any_traced(self) -> Traced:
-        return self._sized(2).traced
+    def _any_traced(self) -> TracedFunction:
+        return self._trace_size(2).traced
 
-    def _sized(self, size: int) -> ConcreteFunction:
-        args, kwargs = nest.map_structure(lambda s: _with_size(s, size), self._template)
-        return self._function.concrete_for(args, kwargs)
+    def _trace_size(self, size: int) -> ConcreteFunction:
+        args, kwargs = nest.map_structure(lambda s: _replace_unknown_sizes(s, size), self._template)
+        return self._function.get_concrete_for(args, kwargs)
 
     @property
     def structured_outputs(self) -> PyTree:
         """Return the result structure, with None for sizes that depend on unknown input sizes."""
-        first, second = self._sized(2).structured_outputs, self._sized(3).structured_outputs
+        first, second = (
+            self._trace_size(2).structured_outputs,
+            self._trace_size(3).structured_outputs,
+        )
         return nest.map_structure(
             lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a,
             first,
@@ -63,16 +71,18 @@ class ShapePolymorphicFunction(Signed):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Run the function on tensors that match the specs."""
         template = nest.flatten(self._template)
-        values = iter(self._tensor_arguments(self._specs, args, kwargs))
+        values = iter(self._match_arguments(self._specs, args, kwargs))
         full = []
         for spec in template:
-            is_tensor = isinstance(spec, TypeSpec) or becomes_tensor(spec)
-            full.append(fit_leaf(self.name, spec_of(spec), next(values)) if is_tensor else spec)
+            is_tensor = isinstance(spec, TypeSpec) or is_tensor_argument(spec)
+            full.append(
+                convert_to_spec(self.name, to_spec(spec), next(values)) if is_tensor else spec
+            )
         positional, named = nest.pack_sequence_as(self._template, full)
         return self._function(*positional, **named)
 
 
-def _with_size(spec: Any, size: int) -> Any:
+def _replace_unknown_sizes(spec: Any, size: int) -> Any:
     if not isinstance(spec, TensorSpec):
         return spec
     if spec.shape.rank is None:

@@ -14,7 +14,7 @@ Kwargs = dict[str, Any]
 Signature = tuple[Args, Kwargs]
 
 
-def named_specs(signature: Signature, names: Sequence[str]) -> Signature:
+def name_specs(signature: Signature, names: Sequence[str]) -> Signature:
     """Name the specs without a name after their parameters.
 
     Args:
@@ -37,7 +37,7 @@ def named_specs(signature: Signature, names: Sequence[str]) -> Signature:
     return (*named, *args[len(named) :]), {k: add_name(v, k) for k, v in kwargs.items()}
 
 
-def match(
+def match_arguments(
     function: str,
     signature: Signature,
     names: Sequence[str],
@@ -79,13 +79,13 @@ def match(
             raise TypeError(f"{function} is missing its argument {name!r}.")
         else:
             continue
-        values.extend(_leaves(function, name, template, value))
+        values.extend(_list_tensor_leaves(function, name, template, value))
     if remaining:
         raise TypeError(f"{function} got unexpected arguments {sorted(remaining)}.")
     return values
 
 
-def _leaves(function: str, name: str, template: PyTree, value: PyTree) -> list[Any]:
+def _list_tensor_leaves(function: str, name: str, template: PyTree, value: PyTree) -> list[Any]:
     """Return the tensors of an argument; the other parts must be equal to those in the trace."""
     try:
         parts = nest.flatten_up_to(template, value)
@@ -109,7 +109,7 @@ def _parameters(signature: Signature, names: Sequence[str]) -> list[tuple[str, A
     return [*named, *kwargs.items()]
 
 
-def heading(function: str, signature: Signature, names: Sequence[str]) -> str:
+def format_heading(function: str, signature: Signature, names: Sequence[str]) -> str:
     """Format the parameters of a traced function, with Python values: `f(x, y=2)`."""
     parameters = [
         name
@@ -120,7 +120,9 @@ def heading(function: str, signature: Signature, names: Sequence[str]) -> str:
     return f"{function}({', '.join(parameters)})"
 
 
-def describe(function: str, signature: Signature, names: Sequence[str], outputs: PyTree) -> str:
+def format_signature(
+    function: str, signature: Signature, names: Sequence[str], outputs: PyTree
+) -> str:
     r"""Describe the parameters and results of a traced function, in several lines.
 
     Example:
@@ -129,30 +131,30 @@ def describe(function: str, signature: Signature, names: Sequence[str], outputs:
       >>> double.get_concrete_function(tf.constant(1)).pretty_printed_signature().split("\n")
       ['<lambda>(a)', '  Args:', '    a: int32 Tensor, shape=()', '  Returns:', '    int32 Tensor, shape=()']
     """
-    lines = [heading(function, signature, names)]
+    lines = [format_heading(function, signature, names)]
     tensors = [
-        f"    {name}: {_shown(value)}"
+        f"    {name}: {_format_value(value)}"
         for name, value in _parameters(signature, names)
         if any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(value))
     ]
     if tensors:
         lines += ["  Args:", *tensors]
-    return "\n".join([*lines, "  Returns:", f"    {_shown(outputs)}"])
+    return "\n".join([*lines, "  Returns:", f"    {_format_value(outputs)}"])
 
 
-def _shown(value: PyTree) -> str:
+def _format_value(value: PyTree) -> str:
     if isinstance(value, TensorSpec):
         return f"{value.dtype.name} Tensor, shape={value.shape}"
     if nest.is_nested(value):
-        return repr(nest.map_structure(_Shown, value))
+        return repr(nest.map_structure(_FormattedLeaf, value))
     return repr(value)
 
 
-class _Shown:
+class _FormattedLeaf:
     """A leaf with its description as `repr`."""
 
     def __init__(self, value: PyTree) -> None:
-        self._text = _shown(value)
+        self._text = _format_value(value)
 
     def __repr__(self) -> str:
         return self._text

@@ -9,18 +9,18 @@ from typing import Any
 import jax
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.runtime.context import as_stored
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.tracing.trace import Traced, is_array_like, trace
+from meshflow.core.tracing.trace import TracedFunction, is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["call_stateless", "traced_by_jax"]
+__all__ = ["call_stateless", "is_traced_by_jax"]
 
 
-def traced_by_jax(values: PyTree) -> bool:
+def is_traced_by_jax(values: PyTree) -> bool:
     """Check whether a structure contains tracers of a JAX transformation such as `jax.grad`."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in nest.flatten(values))
 
@@ -59,25 +59,27 @@ def call_stateless(
       (7.0, [7.0], 1.0)
     """
     kwargs = kwargs or {}
-    _check(variables, values)
+    _check_values(variables, values)
     leaves = nest.flatten((args, kwargs))
     has_jax_arrays = any(isinstance(leaf, jax.Array) for leaf in [*values, *leaves])
     traced = trace(function, args, kwargs, isolated=True)
     leaves = [leaf for leaf in leaves if is_array_like(leaf)]
     value_by_id = {id(v): value for v, value in zip(variables, values, strict=True)}
     if has_jax_arrays:
-        inputs = [_array(leaf) for leaf in leaves]
-        captures = [_held(c, value_by_id.get(id(c), c)) for c in traced.captures]
-        outputs = traced.arrays(inputs, captures)
+        inputs = [_to_array(leaf) for leaf in leaves]
+        captures = [_get_capture_array(c, value_by_id.get(id(c), c)) for c in traced.captures]
+        outputs = traced.run_on_arrays(inputs, captures)
     else:
         tensors = [convert_to_tensor(leaf) for leaf in leaves]
-        with as_stored():
-            read = [_tensor(c, value_by_id.get(id(c), c)) for c in traced.captures]
+        with suspend_autocast():
+            read = [_get_capture_tensor(c, value_by_id.get(id(c), c)) for c in traced.captures]
         outputs = apply(traced.op, (tensors, read))
-    return traced.rebuild(outputs[: traced.count]), _after(traced, outputs, variables, values)
+    return traced.rebuild_result(outputs[: traced.num_results]), _apply_writes(
+        traced, outputs, variables, values
+    )
 
 
-def _check(variables: Sequence[Any], values: Sequence[Any]) -> None:
+def _check_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
     if len(variables) != len(values):
         raise InvalidValueError(
             f"Expected a value for each of the {len(variables)} variables, in their order, got {len(values)} values."
@@ -90,33 +92,35 @@ def _check(variables: Sequence[Any], values: Sequence[Any]) -> None:
             )
 
 
-def _array(value: Any) -> jax.Array:
+def _to_array(value: Any) -> jax.Array:
     """Return the array of a tensor or variable; return arrays unchanged."""
     if isinstance(value, jax.Array):
         return value
     if not isinstance(value, Tensor) and hasattr(value, "_as_tensor"):
-        with as_stored():
+        with suspend_autocast():
             value = value._as_tensor()
-    return jax.numpy.asarray(convert_to_tensor(value)._value)
+    return jax.numpy.asarray(convert_to_tensor(value).array)
 
 
-def _held(capture: Any, value: Any) -> jax.Array:
+def _get_capture_array(capture: Any, value: Any) -> jax.Array:
     """Return the array for a capture, in its dtype."""
-    array = _array(value)
+    array = _to_array(value)
     return array if value is capture else array.astype(capture.dtype.dtype)
 
 
-def _tensor(capture: Any, value: Any) -> Tensor:
+def _get_capture_tensor(capture: Any, value: Any) -> Tensor:
     if value is capture:
         return capture if isinstance(capture, Tensor) else capture._as_tensor()
     return convert_to_tensor(value, getattr(capture, "dtype", None))
 
 
-def _after(
-    traced: Traced, outputs: Sequence[Any], variables: Sequence[Any], values: Sequence[Any]
+def _apply_writes(
+    traced: TracedFunction, outputs: Sequence[Any], variables: Sequence[Any], values: Sequence[Any]
 ) -> list[Any]:
     """Return the new values of the variables; assign other written variables if possible."""
-    written = {id(v): new for v, new in zip(traced.writes, outputs[traced.count :], strict=True)}
+    written = {
+        id(v): new for v, new in zip(traced.writes, outputs[traced.num_results :], strict=True)
+    }
     ids = {id(v) for v in variables}
     for variable in traced.writes:
         if id(variable) in ids:

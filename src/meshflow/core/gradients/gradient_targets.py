@@ -31,7 +31,7 @@ class UnconnectedGradients(enum.Enum):
     ZERO = "zero"
 
 
-def as_target(target: TensorLike | None) -> Tensor:
+def convert_target(target: TensorLike | None) -> Tensor:
     """Convert a target of `gradient` to a tensor; raise TensorFlow's TypeError for None."""
     if target is None:
         raise TypeError(
@@ -41,7 +41,7 @@ def as_target(target: TensorLike | None) -> Tensor:
     return target if isinstance(target, Tensor) else convert_to_tensor(target)
 
 
-def as_unconnected(value: UnconnectedGradients | str) -> UnconnectedGradients:
+def parse_unconnected(value: UnconnectedGradients | str) -> UnconnectedGradients:
     """Convert a member of the enumeration or its value, or raise TensorFlow's error."""
     try:
         return UnconnectedGradients(value)
@@ -51,15 +51,15 @@ def as_unconnected(value: UnconnectedGradients | str) -> UnconnectedGradients:
         ) from None
 
 
-def starting_gradient(target: TensorLike, seed: TensorLike | None) -> Tensor:
+def make_initial_gradient(target: TensorLike, seed: TensorLike | None) -> Tensor:
     """Return the initial gradient of a target: ones, or the explicit seed."""
-    value = as_target(target)
+    value = convert_target(target)
     if seed is None:
         return apply(_ones_like, (value,))
     gradient = convert_to_tensor(seed, dtype_hint=value.dtype)
-    if gradient._value.shape == value._value.shape:
+    if gradient.array.shape == value.array.shape:
         return gradient
-    return apply(_broadcast_op, (gradient,), tuple(value._value.shape))
+    return apply(_broadcast_op, (gradient,), tuple(value.array.shape))
 
 
 _ones_like = Op(

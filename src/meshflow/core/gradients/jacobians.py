@@ -7,9 +7,13 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.gradient_targets import UnconnectedGradients, as_target, as_unconnected
-from meshflow.core.gradients.nodes import whole
-from meshflow.core.gradients.vectorized_map import map_rows
+from meshflow.core.gradients.gradient_targets import (
+    UnconnectedGradients,
+    convert_target,
+    parse_unconnected,
+)
+from meshflow.core.gradients.row_mapping import map_rows
+from meshflow.core.gradients.tape_nodes import to_dense
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -17,15 +21,15 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 
 
-class Jacobians:
+class JacobianMethods:
     """The methods of `GradientTape` that compute several gradients of each target."""
 
     _persistent: bool
 
-    def _use(self) -> None:
+    def _mark_used(self) -> None:
         raise NotImplementedError
 
-    def _gradient(
+    def _compute_gradient(
         self,
         target: PyTree,
         sources: PyTree,
@@ -68,11 +72,11 @@ class Jacobians:
                  [0., 4.]], dtype=float32)
         """
         del parallel_iterations
-        self._check_row_by_row("jacobian", experimental_use_pfor)
-        target = as_target(target)
+        self._check_use_pfor("jacobian", experimental_use_pfor)
+        target = convert_target(target)
         shape = tuple(target._value.shape)
         basis = np.eye(int(np.prod(shape)), dtype=target.dtype.dtype).reshape((-1, *shape))
-        rows = self._rows(target, sources, basis, unconnected_gradients)
+        rows = self._compute_rows(target, sources, basis, unconnected_gradients)
         return nest.map_structure(
             lambda r: None if r is None else apply(_reshape, (r,), (*shape, *r._value.shape[1:])),
             rows,
@@ -103,8 +107,8 @@ class Jacobians:
           RuntimeError: If a tape that is not persistent is used twice.
         """
         del parallel_iterations
-        self._check_row_by_row("batch_jacobian", experimental_use_pfor)
-        target = as_target(target)
+        self._check_use_pfor("batch_jacobian", experimental_use_pfor)
+        target = convert_target(target)
         for role, shape in (("target", target.shape), ("source", source.shape)):
             if len(shape) < 2:
                 raise ValueError(f"{role} must have rank at least 2, got shape {shape}.")
@@ -113,35 +117,37 @@ class Jacobians:
                 "Need first dimension of target shape "
                 f"{target.shape} and source shape {source.shape} to match."
             )
-        batch, *inner = target._value.shape
+        batch, *inner = target.array.shape
         size = int(np.prod(inner))
         # Row k is 1 at inner position k of every example, because examples are independent.
         basis = np.broadcast_to(
             np.eye(size, dtype=target.dtype.dtype).reshape((size, 1, *inner)), (size, batch, *inner)
         )
-        as_unconnected(unconnected_gradients)
-        rows = self._rows(target, source, basis, UnconnectedGradients.ZERO)
+        parse_unconnected(unconnected_gradients)
+        rows = self._compute_rows(target, source, basis, UnconnectedGradients.ZERO)
         transposed = apply(_swap_first_axes, (rows,))
         return apply(_reshape, (transposed,), (batch, *inner, *source.shape[1:]))
 
-    def _check_row_by_row(self, method: str, use_pfor: bool) -> None:
+    def _check_use_pfor(self, method: str, use_pfor: bool) -> None:
         if not use_pfor and not self._persistent and context.trace is None:
             raise RuntimeError(
                 f"GradientTape must be created with persistent=True to compute the {method} with eager "
                 "execution enabled and with experimental_use_pfor set to False."
             )
 
-    def _rows(
+    def _compute_rows(
         self,
         target: Tensor,
         sources: PyTree,
         basis: np.ndarray,
         unconnected: UnconnectedGradients | str,
     ) -> PyTree:
-        self._use()
-        kind = as_unconnected(unconnected)
+        self._mark_used()
+        kind = parse_unconnected(unconnected)
         return map_rows(
-            lambda seed: nest.map_structure(whole, self._gradient(target, sources, seed, kind)),
+            lambda seed: nest.map_structure(
+                to_dense, self._compute_gradient(target, sources, seed, kind)
+            ),
             Tensor(basis),
         )
 

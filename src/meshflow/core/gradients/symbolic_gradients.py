@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.dispatch.recorded import is_differentiable
-from meshflow.core.gradients.gradient_targets import UnconnectedGradients, as_unconnected
-from meshflow.core.gradients.nodes import ReadNode
+from meshflow.core.dispatch.recorded_op import is_differentiable
+from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
 from meshflow.core.gradients.tape import GradientTape
-from meshflow.core.runtime.context import Tracing, context
-from meshflow.core.tracing.trace import NeedsGraphTape
+from meshflow.core.gradients.tape_nodes import ReadNode
+from meshflow.core.runtime.context import Trace, context
+from meshflow.core.tracing.trace import GraphTapeRequired
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -36,7 +36,7 @@ class GraphTape(GradientTape):
         """Check whether at least one of the tensors is differentiable."""
         return any(is_differentiable(t) for t in tensors)
 
-    def variable_read(self, variable: Variable, value: Tensor) -> None:
+    def record_read(self, variable: Variable, value: Tensor) -> None:
         """Record that `value` was read from `variable`."""
         if is_differentiable(value) and id(value) not in self._watched:
             self.record(ReadNode(variable, value))
@@ -80,11 +80,11 @@ def gradients(
       >>> float(slope(tf.constant(3.0)))
       6.0
     """
-    tape = _graph_tape("gradients")
+    tape = _get_graph_tape("gradients")
     stopped = {id(t) for t in nest.flatten(stop_gradients)}
     targets, seeds = nest.flatten(ys), None if grad_ys is None else nest.flatten(grad_ys)
-    kind = as_unconnected(unconnected_gradients)
-    return list(tape._gradient(targets, nest.flatten(xs), seeds, kind, stopped))
+    kind = parse_unconnected(unconnected_gradients)
+    return list(tape._compute_gradient(targets, nest.flatten(xs), seeds, kind, stopped))
 
 
 def hessians(
@@ -119,7 +119,7 @@ def hessians(
       [[ 6.  0.]
        [ 0. 12.]]
     """
-    tape = _graph_tape("hessians")
+    tape = _get_graph_tape("hessians")
     zero = UnconnectedGradients.ZERO
     return [
         tape.jacobian(gradients(ys, x, unconnected_gradients=zero)[0], x, zero)
@@ -127,17 +127,17 @@ def hessians(
     ]
 
 
-def _graph_tape(name: str) -> GraphTape:
-    scope: Tracing | None = context.trace
+def _get_graph_tape(name: str) -> GraphTape:
+    scope: Trace | None = context.trace
     if scope is None:
         raise RuntimeError(
             f"tf.{name} is not supported when eager execution is enabled. Use tf.GradientTape instead."
         )
-    if not scope.once:
+    if not scope.runs_once_per_call:
         raise NotImplementedError(
             f"tf.{name} in the body of a loop or branch of a compiled function: use tf.GradientTape there."
         )
     for tape in context.tapes:
         if isinstance(tape, GraphTape):
             return tape
-    raise NeedsGraphTape(GraphTape)
+    raise GraphTapeRequired(GraphTape)

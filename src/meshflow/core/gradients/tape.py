@@ -18,16 +18,16 @@ import jax
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.dispatch.recorded import RecordedOp, is_differentiable
+from meshflow.core.dispatch.recorded_op import RecordedOp, is_differentiable
 from meshflow.core.gradients.gradient_targets import (
     UnconnectedGradients,
-    as_target,
-    as_unconnected,
-    starting_gradient,
+    convert_target,
+    make_initial_gradient,
+    parse_unconnected,
     zeros_like,
 )
-from meshflow.core.gradients.jacobians import Jacobians
-from meshflow.core.gradients.nodes import FunctionNode, ReadNode, backward, whole
+from meshflow.core.gradients.jacobians import JacobianMethods
+from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropagate, to_dense
 from meshflow.core.runtime.context import Recorder, context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -37,7 +37,7 @@ from meshflow.environment.types import PyTree
 _log = logging.getLogger("meshflow")
 
 
-class GradientTape(Jacobians):
+class GradientTape(JacobianMethods):
     """Record operations for automatic differentiation.
 
     Trainable variables are watched when they are read; tensors are watched with `watch`.
@@ -127,7 +127,7 @@ class GradientTape(Jacobians):
         """Watch a variable, also if it is not trainable."""
         self._variables[id(variable)] = variable
 
-    def variable_read(self, variable: Variable, value: Tensor) -> None:
+    def record_read(self, variable: Variable, value: Tensor) -> None:
         """Record that `value` was read from `variable`."""
         if id(variable) not in self._variables:
             if not (self._watch_accessed and variable.trainable):
@@ -205,16 +205,16 @@ class GradientTape(Jacobians):
           TypeError: If target is None.
           ValueError: If the structures of output_gradients and target differ.
         """
-        self._use()
-        result = self._gradient(
-            target, sources, output_gradients, as_unconnected(unconnected_gradients)
+        self._mark_used()
+        result = self._compute_gradient(
+            target, sources, output_gradients, parse_unconnected(unconnected_gradients)
         )
         if not self._persistent:
             self._nodes = []
             self._watched = {}
         return result
 
-    def _use(self) -> None:
+    def _mark_used(self) -> None:
         """Record that gradients are computed, which is allowed once unless the tape is persistent."""
         if self._used and not self._persistent:
             raise RuntimeError(
@@ -225,7 +225,7 @@ class GradientTape(Jacobians):
             self._stop()
         self._used = True
 
-    def _gradient(
+    def _compute_gradient(
         self,
         target: PyTree,
         sources: PyTree,
@@ -236,7 +236,7 @@ class GradientTape(Jacobians):
         flat_sources = nest.flatten(sources)
         source_ids = {id(s) for s in flat_sources}
         # A variable that is both target and source is differentiated as itself.
-        targets = [t if id(t) in source_ids else as_target(t) for t in nest.flatten(target)]
+        targets = [t if id(t) in source_ids else convert_target(t) for t in nest.flatten(target)]
         for source in flat_sources:
             if not (isinstance(source, Tensor) or hasattr(source, "_watch_on")):
                 raise ValueError(
@@ -248,7 +248,7 @@ class GradientTape(Jacobians):
         else:
             nest.assert_same_structure(target, output_gradients)
             seeds = nest.flatten(output_gradients)
-        gradients = self._walk(targets, seeds, flat_sources, stopped)
+        gradients = self._backpropagate(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:
             gradient = gradients.get(id(source))
@@ -257,7 +257,7 @@ class GradientTape(Jacobians):
             results.append(gradient)
         return nest.pack_sequence_as(sources, results)
 
-    def _walk(
+    def _backpropagate(
         self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
     ) -> dict[int, Any]:
         """Visit the nodes backwards; return the gradient for each id.
@@ -273,7 +273,7 @@ class GradientTape(Jacobians):
                     target.dtype,
                 )
                 continue
-            _accumulate(gradients, target, starting_gradient(target, seed))
+            _accumulate(gradients, target, make_initial_gradient(target, seed))
         keep = {id(s) for s in sources}
         # An active tape also records the ops of this loop, so it iterates over a copy.
         for node in reversed(list(self._nodes)):
@@ -289,7 +289,7 @@ class GradientTape(Jacobians):
                     for o, g in zip(outputs, output_gradients, strict=True)
                 ]
             if any(g is not None for g in output_gradients):
-                inputs = zip(node.inputs, backward(node, output_gradients), strict=True)
+                inputs = zip(node.inputs, backpropagate(node, output_gradients), strict=True)
                 for tensor, gradient in inputs:
                     if gradient is not None:
                         _accumulate(gradients, tensor, gradient)
@@ -304,16 +304,16 @@ def _accumulate(
         gradients[id(tensor)] = gradient
     elif isinstance(previous, IndexedSlices) and isinstance(gradient, IndexedSlices):
         # Nodes are visited backwards, so the rows of earlier uses precede the others.
-        gradients[id(tensor)] = gradient.followed_by(previous)
+        gradients[id(tensor)] = gradient.concatenate(previous)
     else:
-        gradients[id(tensor)] = apply(_add, (whole(previous), whole(gradient)))
+        gradients[id(tensor)] = apply(_add, (to_dense(previous), to_dense(gradient)))
 
 
 _add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))
 
 
 @contextlib.contextmanager
-def no_tapes() -> Iterator[None]:
+def suspend_tapes() -> Iterator[None]:
     """Run a block without the tapes of this level."""
     saved = context.tapes
     context.tapes = []

@@ -15,15 +15,15 @@ from jax.tree_util import PyTreeDef
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import Tracing, context
+from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
-from meshflow.core.staging.loops import Stream
-from meshflow.core.tracing.host_callbacks import keep_error, keeping_errors
+from meshflow.core.staging.loops import LoopStream
+from meshflow.core.tracing.host_callbacks import store_error, store_errors
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
 
-class Elements(Protocol):
+class ElementSource(Protocol):
     """Interface of an iterator that supplies programs; see `IteratorSource`."""
 
     def take(self) -> PyTree:
@@ -37,7 +37,7 @@ class EndOfElements(OutOfRangeError, StopIteration):
     """Error of an iterator without further elements: that of compiled functions and of Python."""
 
 
-def flat(element: PyTree) -> tuple[list[Any], PyTreeDef]:
+def flatten_element(element: PyTree) -> tuple[list[Any], PyTreeDef]:
     """Return the leaves and the structure of an element."""
     arrays, tree = jax.tree.flatten(element)
     if any(np.dtype(a.dtype) == object for a in arrays):
@@ -48,7 +48,7 @@ def flat(element: PyTree) -> tuple[list[Any], PyTreeDef]:
     return arrays, tree
 
 
-def specs_of(arrays: list[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
+def list_specs(arrays: list[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Return the shapes and dtypes of arrays."""
     return [(tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays]
 
@@ -66,12 +66,12 @@ class Infeed:
       position: Index of the iterator among the arguments of the function, or None.
     """
 
-    def __init__(self, source: Elements, element: PyTree, optional: bool = False) -> None:
+    def __init__(self, source: ElementSource, element: PyTree, optional: bool = False) -> None:
         self.optional = optional
-        self.source: Elements | None = source
+        self.source: ElementSource | None = source
         self.position: int | None = None
-        arrays, self._tree = flat(element)
-        self._specs = specs_of(arrays)
+        arrays, self._tree = flatten_element(element)
+        self._specs = list_specs(arrays)
 
     def next(self, *after: Any) -> list[np.ndarray]:
         """Return the leaves of the next element; the operands only order the calls.
@@ -86,17 +86,17 @@ class Infeed:
             arrays, tree = jax.tree.flatten(self.source.take())
         except StopIteration:
             if self.optional:
-                return self._nothing()
+                return self._make_zeros()
             raise EndOfElements("End of sequence") from None
-        if tree != self._tree or specs_of(arrays) != self._specs:
+        if tree != self._tree or list_specs(arrays) != self._specs:
             raise InvalidArgumentError(
-                f"next(iterator) in a loop of a compiled function: an element has shapes {specs_of(arrays)}, but "
+                f"next(iterator) in a loop of a compiled function: an element has shapes {list_specs(arrays)}, but "
                 f"the function was traced for {self._specs}. Batch with drop_remainder=True."
             )
         leaves = [np.asarray(a) for a in arrays]
         return [np.array(True), *leaves] if self.optional else leaves
 
-    def _nothing(self) -> list[np.ndarray]:
+    def _make_zeros(self) -> list[np.ndarray]:
         zeros = [np.zeros(shape, dtype) for shape, dtype in self._specs]
         return [np.array(False), *zeros] if self.optional else zeros
 
@@ -108,21 +108,21 @@ class Infeed:
         try:
             return self.next(*after)
         except Exception as error:
-            keep_error(error)
-            return self._nothing()
+            store_error(error)
+            return self._make_zeros()
 
 
-def _call(operands: Sequence[jax.Array], static: tuple[Any, ...]) -> list[jax.Array]:
+def _call_infeed(operands: Sequence[jax.Array], static: tuple[Any, ...]) -> list[jax.Array]:
     feed, specs, shardings = static
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in specs]
     has_mesh = any(s is not None for s in shardings)
-    callback = feed.next_or_zeros if has_mesh else keeping_errors(feed.next)
+    callback = feed.next_or_zeros if has_mesh else store_errors(feed.next)
     # JAX orders the callbacks of programs on one device only.
     results = jax.experimental.io_callback(callback, shapes, *operands, ordered=not has_mesh)
-    return [_spread(r, s) for r, s in zip(results, shardings, strict=True)]
+    return [_distribute(r, s) for r, s in zip(results, shardings, strict=True)]
 
 
-def _spread(array: jax.Array, sharding: jax.sharding.NamedSharding | None) -> jax.Array:
+def _distribute(array: jax.Array, sharding: jax.sharding.NamedSharding | None) -> jax.Array:
     if sharding is None:
         return array
     # One device runs the callback. The result is sent to all devices, and each keeps its shard.
@@ -131,19 +131,19 @@ def _spread(array: jax.Array, sharding: jax.sharding.NamedSharding | None) -> ja
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-_next = Op("iterator_next", _call, differentiable=False, is_foldable=False)
+_next = Op("iterator_next", _call_infeed, differentiable=False, is_foldable=False)
 
 
-def infeed_element(
+def call_feed(
     feed: Infeed, element: PyTree, operands: Sequence[Tensor] = ()
 ) -> tuple[PyTree, Tensor]:
     """Request an element from a feed; return it, and a tensor that exists once it was supplied."""
-    arrays, tree = flat(element)
+    arrays, tree = flatten_element(element)
     array_shardings = [getattr(a, "sharding", None) for a in arrays]
     shardings = tuple(
         s if isinstance(s, jax.sharding.NamedSharding) else None for s in array_shardings
     )
-    specs = tuple(specs_of(arrays))
+    specs = tuple(list_specs(arrays))
     if feed.optional:
         specs, shardings = (((), np.dtype(bool)), *specs), (None, *shardings)
     results = apply(_next, list(operands), (feed, specs, shardings))
@@ -151,28 +151,32 @@ def infeed_element(
     return jax.tree.unflatten(tree, [t._value for t in leaves]), results[0]
 
 
-def called(source: Elements, example: PyTree, optional: bool = False) -> tuple[PyTree, Tensor]:
+def request_element(
+    source: ElementSource, example: PyTree, optional: bool = False
+) -> tuple[PyTree, Tensor]:
     """Request an element like `example` in the traced function; see `request_from_feed`.
 
     If it is optional, the end is not an error, and the second result is whether there is an element.
     """
-    return fed(Infeed(source, example, optional), example)
+    return request_from_feed(Infeed(source, example, optional), example)
 
 
-def fed(feed: Infeed, example: PyTree, operands: Sequence[Tensor] = ()) -> tuple[PyTree, Tensor]:
+def request_from_feed(
+    feed: Infeed, example: PyTree, operands: Sequence[Tensor] = ()
+) -> tuple[PyTree, Tensor]:
     """Request the next element of a feed in the traced function, as `call_feed` does."""
     scope = context.trace
     assert scope is not None
     owner, source = scope, feed.source
-    while not owner.once and owner.parent is not None:
+    while not owner.runs_once_per_call and owner.parent is not None:
         owner = owner.parent
     has_mesh = any(
         isinstance(getattr(a, "sharding", None), jax.sharding.NamedSharding)
         for a in jax.tree.leaves(example)
     )
-    token = scope.last_fed.get(id(source))
+    token = scope.infeed_tokens.get(id(source))
     if token is None and has_mesh:
-        token = _fed_around(scope, owner, source)
+        token = _find_outer_token(scope, owner, source)
     is_known = any(known_source is source for _, known_source in owner.infeeds)
     if token is None and has_mesh and is_known and scope is owner:
         raise NotImplementedError(
@@ -183,36 +187,36 @@ def fed(feed: Infeed, example: PyTree, operands: Sequence[Tensor] = ()) -> tuple
     if all(known_feed is not feed for known_feed, _ in owner.infeeds):
         owner.infeeds.append((feed, source))
     # Each callback waits for the previous one, so one run of a loop body takes elements in order.
-    element, first = infeed_element(feed, example, [*operands, *([] if token is None else [token])])
-    scope.last_fed[id(source)] = first
+    element, first = call_feed(feed, example, [*operands, *([] if token is None else [token])])
+    scope.infeed_tokens[id(source)] = first
     return element, first
 
 
-def _fed_around(scope: Tracing, owner: Tracing, source: Elements | None) -> Tensor | None:
+def _find_outer_token(scope: Trace, owner: Trace, source: ElementSource | None) -> Tensor | None:
     """Return the token for which the first callback in a loop body or branch has to wait."""
     while scope is not owner and scope.parent is not None:
         scope = scope.parent
-        if id(source) in scope.last_fed:
-            return scope.last_fed[id(source)]
+        if id(source) in scope.infeed_tokens:
+            return scope.infeed_tokens[id(source)]
     return None
 
 
-def stream(source: Elements, example: PyTree, last: PyTree = None) -> Stream:
+def make_stream(source: ElementSource, example: PyTree, last: PyTree = None) -> LoopStream:
     """Return all remaining elements of an iterator, for a staged `for` loop.
 
     `last` is an example of the last element if its shape differs.
     """
-    rest = None if last is None else _Streamed(source, last, None)
-    return Stream(_Streamed(source, example, last), rest)
+    rest = None if last is None else _StreamFeed(source, last, None)
+    return LoopStream(_StreamFeed(source, example, last), rest)
 
 
-class _Streamed(Infeed):
+class _StreamFeed(Infeed):
     """Feed of a loop, which ends at the last element if that has another shape."""
 
-    def __init__(self, source: Elements, example: PyTree, last: PyTree) -> None:
+    def __init__(self, source: ElementSource, example: PyTree, last: PyTree) -> None:
         super().__init__(source, example, optional=True)
-        self._like = example
-        self._last = None if last is None else specs_of(flat(last)[0])
+        self._example = example
+        self._last = None if last is None else list_specs(flatten_element(last)[0])
 
     def next(self, requested: Any = True, *after: Any) -> list[np.ndarray]:
         """Return whether there is an element, and its leaves.
@@ -222,17 +226,17 @@ class _Streamed(Infeed):
           *after: Values that only order the calls.
         """
         if not requested:
-            return self._nothing()
+            return self._make_zeros()
         if self._last is not None:
             assert self.source is not None
             try:
                 element = self.source.take()
             except StopIteration:
-                return self._nothing()
+                return self._make_zeros()
             self.source.give_back(element)
-            if specs_of(flat(element)[0]) == self._last != self._specs:
-                return self._nothing()
+            if list_specs(flatten_element(element)[0]) == self._last != self._specs:
+                return self._make_zeros()
         return super().next()
 
     def __call__(self, requested: Tensor, _: Tensor) -> tuple[PyTree, Tensor]:
-        return fed(self, self._like, [requested])
+        return request_from_feed(self, self._example, [requested])

@@ -15,11 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.iterators.callback_infeed import EndOfElements, called, flat, specs_of, stream
-from meshflow.core.runtime.context import Tracing, context
+from meshflow.core.iterators.callback_infeed import (
+    EndOfElements,
+    flatten_element,
+    list_specs,
+    make_stream,
+    request_element,
+)
+from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
-from meshflow.core.staging.loops import Stream
-from meshflow.core.tracing.trace import bind_capture, enter
+from meshflow.core.staging.loops import LoopStream
+from meshflow.core.tracing.trace import bind_capture, enter_trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
@@ -28,13 +34,13 @@ from meshflow.environment.jax_internals import trace_state_clean
 from meshflow.environment.types import PyTree
 
 
-class Source:
+class IteratorSource:
     """Base class of iterators from which compiled functions can take elements."""
 
     def __init__(self) -> None:
-        self._given_back: list[Any] = []
+        self._returned_elements: list[Any] = []
         # An iterator that is created in a trace belongs to it: its elements are constants.
-        self._made_in_trace = context.trace is not None
+        self._is_created_in_trace = context.trace is not None
 
     def _produce(self) -> PyTree:
         """Return the next element.
@@ -44,7 +50,7 @@ class Source:
         """
         raise NotImplementedError
 
-    def __iter__(self) -> Source:
+    def __iter__(self) -> IteratorSource:
         return self
 
     def __next__(self) -> PyTree:
@@ -61,22 +67,22 @@ class Source:
         except StopIteration:
             raise OutOfRangeError("End of sequence") from None
 
-    def _kind(self) -> Hashable:
+    def _make_cache_key(self) -> Hashable:
         """Return the cache key of functions that have this iterator as an argument."""
         return id(self)
 
     def take(self) -> PyTree:
         """Return the next element, immediately."""
-        if self._given_back:
-            return self._given_back.pop()
+        if self._returned_elements:
+            return self._returned_elements.pop()
         if context.trace is None and not context.tapes and trace_state_clean():
             return self._produce()
-        with enter(None, False), jax.core.eval_context():
+        with enter_trace(None, False), jax.core.eval_context():
             return self._produce()
 
     def give_back(self, element: PyTree) -> None:
         """Make an element the next one again."""
-        self._given_back.append(element)
+        self._returned_elements.append(element)
 
     def pull(self) -> PyTree:
         """Return the next element in the current context; it is symbolic while a function is traced.
@@ -85,15 +91,15 @@ class Source:
           StopIteration: At the end; in a function, the error is also an OutOfRangeError.
         """
         scope = context.trace
-        if scope is None or self._made_in_trace:
+        if scope is None or self._is_created_in_trace:
             return self.take()
-        returned = scope.offered.get(id(self))
+        returned = scope.returned_elements.get(id(self))
         if returned:
             return returned.pop()
         # After a loop that took elements, the program must request the next one.
-        if scope.once and all(source is not self for _, source in scope.infeeds):
-            return _captured(self, scope)
-        return called(self, self._like())[0]
+        if scope.runs_once_per_call and all(source is not self for _, source in scope.infeeds):
+            return _capture_element(self, scope)
+        return request_element(self, self._make_example())[0]
 
     def pull_if_any(self) -> tuple[PyTree, bool | Tensor]:
         """Return the next element and whether there is one (a tensor while a function is traced).
@@ -102,34 +108,34 @@ class Source:
         """
         scope = context.trace
         try:
-            if scope is None or self._made_in_trace:
+            if scope is None or self._is_created_in_trace:
                 return self.take(), True
         except StopIteration:
             return None, False
-        returned = scope.offered.get(id(self))
+        returned = scope.returned_elements.get(id(self))
         if returned:
             return returned.pop(), True
-        return called(self, self._like(optional=True), optional=True)
+        return request_element(self, self._make_example(optional=True), optional=True)
 
-    def __autograph_for__(self) -> Stream | None:
-        return None if self._made_in_trace else stream(self, *self._likes())
+    def __autograph_for__(self) -> LoopStream | None:
+        return None if self._is_created_in_trace else make_stream(self, *self._make_examples())
 
-    def _likes(self) -> tuple[PyTree, PyTree]:
+    def _make_examples(self) -> tuple[PyTree, PyTree]:
         """Return an example of the elements, and of the last one if it differs, or None."""
-        return self._like(optional=True), None
+        return self._make_example(optional=True), None
 
-    def _like(self, optional: bool = False) -> PyTree:
+    def _make_example(self, optional: bool = False) -> PyTree:
         """Return the next element without taking it, or zeros if there is none and it is optional."""
         try:
             element = self.take()
             self.give_back(element)
         except StopIteration:
-            element = self._stand_in() if optional else None
+            element = self._make_zeros() if optional else None
             if element is None:
                 raise EndOfElements("End of sequence") from None
         return element
 
-    def _stand_in(self) -> PyTree:
+    def _make_zeros(self) -> PyTree:
         """Return zeros like an element, or None if its shapes are unknown."""
         specs = getattr(self, "element_spec", None)
         leaves = [s for s in nest.flatten(specs) if isinstance(s, TensorSpec)]
@@ -154,11 +160,11 @@ class IteratorCapture:
       element: The arrays for the next call, or None.
     """
 
-    def __init__(self, source: Source, element: PyTree) -> None:
-        self.source: Source | None = source
+    def __init__(self, source: IteratorSource, element: PyTree) -> None:
+        self.source: IteratorSource | None = source
         self.position: int | None = None
-        arrays, self.tree = flat(element)
-        self.specs = specs_of(arrays)
+        arrays, self.tree = flatten_element(element)
+        self.specs = list_specs(arrays)
         self.leaves = [CapturedLeaf(self, i, *spec) for i, spec in enumerate(self.specs)]
         self.element: list[Any] | None = None
         self._structure: PyTree = None
@@ -180,20 +186,20 @@ class IteratorCapture:
             raise
         except StopIteration:
             raise EndOfElements("End of sequence") from None
-        arrays, tree = flat(element)
-        if tree != self.tree or specs_of(arrays) != self.specs:
+        arrays, tree = flatten_element(element)
+        if tree != self.tree or list_specs(arrays) != self.specs:
             put_back(source, element)
             return False
         self.element, self._structure = arrays, element
         return True
 
-    def next_shapes(self) -> tuple[Any, ...]:
+    def get_next_shapes(self) -> tuple[Any, ...]:
         """Return the structure, shapes and dtypes of the next element."""
         assert self.source is not None
         element = self.source.pull()
         put_back(self.source, element)
-        arrays, tree = flat(element)
-        return tree, tuple(specs_of(arrays))
+        arrays, tree = flatten_element(element)
+        return tree, tuple(list_specs(arrays))
 
     def put_back(self) -> None:
         """Return a fetched element to the iterator."""
@@ -229,21 +235,21 @@ class CapturedLeaf:
         return Tensor(self._value)
 
 
-def put_back(source: Source, element: PyTree) -> None:
+def put_back(source: IteratorSource, element: PyTree) -> None:
     """Make an element the next one of a source again, in the current context."""
     if context.trace is None:
         source.give_back(element)
     else:
-        context.trace.offered.setdefault(id(source), []).append(element)
+        context.trace.returned_elements.setdefault(id(source), []).append(element)
 
 
-def _captured(source: Source, scope: Tracing) -> PyTree:
+def _capture_element(source: IteratorSource, scope: Trace) -> PyTree:
     """Return the element as captures of a function that runs once in each call."""
     try:
         element = source.take()
     except StopIteration:
         raise EndOfElements("End of sequence") from None
-    scope.taken.append((source, element))
+    scope.borrowed_elements.append((source, element))
     capture = IteratorCapture(source, element)
     scope.iterator_captures.append(capture)
     values = []

@@ -31,7 +31,7 @@ WAITING = "meshflow:waiting"
 DATA = "meshflow:data"
 # The outermost scope of gradient computations.
 GRADIENT = "gradient"
-_NOTHING: AbstractContextManager[None] = nullcontext()
+_NO_SCOPE: AbstractContextManager[None] = nullcontext()
 
 
 def region(kind: str, detail: str = "") -> AbstractContextManager[Any]:
@@ -48,7 +48,7 @@ def region(kind: str, detail: str = "") -> AbstractContextManager[Any]:
     return jax.profiler.TraceAnnotation(f"{kind}/{detail}" if detail else kind)
 
 
-def inside(kind: str, detail: str = "") -> Callable[[Callable[P, T]], Callable[P, T]]:
+def annotate_region(kind: str, detail: str = "") -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that runs a function inside a `region`.
 
     Args:
@@ -90,20 +90,22 @@ def scope(name: str) -> AbstractContextManager[Any]:
     Args:
       name: Name of a layer, loss or another part of a model.
     """
-    return _NOTHING if context.trace is None else jax.named_scope(name)
+    return _NO_SCOPE if context.trace is None else jax.named_scope(name)
 
 
-def current_scope() -> str:
+def get_current_scope() -> str:
     """Return the open scopes of the computation that is being traced, joined by slashes."""
     return str(source_info_util.current_name_stack())
 
 
 def gradient_scope(name: str) -> AbstractContextManager[Any]:
     """Return the scope for the gradients of ops that were traced in the scope `name`."""
-    return jax.named_scope(f"{GRADIENT}/{name}") if name and context.trace is not None else _NOTHING
+    return (
+        jax.named_scope(f"{GRADIENT}/{name}") if name and context.trace is not None else _NO_SCOPE
+    )
 
 
-def scoped(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def annotate_scope(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that runs a function inside a `scope`."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

@@ -23,39 +23,39 @@ class Recorder(Protocol):
     def is_watching(self, tensors: Sequence[Any]) -> bool:
         """Check whether at least one of the tensors is watched."""
 
-    def variable_read(self, variable: Any, value: Any) -> None:
+    def record_read(self, variable: Any, value: Any) -> None:
         """Handle the read of a variable; `value` is the tensor that the read returned."""
 
     def record(self, node: Any) -> None:
         """Record an op that has a watched operand."""
 
 
-class Tracing(Protocol):
+class Trace(Protocol):
     """Interface of a trace in progress for modules below the tracing engine; see `TraceContext`."""
 
     sources: list[Any]
     created: list[Any]
     iterator_captures: list[Any]
     infeeds: list[tuple[Any, Any]]
-    taken: list[tuple[Any, Any]]
-    offered: dict[int, list[Any]]
-    last_fed: dict[int, Any]
-    once: bool
-    repeats: bool
-    branch: bool
-    runs: bool
-    random_ops: int
-    initializes: bool
+    borrowed_elements: list[tuple[Any, Any]]
+    returned_elements: dict[int, list[Any]]
+    infeed_tokens: dict[int, Any]
+    runs_once_per_call: bool
+    is_loop_body: bool
+    is_branch: bool
+    runs_immediately: bool
+    num_random_ops: int
+    sets_initial_values: bool
 
     @property
-    def parent(self) -> Tracing | None:
+    def parent(self) -> Trace | None:
         """Return the enclosing trace, or None."""
 
     @property
     def writes(self) -> dict[int, Any]:
         """Return the variables written so far, by `id`."""
 
-    def value_of(self, tensor: Any) -> Any:
+    def lookup(self, tensor: Any) -> Any:
         """Return the array that represents a tensor in this trace."""
 
     def read(self, variable: Any) -> Any:
@@ -64,14 +64,14 @@ class Tracing(Protocol):
     def write(self, variable: Any, value: Any) -> None:
         """Set the value of a variable for the rest of this trace."""
 
-    def initialize(self) -> None:
+    def mark_initialization(self) -> None:
         """Record that the program sets the initial value of a variable."""
 
 
-class ShapeProbe(Protocol):
+class ValueProbe(Protocol):
     """Source of placeholder values for a trace that only determines shapes."""
 
-    def value(self, tensor: Any) -> np.ndarray:
+    def make_value(self, tensor: Any) -> np.ndarray:
         """Return a placeholder array for a traced tensor, which has no value."""
 
 
@@ -119,27 +119,27 @@ class Context(threading.local):
     """
 
     def __init__(self) -> None:
-        self.trace: Tracing | None = None
+        self.trace: Trace | None = None
         self.tapes: list[Recorder] = []
         self.outer_tapes = False
-        self.names: list[str] = []
-        self.numbers: collections.Counter[str] | None = None
+        self.name_scopes: list[str] = []
+        self.name_counts: collections.Counter[str] | None = None
         self.device: Any = None
         self.variable_creators: list[Any] = []
-        self.placing: Callable[[Any], Any] | None = None
-        self.falls_back = False
-        self.on_host = False
-        self.stands_in = False
-        self.autocast: Any = None
-        self.recording: Any = None
+        self.place_output: Callable[[Any], Any] | None = None
+        self.can_run_eagerly = False
+        self.computes_on_host = False
+        self.emulates_graph = False
+        self.autocast_dtype: Any = None
+        self.host_recorder: Any = None
         self.exporting = False
-        self.probe: ShapeProbe | None = None
-        self.replicas: Any = None
-        self.closure: Any = None
-        self.on_parts = False
-        self.labels: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
-        self.reading: Callable[[Any], Any] | None = None
-        self.reached: Callable[[Any, Any], None] | None = None
+        self.value_probe: ValueProbe | None = None
+        self.replica_program: Any = None
+        self.worker_closure: Any = None
+        self.in_shard_region = False
+        self.label_layer: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
+        self.override_read: Callable[[Any], Any] | None = None
+        self.on_first_batch: Callable[[Any, Any], None] | None = None
         self.shapes_only = False
         self.num_replicas = 1
 
@@ -149,44 +149,44 @@ context = Context()
 # This lock is held from the read of variables until they are written again, outside of traces.
 # Threads may share variables, and a program takes over (donates) the buffers of the variables that
 # it writes, so no other thread may read them in between.
-writing = threading.RLock()
+variable_lock = threading.RLock()
 
 
-def alone() -> contextlib.AbstractContextManager[object]:
+def lock_variables() -> contextlib.AbstractContextManager[object]:
     """Return a context manager that holds the variable lock.
 
     It does nothing while a function is traced.
     """
-    return writing if context.trace is None else contextlib.nullcontext()
+    return variable_lock if context.trace is None else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def fresh_names() -> Iterator[None]:
+def fresh_name_scope() -> Iterator[None]:
     """Count the names of objects made inside from zero, like TensorFlow does for each graph."""
-    saved = context.numbers
+    saved = context.name_counts
     if saved is None:
-        context.numbers = collections.Counter()
+        context.name_counts = collections.Counter()
     try:
         yield
     finally:
-        context.numbers = saved
+        context.name_counts = saved
 
 
 @contextlib.contextmanager
-def standing_in() -> Iterator[None]:
+def emulate_graph() -> Iterator[None]:
     """Mark that plain Python runs instead of a function that TensorFlow would compile."""
-    saved, context.stands_in = context.stands_in, True
+    saved, context.emulates_graph = context.emulates_graph, True
     try:
         yield
     finally:
-        context.stands_in = saved
+        context.emulates_graph = saved
 
 
 @contextlib.contextmanager
-def as_stored() -> Iterator[None]:
+def suspend_autocast() -> Iterator[None]:
     """Read variables in their own dtype, also inside a mixed-precision layer."""
-    saved, context.autocast = context.autocast, None
+    saved, context.autocast_dtype = context.autocast_dtype, None
     try:
         yield
     finally:
-        context.autocast = saved
+        context.autocast_dtype = saved

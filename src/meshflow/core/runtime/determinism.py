@@ -11,7 +11,7 @@ import os
 
 import jax
 
-from meshflow.core.runtime.devices import backend_started
+from meshflow.core.runtime.devices import is_backend_started
 
 _FLAG = "--xla_gpu_deterministic_ops=true"
 _state = {"enabled": False}
@@ -26,7 +26,7 @@ def enable() -> None:
     if _state["enabled"]:
         return
     if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-        if backend_started() and _on_gpu():
+        if is_backend_started() and _runs_on_gpu():
             raise RuntimeError(
                 "Op determinism must be enabled before the first op runs on a GPU: call "
                 "tf.config.experimental.enable_op_determinism() first, or set TF_DETERMINISTIC_OPS=1."
@@ -35,12 +35,12 @@ def enable() -> None:
     _state["enabled"] = True
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     """Check whether op determinism is enabled."""
     return _state["enabled"]
 
 
-def from_environment() -> None:
+def enable_from_environment() -> None:
     """Enable op determinism if the environment variable TF_DETERMINISTIC_OPS is set to 1 or true."""
     if os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true"):
         enable()
@@ -62,5 +62,5 @@ def require_seed(name: str) -> None:
         )
 
 
-def _on_gpu() -> bool:
+def _runs_on_gpu() -> bool:
     return jax.default_backend() == "gpu"

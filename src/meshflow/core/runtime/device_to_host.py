@@ -10,17 +10,29 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.errors import UnavailableError
-from meshflow.core.runtime.exhaustion import exhausted
+from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.environment.jax_internals import read_from_device
 
-__all__ = ["fill", "lost_worker", "own_parts", "read", "to_host"]
+__all__ = [
+    "copy_owned_shards",
+    "iterate_owned_shards",
+    "read_uncached",
+    "to_host",
+    "translate_lost_worker",
+]
 
 # JAX caches the host copy that `numpy.asarray` makes. Larger arrays are read without this cache,
 # because it would hold a second copy of an entire model.
-_KEPT = 1 << 20
+_MAX_CACHED_BYTES = 1 << 20
 
 # Parts of the messages of collective libraries when another process has died.
-_LOST = ("Gloo", "gloo", "NCCL operation", "Connection closed by peer", "Connection reset by peer")
+_LOST_WORKER_SIGNS = (
+    "Gloo",
+    "gloo",
+    "NCCL operation",
+    "Connection closed by peer",
+    "Connection reset by peer",
+)
 
 
 def to_host(value: Any) -> np.ndarray:
@@ -36,20 +48,20 @@ def to_host(value: Any) -> np.ndarray:
         if not isinstance(value, jax.Array) or not value.is_fully_addressable:
             return np.asarray(value)
         if not value.is_fully_replicated:
-            return _joined(value)
-        return read(value) if value.nbytes > _KEPT else np.asarray(value)
+            return _join_shards(value)
+        return read_uncached(value) if value.nbytes > _MAX_CACHED_BYTES else np.asarray(value)
     except (RuntimeError, MemoryError, ValueError) as error:
-        translated = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(
-            error
-        )
+        translated = translate_memory_error(
+            error, f"a tensor of shape {tuple(value.shape)}"
+        ) or translate_lost_worker(error)
         if translated is not None:
             raise translated from error
         if not isinstance(value, jax.Array) or value.is_fully_addressable:
             raise
-        return np.asarray(replicated(value))
+        return np.asarray(replicate(value))
 
 
-def read(value: Any) -> np.ndarray:
+def read_uncached(value: Any) -> np.ndarray:
     """Return the value of a fully replicated array without caching the host copy.
 
     `numpy.asarray` would make JAX cache the copy as long as the array exists.
@@ -65,7 +77,7 @@ def read(value: Any) -> np.ndarray:
     return array
 
 
-def own_parts(value: jax.Array) -> Iterator[tuple[tuple[slice, ...], jax.Array]]:
+def iterate_owned_shards(value: jax.Array) -> Iterator[tuple[tuple[slice, ...], jax.Array]]:
     """Yield the index and data of each shard that this process must write.
 
     Each part of the array belongs to exactly one process: the owner of its first replica.
@@ -78,28 +90,28 @@ def own_parts(value: jax.Array) -> Iterator[tuple[tuple[slice, ...], jax.Array]]
             yield shard.index, shard.data
 
 
-def fill(target: np.ndarray, value: jax.Array) -> None:
+def copy_owned_shards(target: np.ndarray, value: jax.Array) -> None:
     """Copy this process's shards of an array into a host array, one shard at a time.
 
     Args:
       target: Host array with the shape of the array.
       value: The array.
     """
-    for index, part in own_parts(value):
-        target[index] = read(part)
+    for index, part in iterate_owned_shards(value):
+        target[index] = read_uncached(part)
 
 
-def _joined(value: jax.Array) -> np.ndarray:
+def _join_shards(value: jax.Array) -> np.ndarray:
     """Return the value of a sharded array that is fully addressable."""
     result = np.empty(value.shape, value.dtype)
-    fill(result, value)
+    copy_owned_shards(result, value)
     return result
 
 
-def lost_worker(error: Exception) -> UnavailableError | None:
+def translate_lost_worker(error: Exception) -> UnavailableError | None:
     """Return the error to raise if another process was lost; None for any other error."""
     text = str(error)
-    if jax.process_count() == 1 or not any(word in text for word in _LOST):
+    if jax.process_count() == 1 or not any(word in text for word in _LOST_WORKER_SIGNS):
         return None
     first = text.strip().splitlines()[0]
     return UnavailableError(
@@ -109,15 +121,15 @@ def lost_worker(error: Exception) -> UnavailableError | None:
     )
 
 
-def replicated(value: jax.Array) -> jax.Array:
+def replicate(value: jax.Array) -> jax.Array:
     """Return a global array that is fully replicated over the devices of its mesh."""
     mesh = value.sharding.mesh  # type: ignore[attr-defined]  # a global array has a NamedSharding
     spec = jax.sharding.PartitionSpec()
-    return _copy_everywhere(jax.sharding.NamedSharding(mesh, spec))(value)
+    return _make_replicate(jax.sharding.NamedSharding(mesh, spec))(value)
 
 
 @functools.cache
-def _copy_everywhere(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array]:
+def _make_replicate(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array]:
     def replicate(array: jax.Array) -> jax.Array:
         return array
 

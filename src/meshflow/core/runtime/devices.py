@@ -44,7 +44,7 @@ class LogicalDevice(NamedTuple):
     device_type: str
 
 
-class Placement:
+class DeviceState:
     """Process-wide state of device placement.
 
     Attributes:
@@ -54,14 +54,14 @@ class Placement:
         handed out since.
     """
 
-    soft = True
-    listed = False
+    soft_placement = True
+    only_listed = False
 
 
 _TYPES = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}
 
 
-def emulated_tpus() -> int:
+def count_emulated_tpus() -> int:
     """Return the number of CPU devices that emulate TPUs, from `MESHFLOW_EMULATE_TPU`.
 
     The last CPU devices emulate TPUs.
@@ -75,38 +75,38 @@ def emulated_tpus() -> int:
     return int(text)
 
 
-def type_of(device: jax.Device) -> str:
+def get_device_type(device: jax.Device) -> str:
     """Return TensorFlow's type of a JAX device: CPU, GPU or TPU."""
-    if device.platform == "cpu" and emulated_tpus():
+    if device.platform == "cpu" and count_emulated_tpus():
         cpus = [d for d in jax.devices("cpu") if d.process_index == device.process_index]
-        return "TPU" if device in cpus[-emulated_tpus() :] else "CPU"
+        return "TPU" if device in cpus[-count_emulated_tpus() :] else "CPU"
     return _TYPES.get(device.platform, device.platform.upper())
 
 
-def devices_of(device_type: str, local: bool = True) -> list[jax.Device]:
+def list_devices(device_type: str, local: bool = True) -> list[jax.Device]:
     """Return the JAX devices of a type, or an empty list if there are none.
 
     Args:
       device_type: 'CPU', 'GPU' or 'TPU'.
       local: Whether to return only the devices of this process.
     """
-    Placement.listed = False
-    return _devices_of(device_type, local)
+    DeviceState.only_listed = False
+    return _list_devices(device_type, local)
 
 
-def count_of(device_type: str) -> int:
+def count_devices(device_type: str) -> int:
     """Return the number of devices of a type in this process.
 
     Unlike `list_devices`, this function does not hand out devices, so the numbers of threads and of
     virtual devices can still be changed afterwards.
     """
-    was_only_listed = Placement.listed or not backend_started()
-    count = len(_devices_of(device_type)) if device_type in kinds() else 0
-    Placement.listed = was_only_listed
+    was_only_listed = DeviceState.only_listed or not is_backend_started()
+    count = len(_list_devices(device_type)) if device_type in list_device_types() else 0
+    DeviceState.only_listed = was_only_listed
     return count
 
 
-def start_anew() -> bool:
+def restart_backend() -> bool:
     """Reset the backend, if it was only started to list devices.
 
     The backend then starts again with other settings.
@@ -114,59 +114,59 @@ def start_anew() -> bool:
     Returns:
       False if arrays, compiled programs or handed-out devices would become invalid.
     """
-    if not backend_started():
+    if not is_backend_started():
         return True
     client = jax.local_devices()[0].client
-    if not Placement.listed or jax.live_arrays() or client.live_executables():
+    if not DeviceState.only_listed or jax.live_arrays() or client.live_executables():
         return False
     jex_backend.clear_backends()
     return True
 
 
-def _devices_of(device_type: str, local: bool = True) -> list[jax.Device]:
-    platform = "cpu" if device_type == "TPU" and emulated_tpus() else device_type.lower()
+def _list_devices(device_type: str, local: bool = True) -> list[jax.Device]:
+    platform = "cpu" if device_type == "TPU" and count_emulated_tpus() else device_type.lower()
     try:
         devices = jax.local_devices(backend=platform) if local else jax.devices(platform)
     except RuntimeError:
         return []
-    return [d for d in devices if type_of(d) == device_type]
+    return [d for d in devices if get_device_type(d) == device_type]
 
 
-def main_kind() -> str:
+def get_default_device_type() -> str:
     """Return the type of the device on which programs run by default."""
-    return type_of(jax.local_devices()[0])
+    return get_device_type(jax.local_devices()[0])
 
 
-def kinds() -> list[str]:
+def list_device_types() -> list[str]:
     """Return the types of the available devices."""
-    available = {"CPU", main_kind(), *(["TPU"] if emulated_tpus() else [])}
+    available = {"CPU", get_default_device_type(), *(["TPU"] if count_emulated_tpus() else [])}
     return [kind for kind in ("CPU", "GPU", "TPU") if kind in available]
 
 
-def full_name(device_type: str, index: int) -> str:
+def format_device_name(device_type: str, index: int) -> str:
     """Return TensorFlow's full name of a local device."""
     return f"/job:localhost/replica:0/task:0/device:{device_type}:{index}"
 
 
-def device_of(value: Array) -> str:
+def get_array_device(value: Array) -> str:
     """Return the full name of the device that holds an array; an empty string for a tracer."""
     if isinstance(value, jax.core.Tracer):
         return ""
     if isinstance(value, np.ndarray):
-        return full_name("CPU", 0)
+        return format_device_name("CPU", 0)
     device = min(value.sharding.addressable_devices, key=operator.attrgetter("id"))
-    return full_name(type_of(device), local_index(device))
+    return format_device_name(get_device_type(device), get_local_index(device))
 
 
-def local_index(device: jax.Device) -> int:
+def get_local_index(device: jax.Device) -> int:
     """Return the index of a device among the devices of its process with the same type."""
-    same = devices_of(type_of(device), local=device.process_index == jax.process_index())
+    same = list_devices(get_device_type(device), local=device.process_index == jax.process_index())
     return [d for d in same if d.process_index == device.process_index].index(device)
 
 
 # The name that TensorFlow uses to place ops on meshes. Here, ops run on the devices of their
 # operands.
-MESH_DEVICE = full_name("CUSTOM", 0)
+MESH_DEVICE = format_device_name("CUSTOM", 0)
 
 
 def find_device(name: str) -> jax.Device:
@@ -176,13 +176,13 @@ def find_device(name: str) -> jax.Device:
       InvalidArgumentError: If there is no such device; the message lists the available devices. The
         error is a `ValueError`, too.
     """
-    device, devices = _named(name)
+    device, devices = _look_up_device(name)
     if device is None:
         raise InvalidValueError(f"Could not find device {name!r}. Available: {sorted(devices)}.")
     return device
 
 
-def device_for(name: str) -> jax.Device:
+def resolve_device(name: str) -> jax.Device:
     """Return the JAX device that runs the ops placed on a TensorFlow device.
 
     With soft placement, a missing device is replaced by the first one of its type, or by the first
@@ -192,25 +192,25 @@ def device_for(name: str) -> jax.Device:
       InvalidArgumentError: If the name is malformed, or if the device is missing and
         `tf.config.set_soft_device_placement(False)` was called. The error is a `ValueError`, too.
     """
-    device, devices = _named(name)
+    device, devices = _look_up_device(name)
     if device is not None:
         return device
     if re.fullmatch(r"/job:\w+(/replica:\d+)?(/task:\d+)?", str(name)):
         # A task of a cluster, such as the server that holds a variable, has no device of this process.
         name = f"{name}/device:CPU:0"
     kind = re.search(r"(?:^|[/:])(CPU|GPU|TPU|XLA_CPU|XLA_GPU)(?::\d+|:\*)?$", str(name).upper())
-    if kind is None or not Placement.soft:
+    if kind is None or not DeviceState.soft_placement:
         raise InvalidValueError(
             f"Could not satisfy device specification {name!r}. Available: {sorted(devices)}."
         )
     return devices.get(f"{kind[1]}:0", devices["CPU:0"])
 
 
-def _named(name: str) -> tuple[jax.Device | None, dict[str, jax.Device]]:
+def _look_up_device(name: str) -> tuple[jax.Device | None, dict[str, jax.Device]]:
     """Return the device with a name, or None, and all devices by short name."""
     tail = str(name).upper().replace("/DEVICE:", "/").strip("/").split("/")[-1]
     kind, _, index = tail.partition(":")
-    devices = {f"{t}:{i}": d for t in kinds() for i, d in enumerate(devices_of(t))}
+    devices = {f"{t}:{i}": d for t in list_device_types() for i, d in enumerate(list_devices(t))}
     return devices.get(f"{kind}:{index or 0}"), devices
 
 
@@ -241,13 +241,13 @@ def device(device_name: object) -> Iterator[None]:
         if device_name is None or context.trace is not None:
             yield
         else:
-            with jax.default_device(device_for(str(device_name))):
+            with jax.default_device(resolve_device(str(device_name))):
                 yield
     finally:
         context.device = saved
 
 
-def make_virtual_cpus(count: int) -> None:
+def create_virtual_cpus(count: int) -> None:
     """Split the CPU into `count` JAX devices; call this before the first op.
 
     XLA's CPU collectives deadlock if its thread pool has fewer than a few threads per device. The
@@ -256,16 +256,16 @@ def make_virtual_cpus(count: int) -> None:
     Raises:
       RuntimeError: If the backend already runs with another number of devices.
     """
-    count += emulated_tpus()
-    if backend_started():
+    count += count_emulated_tpus()
+    if is_backend_started():
         if len(jax.local_devices(backend="cpu")) != count:
             raise RuntimeError("Virtual devices cannot be modified after being initialized")
         return
     jax.config.update("jax_num_cpu_devices", count)
-    size_thread_pool()
+    set_thread_pool_size()
 
 
-def size_thread_pool() -> None:
+def set_thread_pool_size() -> None:
     """Give XLA enough threads for the CPU devices that JAX will create, unless NPROC is set."""
     # JAX defines its options at run time, so mypy does not know them.
     count = max(jax.config.jax_num_cpu_devices, 1)  # type: ignore[attr-defined]
@@ -276,6 +276,6 @@ def size_thread_pool() -> None:
         os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, 4 * count)))
 
 
-def backend_started() -> bool:
+def is_backend_started() -> bool:
     """Check whether JAX has initialized its devices."""
     return xla_bridge.backends_are_initialized()

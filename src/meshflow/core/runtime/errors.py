@@ -302,7 +302,7 @@ class DataLossError(OpError):
 
 # TensorFlow's error class for each exception of Python code that a program calls; the first match
 # applies.
-_OF_PYTHON: list[tuple[type[Exception], type[OpError]]] = [
+_PYTHON_ERROR_CLASSES: list[tuple[type[Exception], type[OpError]]] = [
     (StopIteration, OutOfRangeError),
     (ValueError, InvalidArgumentError),
     (TypeError, InvalidArgumentError),
@@ -312,7 +312,7 @@ _OF_PYTHON: list[tuple[type[Exception], type[OpError]]] = [
 ]
 
 
-def error_of_python(error: Exception) -> OpError:
+def convert_python_error(error: Exception) -> OpError:
     """Convert an exception of Python code that a program called to TensorFlow's error.
 
     The result is also an instance of the exception's own class, if possible.
@@ -322,7 +322,7 @@ def error_of_python(error: Exception) -> OpError:
     """
     if isinstance(error, OpError):
         return error
-    error_class = next(ours for theirs, ours in _OF_PYTHON if isinstance(error, theirs))
+    error_class = next(ours for theirs, ours in _PYTHON_ERROR_CLASSES if isinstance(error, theirs))
     text = f"{type(error).__name__}: {error}"
     try:
         if isinstance(error, StopIteration):

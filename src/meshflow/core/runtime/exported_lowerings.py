@@ -11,23 +11,23 @@ from typing import Any
 
 from meshflow.environment.jax_internals import export_lowering, mlir
 
-__all__ = ["calls_lapack", "register"]
+__all__ = ["calls_lapack", "register_lowering"]
 
-_NAMES = "call_exported_p", "_call_exported_lowering", "_ensure_backends_initialized"
+_REQUIRED_NAMES = "call_exported_p", "_call_exported_lowering", "_ensure_backends_initialized"
 # Prefix of the names of LAPACK functions in programs.
-_LAPACK = b"lapack_"
+_LAPACK_PREFIX = b"lapack_"
 
 
 def calls_lapack(program: bytes) -> bool:
     """Check whether a serialized program, compiled or not, calls LAPACK."""
-    return _LAPACK in program
+    return _LAPACK_PREFIX in program
 
 
-def register() -> None:
+def register_lowering() -> None:
     """Make JAX import SciPy only for exported programs that call LAPACK."""
-    if not all(hasattr(export_lowering, name) for name in _NAMES):
+    if not all(hasattr(export_lowering, name) for name in _REQUIRED_NAMES):
         return
-    primitive, lower, initialize = (getattr(export_lowering, name) for name in _NAMES)
+    primitive, lower, initialize = (getattr(export_lowering, name) for name in _REQUIRED_NAMES)
 
     def lower_call(ctx: Any, *operands: Any, exported: Any) -> Any:
         if calls_lapack(exported.mlir_module_serialized):

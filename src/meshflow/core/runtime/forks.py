@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 
-from meshflow.core.runtime.devices import backend_started
+from meshflow.core.runtime.devices import is_backend_started
 
-__all__ = ["Fork", "after_fork", "watch"]
+__all__ = ["ForkState", "make_fork_error", "register_fork_handler"]
 
 
-class Fork:
+class ForkState:
     """State of this process.
 
     Attributes:
       forked_late: Whether the process was forked from one that had used its devices.
     """
 
-    late = False
+    forked_late = False
 
 
-def after_fork() -> RuntimeError:
+def make_fork_error() -> RuntimeError:
     """Return the error for a computation in a process that was forked too late."""
     return RuntimeError(
         f"Process {os.getpid()} was forked from a process that had already used Meshflow's devices. A fork does not "
@@ -34,11 +34,11 @@ def after_fork() -> RuntimeError:
     )
 
 
-def _in_child() -> None:
-    Fork.late = Fork.late or backend_started()
+def _mark_child() -> None:
+    ForkState.forked_late = ForkState.forked_late or is_backend_started()
 
 
-def watch() -> None:
+def register_fork_handler() -> None:
     """Mark every process that is forked from now on if it must not compute."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_in_child)
+        os.register_at_fork(after_in_child=_mark_child)

@@ -7,7 +7,7 @@ import os
 import jax
 
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.devices import Placement, backend_started, start_anew
+from meshflow.core.runtime.devices import DeviceState, is_backend_started, restart_backend
 from meshflow.environment import jax_internals
 
 __all__ = ["grow", "limit"]
@@ -47,9 +47,9 @@ def limit(megabytes: int) -> None:
 
 def _total_bytes() -> float:
     """Return the memory of the first GPU, which its client reports."""
-    listed = Placement.listed or not backend_started()
+    listed = DeviceState.only_listed or not is_backend_started()
     stats = jax.local_devices()[0].memory_stats() or {}
-    Placement.listed = listed
+    DeviceState.only_listed = listed
     given = os.environ.get(_FRACTION) or os.environ.get(_OLD_FRACTION)
     most = stats.get("bytes_limit", 0)
     if not most:
@@ -61,7 +61,7 @@ def _renew(wanted: dict[str, str | None]) -> None:
     """Set variables, and start GPUs that were only listed again with them."""
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         return
-    if not start_anew():
+    if not restart_backend():
         raise RuntimeError(_INITIALIZED)
     for name, value in wanted.items():
         os.environ.pop(name, None)

@@ -15,20 +15,20 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
 from types import ModuleType
 
-__all__ = ["FOR_JAX", "install", "public_face"]
+__all__ = ["JAX_PACKAGES", "get_public_package", "install_finder"]
 
 _PACKAGE = __name__.partition(".")[0]
 # Packages for any JAX program, which are loaded without the rest of Meshflow.
-FOR_JAX = ("kernels", "passes")
-_ALONE = (*FOR_JAX, "_face", "_version", "cli", "version")
+JAX_PACKAGES = ("kernels", "passes")
+_STANDALONE = (*JAX_PACKAGES, "_api", "_version", "cli", "version")
 
 
-def public_face() -> ModuleType:
+def get_public_package() -> ModuleType:
     """Return the package that users import; the import of any of its modules has already loaded it."""
     return sys.modules[_PACKAGE]
 
 
-class _Known(Loader):
+class _LoadedModuleLoader(Loader):
     """A loader that returns a module that is already loaded."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -42,7 +42,7 @@ class _Known(Loader):
         module.__spec__ = self._spec
 
 
-class _PublicPaths(MetaPathFinder):
+class _PublicPathFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -53,14 +53,14 @@ class _PublicPaths(MetaPathFinder):
         if package is None or package.__name__.partition(".")[0] != _PACKAGE:
             return None
         has_own_name = package.__name__ == parent
-        if has_own_name and fullname.split(".")[1] not in _ALONE:
+        if has_own_name and fullname.split(".")[1] not in _STANDALONE:
             # Modules rely on the side effects of importing the public names, for example tensor operators.
-            importlib.import_module(f"{_PACKAGE}._face")
+            importlib.import_module(f"{_PACKAGE}._api")
             if fullname in sys.modules:
                 # The import above loaded the module. The import system would execute it again by its own
                 # spec, so the spec is replaced.
                 loaded = sys.modules[fullname]
-                spec = loaded.__spec__ = spec_from_loader(fullname, _Known(loaded))
+                spec = loaded.__spec__ = spec_from_loader(fullname, _LoadedModuleLoader(loaded))
                 return spec
         if has_own_name and PathFinder.find_spec(fullname, path) is not None:
             return None
@@ -71,13 +71,13 @@ class _PublicPaths(MetaPathFinder):
             except ModuleNotFoundError:
                 return None
         return (
-            spec_from_loader(fullname, _Known(attribute))
+            spec_from_loader(fullname, _LoadedModuleLoader(attribute))
             if isinstance(attribute, ModuleType)
             else None
         )
 
 
-def install() -> None:
+def install_finder() -> None:
     """Make `import meshflow.a.b` find the module to which the attribute `meshflow.a.b` refers."""
-    if not any(isinstance(finder, _PublicPaths) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _PublicPaths())
+    if not any(isinstance(finder, _PublicPathFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PublicPathFinder())

@@ -13,14 +13,16 @@ from typing import Any
 
 from meshflow.environment import jax_internals
 
-__all__ = ["share"]
+__all__ = ["install_shared_contexts"]
 
 # A shared context, with everything that its programs leave in it, lives as long as any of them.
 # This bounds their number.
-PROGRAMS = 64
+PROGRAMS_PER_CONTEXT = 64
 
 
-def sharing(make: Callable[[], Any], programs: int = PROGRAMS) -> Callable[[], Any]:
+def make_shared_factory(
+    make: Callable[[], Any], programs: int = PROGRAMS_PER_CONTEXT
+) -> Callable[[], Any]:
     """Return a factory that returns the same context for several programs in a row.
 
     Only the main thread shares contexts. A context loads dialects without a lock, and XLA's
@@ -45,9 +47,9 @@ def sharing(make: Callable[[], Any], programs: int = PROGRAMS) -> Callable[[], A
     return context
 
 
-def share() -> None:
+def install_shared_contexts() -> None:
     """Make JAX lower programs in shared contexts."""
     module = jax_internals.mlir_lowering
     make = getattr(module, "make_ir_context", None)
     if make is not None:
-        module.make_ir_context = sharing(make)
+        module.make_ir_context = make_shared_factory(make)

@@ -23,19 +23,19 @@ from meshflow.environment.types import ArrayLike
 
 __all__ = [
     "COUNTS_PER_OUTPUT",
-    "bits",
-    "double",
-    "folded",
-    "integers",
-    "normal",
-    "normal_pair",
-    "numbers_of",
-    "passed",
-    "place_of_seed",
-    "rounds",
-    "uniform",
-    "uniform_pair",
-    "word_pairs",
+    "advance_state",
+    "derive_state",
+    "draw_bits",
+    "draw_integers",
+    "draw_normal",
+    "draw_normals_per_counter",
+    "draw_uniform",
+    "draw_uniforms_per_counter",
+    "draw_word_pairs",
+    "fold_in",
+    "generate_block",
+    "make_flat_indices",
+    "words_to_float64",
 ]
 
 # Words of a counter or key: Python integers, or arrays of uint64.
@@ -43,9 +43,9 @@ Words: TypeAlias = int | np.unsignedinteger | np.ndarray | jax.Array
 
 _ROUNDS = 10
 _FACTORS = 0xD2511F53, 0xCD9E8D57
-_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
 _SEED_KEY = 0x02461E293EC8F720
-_LOW = 0xFFFFFFFF
+_WORD_MASK = 0xFFFFFFFF
 # TensorFlow advances the counter by this number for each element that it draws.
 COUNTS_PER_OUTPUT = 256
 # For floating dtypes narrower than 64 bits: the width of the mantissa, the bit pattern of 1, and
@@ -55,12 +55,12 @@ _MANTISSAS = {
     "bfloat16": (7, 127 << 7, np.uint16),
     "float32": (23, 127 << 23, np.uint32),
 }
-_ONE_DOUBLE = 1023 << 52
+_FLOAT64_ONE_BITS = 1023 << 52
 # Replaces a zero before the logarithm of the Box-Muller transform.
-TINY = 1e-7
+MIN_UNIFORM = 1e-7
 
 
-def rounds(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, Any]:
+def generate_block(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, Any]:
     """Compute the block of four words for each counter and key.
 
     Args:
@@ -71,21 +71,24 @@ def rounds(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, Any]:
     Returns:
       Four words of 32 bits, of the type and shape of the arguments.
     """
-    words: tuple[Any, Any, Any, Any] = low & _LOW, low >> 32, high & _LOW, high >> 32
-    first, second = key & _LOW, key >> 32
+    words: tuple[Any, Any, Any, Any] = low & _WORD_MASK, low >> 32, high & _WORD_MASK, high >> 32
+    first, second = key & _WORD_MASK, key >> 32
     for _ in range(_ROUNDS):
         left, right = words[0] * _FACTORS[0], words[2] * _FACTORS[1]
         words = (
             (right >> 32) ^ words[1] ^ first,
-            right & _LOW,
+            right & _WORD_MASK,
             (left >> 32) ^ words[3] ^ second,
-            left & _LOW,
+            left & _WORD_MASK,
         )
-        first, second = (first + _KEY_STEPS[0]) & _LOW, (second + _KEY_STEPS[1]) & _LOW
+        first, second = (
+            (first + _KEY_INCREMENTS[0]) & _WORD_MASK,
+            (second + _KEY_INCREMENTS[1]) & _WORD_MASK,
+        )
     return words
 
 
-def place_of_seed(first: Words, second: Words) -> tuple[Any, Any, Any]:
+def derive_state(first: Words, second: Words) -> tuple[Any, Any, Any]:
     """Derive the state of a stateless op's generator from its seed.
 
     Args:
@@ -95,11 +98,11 @@ def place_of_seed(first: Words, second: Words) -> tuple[Any, Any, Any]:
     Returns:
       The low and high halves of the counter, and the key.
     """
-    a, b, c, d = rounds(first, second, _SEED_KEY)
+    a, b, c, d = generate_block(first, second, _SEED_KEY)
     return a & 0, c | d << 32, a | b << 32
 
 
-def passed(state: jax.Array, counts: ArrayLike) -> jax.Array:
+def advance_state(state: jax.Array, counts: ArrayLike) -> jax.Array:
     """Return the state after `counts` steps of the counter."""
     unsigned = state.astype(jnp.uint64)
     low = unsigned[0] + jnp.asarray(counts).astype(jnp.uint64)
@@ -107,22 +110,22 @@ def passed(state: jax.Array, counts: ArrayLike) -> jax.Array:
     return jnp.stack([low, high, unsigned[2]]).astype(jnp.int64)
 
 
-def folded(state: jax.Array, data: ArrayLike) -> jax.Array:
+def fold_in(state: jax.Array, data: ArrayLike) -> jax.Array:
     """Return a state with another key for each `data`, for example the index of a replica or shard."""
     unsigned = state.astype(jnp.uint64)
-    a, b, _, _ = rounds(jnp.asarray(data).astype(jnp.uint64), unsigned[1], ~unsigned[2])
+    a, b, _, _ = generate_block(jnp.asarray(data).astype(jnp.uint64), unsigned[1], ~unsigned[2])
     return jnp.stack([unsigned[0], unsigned[1], a | b << 32]).astype(jnp.int64)
 
 
-def words_at(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, ...]:
+def generate_words(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, ...]:
     """Return the four words, in uint64, of the counters at some offsets from a state."""
     unsigned = state.astype(jnp.uint64)
     low = unsigned[0] + offsets
     high = unsigned[1] + (low < unsigned[0]).astype(jnp.uint64)
-    return rounds(low, high, unsigned[2])
+    return generate_block(low, high, unsigned[2])
 
 
-def numbers_of(shape: Sequence[Any]) -> jax.Array:
+def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
     """Return the row-major index of each element of an array, in uint64.
 
     The index is a sum over the axes, so XLA can compute any sharding of it locally.
@@ -134,14 +137,14 @@ def numbers_of(shape: Sequence[Any]) -> jax.Array:
     return indices
 
 
-def _word(state: jax.Array, shape: Sequence[Any]) -> jax.Array:
+def _draw_words(state: jax.Array, shape: Sequence[Any]) -> jax.Array:
     """Return one word for each element of an array."""
-    index = numbers_of(shape)
-    a, b, c, d = words_at(state, index >> 2)
-    return _chosen(index & 3, a, b, c, d)
+    index = make_flat_indices(shape)
+    a, b, c, d = generate_words(state, index >> 2)
+    return _select_word(index & 3, a, b, c, d)
 
 
-def _chosen(
+def _select_word(
     word_index: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array
 ) -> jax.Array:
     return jnp.where(
@@ -149,20 +152,20 @@ def _chosen(
     )
 
 
-def word_pairs(state: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw_word_pairs(state: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return two words, in uint64, for each element index."""
-    a, b, c, d = words_at(state, index >> 1)
+    a, b, c, d = generate_words(state, index >> 1)
     is_first = index & 1 == 0
     return jnp.where(is_first, a, c), jnp.where(is_first, b, d)
 
 
-def double(first: jax.Array, second: jax.Array) -> jax.Array:
+def words_to_float64(first: jax.Array, second: jax.Array) -> jax.Array:
     """Convert pairs of words to float64 in [0, 1)."""
-    pattern = (first & 0xFFFFF) << 32 | second | _ONE_DOUBLE
+    pattern = (first & 0xFFFFF) << 32 | second | _FLOAT64_ONE_BITS
     return jax.lax.bitcast_convert_type(pattern, jnp.float64) - 1
 
 
-def _single(word: jax.Array, name: str = "float32") -> jax.Array:
+def _word_to_float(word: jax.Array, name: str = "float32") -> jax.Array:
     """Convert words to a float dtype of at most 32 bits, in [0, 1)."""
     width, one, unsigned = _MANTISSAS[name]
     pattern = (word & ((1 << width) - 1) | one).astype(unsigned)
@@ -170,7 +173,7 @@ def _single(word: jax.Array, name: str = "float32") -> jax.Array:
     return jax.lax.bitcast_convert_type(pattern, dtype) - jnp.ones((), dtype)
 
 
-def uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+def draw_uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
     """Draw floats from [0, 1).
 
     Args:
@@ -187,13 +190,13 @@ def uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Arr
 def philox_uniform(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -> jax.Array:
     name = jnp.dtype(dtype).name
     if name == "float64":
-        return double(*word_pairs(state, numbers_of(shape)))
+        return words_to_float64(*draw_word_pairs(state, make_flat_indices(shape)))
     if name in _MANTISSAS:
-        return _single(_word(state, shape), name)
-    return _single(_word(state, shape)).astype(dtype)
+        return _word_to_float(_draw_words(state, shape), name)
+    return _word_to_float(_draw_words(state, shape)).astype(dtype)
 
 
-def bits(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+def draw_bits(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
     """Draw integers from the full range of a dtype.
 
     Args:
@@ -202,12 +205,12 @@ def bits(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
       dtype: An integer dtype.
     """
     if jnp.dtype(dtype).itemsize < 8:
-        return _word(state, shape).astype(dtype)
-    first, second = word_pairs(state, numbers_of(shape))
+        return _draw_words(state, shape).astype(dtype)
+    first, second = draw_word_pairs(state, make_flat_indices(shape))
     return (first | second << 32).astype(dtype)
 
 
-def integers(
+def draw_integers(
     state: jax.Array, shape: Sequence[Any], low: ArrayLike, high: ArrayLike, dtype: DTypeLike
 ) -> jax.Array:
     """Draw integers from `low` to `high - 1`.
@@ -227,10 +230,10 @@ def integers(
             v.astype(jnp.uint32 if v.dtype.kind == "u" else jnp.int32) for v in (low, high)
         )
     span = high.astype(unsigned) - low.astype(unsigned)
-    return (low.astype(unsigned) + bits(state, shape, unsigned) % span).astype(dtype)
+    return (low.astype(unsigned) + draw_bits(state, shape, unsigned) % span).astype(dtype)
 
 
-def _box_muller(
+def _apply_box_muller(
     radius: jax.Array, turn: jax.Array, min_uniform: float
 ) -> tuple[jax.Array, jax.Array]:
     """Transform two uniform samples to two standard normal ones (Box and Muller 1958).
@@ -245,7 +248,7 @@ def _box_muller(
     return jnp.sin(angle) * length, jnp.cos(angle) * length
 
 
-def normal(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+def draw_normal(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
     """Draw standard normal numbers.
 
     Args:
@@ -258,19 +261,24 @@ def normal(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Arra
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def philox_normal(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -> jax.Array:
-    index = numbers_of(shape)
+    index = make_flat_indices(shape)
     if jnp.dtype(dtype) == jnp.float64:
-        a, b, c, d = words_at(state, index >> 1)
-        uniforms = double(a, b), double(c, d)
+        a, b, c, d = generate_words(state, index >> 1)
+        uniforms = words_to_float64(a, b), words_to_float64(c, d)
     else:
-        a, b, c, d = words_at(state, index >> 2)
+        a, b, c, d = generate_words(state, index >> 2)
         is_first = index & 2 == 0
-        uniforms = _single(jnp.where(is_first, a, c)), _single(jnp.where(is_first, b, d))
-    even, odd = _box_muller(*uniforms, TINY)
+        uniforms = (
+            _word_to_float(jnp.where(is_first, a, c)),
+            _word_to_float(jnp.where(is_first, b, d)),
+        )
+    even, odd = _apply_box_muller(*uniforms, MIN_UNIFORM)
     return jnp.where(index & 1 == 0, even, odd).astype(dtype)
 
 
-def normal_pair(state: jax.Array, offsets: ArrayLike, dtype: DTypeLike) -> tuple[jax.Array, ...]:
+def draw_normals_per_counter(
+    state: jax.Array, offsets: ArrayLike, dtype: DTypeLike
+) -> tuple[jax.Array, ...]:
     """Draw the standard normal numbers of each counter.
 
     A counter yields two float64, or four float32 for any other dtype.
@@ -283,16 +291,16 @@ def normal_pair(state: jax.Array, offsets: ArrayLike, dtype: DTypeLike) -> tuple
     Returns:
       Two or four arrays with the shape of `offsets`.
     """
-    a, b, c, d = words_at(state, offsets)
+    a, b, c, d = generate_words(state, offsets)
     if jnp.dtype(dtype) == jnp.float64:
-        return _box_muller(double(a, b), double(c, d), TINY)
+        return _apply_box_muller(words_to_float64(a, b), words_to_float64(c, d), MIN_UNIFORM)
     return (
-        *_box_muller(_single(a), _single(b), TINY),
-        *_box_muller(_single(c), _single(d), TINY),
+        *_apply_box_muller(_word_to_float(a), _word_to_float(b), MIN_UNIFORM),
+        *_apply_box_muller(_word_to_float(c), _word_to_float(d), MIN_UNIFORM),
     )
 
 
-def uniform_pair(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, jax.Array]:
+def draw_uniforms_per_counter(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Draw two float64 numbers in [0, 1) from each counter."""
-    a, b, c, d = words_at(state, offsets)
-    return double(a, b), double(c, d)
+    a, b, c, d = generate_words(state, offsets)
+    return words_to_float64(a, b), words_to_float64(c, d)

@@ -14,24 +14,24 @@ import numpy as np
 
 from meshflow.core.runtime import philox
 
-__all__ = ["StatelessRandom", "Words"]
+__all__ = ["PhiloxWordStream", "StatelessRandom"]
 
-_BLOCK = 1 << 13
+_BLOCK_COUNTERS = 1 << 13
 # Four truncated normal numbers may need up to this many counters.
 _COUNTS_PER_GROUP = 256
-_TINY = np.float32(philox.TINY)
+_MIN_UNIFORM = np.float32(philox.MIN_UNIFORM)
 
 
-def _words(low: np.ndarray, high: int, key: int) -> np.ndarray:
+def _generate_blocks(low: np.ndarray, high: int, key: int) -> np.ndarray:
     """Return the four words of each counter, uint32 [n, 4]."""
-    columns = philox.rounds(low, np.uint64(high), np.uint64(key))
+    columns = philox.generate_block(low, np.uint64(high), np.uint64(key))
     words = np.empty((len(low), 4), np.uint32)
     for column, word in enumerate(columns):
         words[:, column] = word
     return words
 
 
-class Words:
+class PhiloxWordStream:
     """The sequence of words of a Philox generator.
 
     Args:
@@ -48,33 +48,33 @@ class Words:
 
     def __init__(self, state: Sequence[int]) -> None:
         self._low, self._high, self._key = (int(w) & 0xFFFFFFFFFFFFFFFF for w in state)
-        self.taken = 0
+        self.num_taken = 0
 
     def take(self, count: int) -> np.ndarray:
         """Return the next words, uint32 [count]."""
-        first, offset = divmod(self.taken, 4)
-        counters = np.arange(first, -(-(self.taken + count) // 4), dtype=np.uint64)
-        self.taken += count
-        words = _words(counters + np.uint64(self._low), self._high, self._key)
+        first, offset = divmod(self.num_taken, 4)
+        counters = np.arange(first, -(-(self.num_taken + count) // 4), dtype=np.uint64)
+        self.num_taken += count
+        words = _generate_blocks(counters + np.uint64(self._low), self._high, self._key)
         return words.reshape(-1)[offset : offset + count]
 
     @property
-    def place(self) -> list[int]:
+    def state(self) -> list[int]:
         """Return the state after all blocks that were used, including a partly used one."""
-        return [self._low + -(-self.taken // 4), self._high, self._key]
+        return [self._low + -(-self.num_taken // 4), self._high, self._key]
 
 
-def _unit(words: np.ndarray) -> np.ndarray:
+def _to_unit_interval(words: np.ndarray) -> np.ndarray:
     """Convert the lowest 23 bits of words to float32 in [0, 1)."""
     bits = (words & np.uint32(0x7FFFFF)) | np.uint32(127 << 23)
     return bits.view(np.float32) - np.float32(1)
 
 
-def _normal(words: np.ndarray) -> np.ndarray:
+def _to_normal(words: np.ndarray) -> np.ndarray:
     """Convert each pair of words to two standard normal numbers (Box and Muller 1958)."""
-    pairs = _unit(words).reshape(*words.shape[:-1], -1, 2)
+    pairs = _to_unit_interval(words).reshape(*words.shape[:-1], -1, 2)
     angle = np.float32(2 * math.pi) * pairs[..., 1]
-    length = np.sqrt(np.float32(-2) * np.log(np.maximum(pairs[..., 0], _TINY)))
+    length = np.sqrt(np.float32(-2) * np.log(np.maximum(pairs[..., 0], _MIN_UNIFORM)))
     return np.stack([np.sin(angle) * length, np.cos(angle) * length], -1).reshape(words.shape)
 
 
@@ -91,32 +91,34 @@ class StatelessRandom:
     """
 
     def __init__(self, seed: int) -> None:
-        _, self._high, self._key = philox.place_of_seed(seed & 0xFFFFFFFFFFFFFFFF, 0)
+        _, self._high, self._key = philox.derive_state(seed & 0xFFFFFFFFFFFFFFFF, 0)
 
-    def _drawn(
+    def _draw(
         self, convert: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: type
     ) -> np.ndarray:
         """Draw an array by a function that converts words [n, 4] to elements [n, 4]."""
         size = math.prod(shape)
         count = -(-size // 4)
         groups: np.ndarray = np.empty((count, 4), dtype)
-        for start in range(0, count, _BLOCK):
-            counters = np.arange(start, min(start + _BLOCK, count), dtype=np.uint64)
-            groups[start : start + _BLOCK] = convert(_words(counters, self._high, self._key))
+        for start in range(0, count, _BLOCK_COUNTERS):
+            counters = np.arange(start, min(start + _BLOCK_COUNTERS, count), dtype=np.uint64)
+            groups[start : start + _BLOCK_COUNTERS] = convert(
+                _generate_blocks(counters, self._high, self._key)
+            )
         return groups.reshape(-1)[:size].reshape(shape)
 
     def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> np.ndarray:
         """Draw floats from `low` (inclusive) to `high` (exclusive)."""
         width, start = np.float32(high - low), np.float32(low)
-        return self._drawn(lambda words: _unit(words) * width + start, shape, np.float32)
+        return self._draw(lambda words: _to_unit_interval(words) * width + start, shape, np.float32)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> np.ndarray:
         """Draw integers from `low` to `high - 1`."""
-        return self._drawn(lambda words: words % np.int64(high - low) + low, shape, np.int64)
+        return self._draw(lambda words: words % np.int64(high - low) + low, shape, np.int64)
 
     def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw standard normal numbers."""
-        return self._drawn(_normal, shape, np.float32)
+        return self._draw(_to_normal, shape, np.float32)
 
     def truncated_normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw standard normal numbers between -2 and 2.
@@ -127,15 +129,17 @@ class StatelessRandom:
         size = math.prod(shape)
         count = -(-size // 4)
         groups = np.empty((count, 4), np.float32)
-        for start in range(0, count, _BLOCK):
-            groups[start : start + _BLOCK] = self._truncated(start, min(start + _BLOCK, count))
+        for start in range(0, count, _BLOCK_COUNTERS):
+            groups[start : start + _BLOCK_COUNTERS] = self._draw_truncated_groups(
+                start, min(start + _BLOCK_COUNTERS, count)
+            )
         return groups.reshape(-1)[:size].reshape(shape)
 
-    def _truncated(self, start: int, stop: int) -> np.ndarray:
+    def _draw_truncated_groups(self, start: int, stop: int) -> np.ndarray:
         """Draw the groups of four truncated normal numbers from `start` to `stop`."""
         first_counters = np.arange(start, stop, dtype=np.uint64) * np.uint64(_COUNTS_PER_GROUP)
         # In most groups, all four numbers of the first counter are in the range.
-        groups = _normal(_words(first_counters, self._high, self._key))
+        groups = _to_normal(_generate_blocks(first_counters, self._high, self._key))
         num_filled = np.where((np.abs(groups) < 2).all(axis=1), 4, 0)
         # Two counters yield eight numbers, of which nearly always at least four are in the range;
         # few groups need more.
@@ -144,8 +148,10 @@ class StatelessRandom:
             if not unfilled.size:
                 break
             counts = first_counters[unfilled] + np.uint64(step)
-            blocks = (_words(c, self._high, self._key) for c in (counts, counts + np.uint64(1)))
-            normal = _normal(np.concatenate([*blocks], -1))
+            blocks = (
+                _generate_blocks(c, self._high, self._key) for c in (counts, counts + np.uint64(1))
+            )
+            normal = _to_normal(np.concatenate([*blocks], -1))
             in_range = np.abs(normal) < 2
             positions = num_filled[unfilled, None] + np.cumsum(in_range, axis=1) - 1
             selected = in_range & (positions < 4)

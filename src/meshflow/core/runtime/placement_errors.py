@@ -6,19 +6,22 @@ from collections.abc import Sequence
 
 import jax
 
-from meshflow.core.runtime.devices import local_index, type_of
+from meshflow.core.runtime.devices import get_device_type, get_local_index
 from meshflow.core.runtime.errors import InvalidValueError
 
 # Parts of JAX's messages about incompatible devices.
-_SIGNS = ("Received incompatible devices", "mesh should be the same across the entire program")
+_JAX_MESSAGES = (
+    "Received incompatible devices",
+    "mesh should be the same across the entire program",
+)
 
 
 def is_placement_error(error: Exception) -> bool:
     """Check whether an error is JAX's error about incompatible devices or meshes."""
-    return isinstance(error, ValueError) and any(s in str(error) for s in _SIGNS)
+    return isinstance(error, ValueError) and any(s in str(error) for s in _JAX_MESSAGES)
 
 
-def placement_error(name: str, values: Sequence[tuple[str, object]]) -> InvalidValueError:
+def make_placement_error(name: str, values: Sequence[tuple[str, object]]) -> InvalidValueError:
     """Return an error that describes the location of each operand of a computation.
 
     Args:
@@ -29,7 +32,7 @@ def placement_error(name: str, values: Sequence[tuple[str, object]]) -> InvalidV
     for label, value in values:
         if isinstance(value, jax.Array) and value.committed:
             shape = f"{value.dtype}{list(value.shape)}"
-            groups.setdefault(_place(value), []).append(f"{label} {shape}".strip())
+            groups.setdefault(_describe_location(value), []).append(f"{label} {shape}".strip())
     parts = []
     for location, arrays in groups.items():
         more = f" and {len(arrays) - 3} others" if len(arrays) > 3 else ""
@@ -41,19 +44,19 @@ def placement_error(name: str, values: Sequence[tuple[str, object]]) -> InvalidV
     )
 
 
-def _place(value: jax.Array) -> str:
+def _describe_location(value: jax.Array) -> str:
     sharding = value.sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
         devices = sharding.mesh.devices.ravel().tolist()
         dims = ", ".join(f"{n}={s}" for n, s in sharding.mesh.shape.items())
-        return f"the mesh ({dims}) of {_names(devices)}"
-    return _names(sorted(sharding.device_set, key=lambda d: d.id))
+        return f"the mesh ({dims}) of {_format_devices(devices)}"
+    return _format_devices(sorted(sharding.device_set, key=lambda d: d.id))
 
 
-def _names(devices: Sequence[jax.Device]) -> str:
+def _format_devices(devices: Sequence[jax.Device]) -> str:
     own_process = jax.process_index()
     names = [
-        f"{type_of(d)}:{local_index(d) if d.process_index == own_process else d.id}"
+        f"{get_device_type(d)}:{get_local_index(d) if d.process_index == own_process else d.id}"
         for d in devices
     ]
     return ", ".join(names) if len(names) <= 8 else f"{names[0]} ... {names[-1]}"

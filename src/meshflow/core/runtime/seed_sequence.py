@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-__all__ = ["states"]
+__all__ = ["generate_states"]
 
-_POOL = 4
-_WORD = 0xFFFFFFFF
+_POOL_WORDS = 4
+_WORD_MASK = 0xFFFFFFFF
 
 
-def _hashes(start: int, factor: int) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+def _generate_mixers(start: int, factor: int) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
     """Yield functions that mix words, each with its own constants."""
     while True:
-        following = start * factor & _WORD
+        following = start * factor & _WORD_MASK
         first, second = np.uint32(start), np.uint32(following)
 
         def mix(
@@ -28,7 +28,7 @@ def _hashes(start: int, factor: int) -> Iterator[Callable[[np.ndarray], np.ndarr
         start = following
 
 
-def states(words: Sequence[int], last_words: np.ndarray, size: int = 2) -> np.ndarray:
+def generate_states(words: Sequence[int], last_words: np.ndarray, size: int = 2) -> np.ndarray:
     """Generate the states of `numpy.random.SeedSequence([*words, last])` for many last words.
 
     Args:
@@ -47,14 +47,14 @@ def states(words: Sequence[int], last_words: np.ndarray, size: int = 2) -> np.nd
     """
     last_words = np.asarray(last_words).astype(np.uint32)
     leading = [np.full_like(last_words, word) for word in words]
-    pool = [*leading, last_words, *[np.zeros_like(last_words)] * _POOL][:_POOL]
-    mixers = _hashes(0x43B0D7E5, 0x931E8875)
+    pool = [*leading, last_words, *[np.zeros_like(last_words)] * _POOL_WORDS][:_POOL_WORDS]
+    mixers = _generate_mixers(0x43B0D7E5, 0x931E8875)
     pool = [next(mixers)(value) for value in pool]
     left, right = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
-    for source in range(_POOL):
-        for target in range(_POOL):
+    for source in range(_POOL_WORDS):
+        for target in range(_POOL_WORDS):
             if source != target:
                 value: np.ndarray = left * pool[target] - right * next(mixers)(pool[source])
                 pool[target] = value ^ value >> np.uint32(16)
-    output_mixers = _hashes(0x8B51F9DD, 0x58F38DED)
-    return np.stack([next(output_mixers)(pool[i % _POOL]) for i in range(size)], axis=-1)
+    output_mixers = _generate_mixers(0x8B51F9DD, 0x58F38DED)
+    return np.stack([next(output_mixers)(pool[i % _POOL_WORDS]) for i in range(size)], axis=-1)

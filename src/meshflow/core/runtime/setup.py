@@ -8,27 +8,27 @@ import warnings
 import jax
 
 from meshflow.core.runtime import (
-    compiled_programs,
+    compilation_cache,
     determinism,
     exported_lowerings,
     forks,
     lowering_contexts,
 )
 from meshflow.core.runtime.devices import (
-    backend_started,
-    emulated_tpus,
-    make_virtual_cpus,
-    size_thread_pool,
+    count_emulated_tpus,
+    create_virtual_cpus,
+    is_backend_started,
+    set_thread_pool_size,
 )
 from meshflow.kernels import (
     adam,
+    array_updates,
     cross_entropy,
     epilogues,
     kernel_and_bias_gradient,
     library,
     lowerings,
     packing,
-    renewals,
     running_sums,
     table_rows,
 )
@@ -47,18 +47,18 @@ def configure() -> None:
       threads.
     * `MESHFLOW_EMULATE_TPU` creates virtual devices that emulate TPUs.
     """
-    forks.watch()
-    if emulated_tpus():
-        make_virtual_cpus(1)
-    size_thread_pool()
-    limited = library.limit()
-    if limited not in (None, library.LEVELS[-1]):
+    forks.register_fork_handler()
+    if count_emulated_tpus():
+        create_virtual_cpus(1)
+    set_thread_pool_size()
+    limited = library.read_isa_limit()
+    if limited not in (None, library.ISA_LEVELS[-1]):
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa={limited}".strip()
         # XLA multiplies matrices with its own copy of oneDNN, which reads only this variable.
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", library.ONEDNN_NAMES[limited])
-    lowering_contexts.share()
-    exported_lowerings.register()
+    lowering_contexts.install_shared_contexts()
+    exported_lowerings.register_lowering()
     lowerings.register()
     epilogues.register()
     packing.register()
@@ -66,19 +66,19 @@ def configure() -> None:
     kernel_and_bias_gradient.register()
     running_sums.register()
     adam.register()
-    renewals.register()
+    array_updates.register()
     table_rows.register()
-    determinism.from_environment()
-    compiled_programs.keep()
+    determinism.enable_from_environment()
+    compilation_cache.enable_cache()
 
 
-def allow_64_bits() -> None:
+def enable_64_bit_types() -> None:
     """Enable JAX's 64-bit types, which TensorFlow has; Meshflow applies its own dtype rules.
 
     A program that already has JAX arrays is warned that JAX's default dtypes change.
     """
     # JAX defines its options at run time, so mypy does not know them.
-    if not jax.config.jax_enable_x64 and backend_started() and jax.live_arrays():  # type: ignore[attr-defined]
+    if not jax.config.jax_enable_x64 and is_backend_started() and jax.live_arrays():  # type: ignore[attr-defined]
         warnings.warn(
             "Meshflow turns on JAX's 64-bit types in this process (jax_enable_x64): arrays that JAX creates without "
             "an explicit dtype, such as jnp.ones(3), are float64 or int64 from now on. Specify their dtype, or turn "

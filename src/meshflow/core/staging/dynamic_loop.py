@@ -11,7 +11,7 @@ the memory for intermediate states, is unknown at compile time. There are two so
   loop and the memory of 128 states; beyond that, `n / 8192` more runs for n iterations.
 
 The loops of the backward pass are such loops, too, so gradients of higher orders exist. Forward
-mode is JAX's own, applied to the loop without its gradient: `core/gradients/forward.py` finds the
+mode is JAX's own, applied to the loop without its gradient: `core/gradients/forward_accumulator.py` finds the
 equations by `PROGRAM_NAME`.
 
 References: A. Griewank, A. Walther, "Algorithm 799: revolve", ACM TOMS 26(1), 2000, for
@@ -30,11 +30,11 @@ from jax import lax
 
 T = TypeVar("T")
 
-CHECKPOINTS = 64
-LEVELS = 2
+NUM_CHECKPOINTS = 64
+NUM_LEVELS = 2
 
 # The name of the program inside the equation of a loop.
-NAME = "dynamic_loop"
+PROGRAM_NAME = "dynamic_loop"
 
 Arrays = list[jax.Array]
 # Both are functions of (carry, consts). All operands of a loop are explicit, because a function
@@ -49,32 +49,32 @@ def while_loop(
     """Run `carry = step(carry, consts)` while `test(carry, consts)`, at most `limit` times."""
 
     def dynamic_loop(carry: Arrays, consts: Arrays) -> Arrays:
-        return _run(test, step, carry, consts, limit)[1]
+        return _run_loop(test, step, carry, consts, limit)[1]
 
     run = jax.custom_vjp(dynamic_loop)
 
     def forward(carry: Arrays, consts: Arrays) -> tuple[Arrays, Any]:
         if limit is not None:
-            return jax.vjp(lambda c, k: _bounded(test, step, c, k, limit), carry, consts)
-        count, result = _run(test, step, carry, consts, None)
+            return jax.vjp(lambda c, k: _run_bounded(test, step, c, k, limit), carry, consts)
+        count, result = _run_loop(test, step, carry, consts, None)
         return result, (carry, consts, count)
 
     def backward(residuals: Any, cotangents: Arrays) -> Any:
         if limit is not None:
             return residuals(cotangents)
         carry, consts, count = residuals
-        return _Reverse(step, carry, consts).run(count, cotangents)
+        return _BackwardPass(step, carry, consts).run(count, cotangents)
 
     run.defvjp(forward, backward)
-    return run([_strong(c) for c in carry], list(consts))
+    return run([_remove_weak_type(c) for c in carry], list(consts))
 
 
-def _strong(value: jax.Array) -> jax.Array:
+def _remove_weak_type(value: jax.Array) -> jax.Array:
     """Return the array without JAX's weak type, so that the type of the carry does not change."""
     return lax.convert_element_type(value, value.dtype)
 
 
-def _run(
+def _run_loop(
     test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int | None
 ) -> tuple[jax.Array, Arrays]:
     """Run the loop; also return the number of iterations."""
@@ -86,24 +86,24 @@ def _run(
 
     def advance(state: tuple[jax.Array, Arrays]) -> tuple[jax.Array, Arrays]:
         count, carry = state
-        return count + 1, [_strong(c) for c in step(carry, consts)]
+        return count + 1, [_remove_weak_type(c) for c in step(carry, consts)]
 
     return lax.while_loop(continues, advance, (jnp.int32(0), carry))
 
 
-def _bounded(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int) -> Arrays:
+def _run_bounded(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int) -> Arrays:
     """Run the loop as a scan of fixed length."""
 
     def advance(carry: Arrays, _: None) -> tuple[Arrays, None]:
         def run_step(carry: Arrays) -> Arrays:
-            return [_strong(c) for c in step(carry, consts)]
+            return [_remove_weak_type(c) for c in step(carry, consts)]
 
         return lax.cond(test(carry, consts), run_step, lambda carry: carry, carry), None
 
     return lax.scan(advance, carry, None, length=limit)[0]
 
 
-def repeat(
+def repeat_step(
     count: jax.Array,
     step: Callable[[jax.Array, Arrays, Arrays], Arrays],
     carry: Arrays,
@@ -124,28 +124,30 @@ def _is_inexact(value: jax.Array) -> bool:
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
 
 
-class _Reverse:
+class _BackwardPass:
     """The backward pass of a loop without a limit."""
 
     def __init__(self, step: Step, carry: Arrays, consts: Arrays) -> None:
         self.step = step
         self.carry = carry
         self.consts = consts
-        self.smooth_carry = [i for i, c in enumerate(carry) if _is_inexact(c)]
-        self.smooth_consts = [i for i, c in enumerate(consts) if _is_inexact(c)]
+        self.inexact_carry = [i for i, c in enumerate(carry) if _is_inexact(c)]
+        self.inexact_consts = [i for i, c in enumerate(consts) if _is_inexact(c)]
 
     def run(self, count: jax.Array, cotangents: Arrays) -> tuple[list[Any], list[Any]]:
         """Return the gradients of carry and consts from those of the final carry."""
-        incoming = [cotangents[i] for i in self.smooth_carry]
-        zeros = [jnp.zeros_like(self.consts[i]) for i in self.smooth_consts]
-        gradients = self._segment(LEVELS, count, self.carry, [*incoming, *zeros], self.consts)
+        incoming = [cotangents[i] for i in self.inexact_carry]
+        zeros = [jnp.zeros_like(self.consts[i]) for i in self.inexact_consts]
+        gradients = self._differentiate_segment(
+            NUM_LEVELS, count, self.carry, [*incoming, *zeros], self.consts
+        )
         split = len(incoming)
         return (
-            _spread(self.carry, self.smooth_carry, gradients[:split]),
-            _spread(self.consts, self.smooth_consts, gradients[split:]),
+            _add_zero_gradients(self.carry, self.inexact_carry, gradients[:split]),
+            _add_zero_gradients(self.consts, self.inexact_consts, gradients[split:]),
         )
 
-    def _segment(
+    def _differentiate_segment(
         self, level: int, count: jax.Array, start: Arrays, gradients: Arrays, consts: Arrays
     ) -> Arrays:
         """Return the gradients at `start` from those `count` iterations later."""
@@ -158,12 +160,12 @@ class _Reverse:
 
             def step_backward(i: jax.Array, gradients: Arrays, operands: Arrays) -> Arrays:
                 count, start, consts = operands[0], operands[1 : 1 + size], operands[1 + size :]
-                state = repeat(count - 1 - i, advance, start, consts)
-                return self._pull(state, gradients, consts)
+                state = repeat_step(count - 1 - i, advance, start, consts)
+                return self._apply_pullback(state, gradients, consts)
 
-            return repeat(count, step_backward, gradients, [count, *start, *consts])
+            return repeat_step(count, step_backward, gradients, [count, *start, *consts])
 
-        length = jnp.maximum((count + CHECKPOINTS - 1) // CHECKPOINTS, 1)
+        length = jnp.maximum((count + NUM_CHECKPOINTS - 1) // NUM_CHECKPOINTS, 1)
         segments = (count + length - 1) // length
 
         def store_checkpoint(i: jax.Array, carry: Arrays, operands: Arrays) -> Arrays:
@@ -173,11 +175,11 @@ class _Reverse:
                 lax.dynamic_update_index_in_dim(b, s, i, 0)
                 for b, s in zip(stored, state, strict=True)
             ]
-            return [*repeat(length, advance, state, consts), *stored]
+            return [*repeat_step(length, advance, state, consts), *stored]
 
-        empty = [jnp.zeros((CHECKPOINTS, *s.shape), s.dtype) for s in start]
+        empty = [jnp.zeros((NUM_CHECKPOINTS, *s.shape), s.dtype) for s in start]
         # The end of the last segment is not needed, so its start is stored without running it.
-        final = repeat(segments - 1, store_checkpoint, [*start, *empty], [length, *consts])
+        final = repeat_step(segments - 1, store_checkpoint, [*start, *empty], [length, *consts])
         last, stored = final[:size], final[size:]
         last_index = jnp.maximum(segments - 1, 0)
         stored = [
@@ -190,45 +192,45 @@ class _Reverse:
             stored, consts = operands[3 : 3 + size], operands[3 + size :]
             k = segments - 1 - i
             state = [lax.dynamic_index_in_dim(b, k, 0, keepdims=False) for b in stored]
-            return self._segment(
+            return self._differentiate_segment(
                 level - 1, jnp.minimum(length, count - k * length), state, gradients, consts
             )
 
-        return repeat(
+        return repeat_step(
             segments, differentiate, gradients, [count, length, segments, *stored, *consts]
         )
 
-    def _pull(self, state: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
+    def _apply_pullback(self, state: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
         """Return the gradients at `state` from those one iteration later."""
-        split = len(self.smooth_carry)
+        split = len(self.inexact_carry)
 
         def run_inexact(some_state: Arrays, some_consts: Arrays) -> Arrays:
             full = self.step(
-                _replaced(state, self.smooth_carry, some_state),
-                _replaced(consts, self.smooth_consts, some_consts),
+                _replace_items(state, self.inexact_carry, some_state),
+                _replace_items(consts, self.inexact_consts, some_consts),
             )
-            return [_strong(full[i]) for i in self.smooth_carry]
+            return [_remove_weak_type(full[i]) for i in self.inexact_carry]
 
         _, pullback = jax.vjp(
             run_inexact,
-            [state[i] for i in self.smooth_carry],
-            [consts[i] for i in self.smooth_consts],
+            [state[i] for i in self.inexact_carry],
+            [consts[i] for i in self.inexact_consts],
         )
         to_state, to_consts = pullback(gradients[:split])
         return [*to_state, *(a + b for a, b in zip(gradients[split:], to_consts, strict=True))]
 
 
-def _replaced(values: Sequence[T], indices: list[int], items: Sequence[T]) -> list[T]:
+def _replace_items(values: Sequence[T], indices: list[int], items: Sequence[T]) -> list[T]:
     result = list(values)
     for i, item in zip(indices, items, strict=True):
         result[i] = item
     return result
 
 
-def _spread(values: Arrays, indices: list[int], gradients: Arrays) -> list[Any]:
+def _add_zero_gradients(values: Arrays, indices: list[int], gradients: Arrays) -> list[Any]:
     """Return gradients for all values; those outside of `indices` are integers and have none."""
     zeros: list[Any] = [
         None if i in indices else np.zeros(np.shape(v), jax.dtypes.float0)
         for i, v in enumerate(values)
     ]
-    return _replaced(zeros, indices, gradients)
+    return _replace_items(zeros, indices, gradients)

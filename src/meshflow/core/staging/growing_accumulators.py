@@ -21,44 +21,44 @@ T = TypeVar("T")
 MAX_ATTEMPTS = 8
 
 
-class ArrayGrew(Exception):
+class ArrayGrowth(Exception):
     """Signal that the element shape or size of an array changed while the block was traced."""
 
 
-def with_known_arrays(build: Callable[[], T]) -> T:
+def retry_grown_arrays(build: Callable[[], T]) -> T:
     """Build a staged block; retry if the size of an array became known."""
     for _ in range(MAX_ATTEMPTS):
-        with contextlib.suppress(ArrayGrew):
+        with contextlib.suppress(ArrayGrowth):
             return build()
     return build()
 
 
-class _Running(threading.local):
+class _ActiveScans(threading.local):
     """The scans that are being traced: (index tensor, number of iterations, trace)."""
 
     def __init__(self) -> None:
         self.scans: list[tuple[Any, int, Any]] = []
 
 
-_running = _Running()
+_active = _ActiveScans()
 
 
 @contextlib.contextmanager
-def visiting(index: Tensor | None, count: int) -> Iterator[None]:
+def scan_scope(index: Tensor | None, count: int) -> Iterator[None]:
     """Record, while the body of a scan is traced, that `index` counts its iterations."""
-    _running.scans.append((index, count, context.trace))
+    _active.scans.append((index, count, context.trace))
     try:
         yield
     finally:
-        _running.scans.pop()
+        _active.scans.pop()
 
 
-def count_of_index(tensor: Tensor) -> int | None:
+def get_index_count(tensor: Tensor) -> int | None:
     """Return the number of iterations if `tensor` is the counter 0, 1, ... of an active scan.
 
     Returns None if it is not, or if the present code may not run in every iteration.
     """
-    for index, count, scope in _running.scans:
+    for index, count, scope in _active.scans:
         if index is tensor and scope is context.trace:
             return count
     return None

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core.staging import dynamic_loop, logic
-from meshflow.core.staging.growing_accumulators import visiting, with_known_arrays
-from meshflow.core.staging.loop_state import Invariants, LoopState, Values
-from meshflow.core.staging.operands import Operands, run
-from meshflow.core.staging.structure import Template, to_tensor
-from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.staging import dynamic_loop, scalar_logic
+from meshflow.core.staging.growing_accumulators import retry_grown_arrays, scan_scope
+from meshflow.core.staging.loop_state import LoopInvariants, LoopState, Values
+from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
+from meshflow.core.staging.structure import NestedTemplate, to_tensor
+from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 
 
 @dataclass
-class Elements:
+class LoopElements:
     """The elements of a `for` loop.
 
     An iterable takes part in staged loops if its method `__autograph_for__()` returns this class.
@@ -38,14 +38,14 @@ class Elements:
     """
 
     count: int | Tensor
-    at: Callable[[Tensor], Any]
+    get_element: Callable[[Tensor], Any]
     stacked: Any = None
-    index_of: Callable[[Any], Any] | None = None
+    get_index: Callable[[Any], Any] | None = None
     rest: Sequence[Callable[[Tensor | None], Any]] = ()
 
 
 @dataclass
-class Stream:
+class LoopStream:
     """The elements of a `for` loop that the running program requests one by one.
 
     Attributes:
@@ -63,7 +63,7 @@ def while_loop(
     body: Callable[[Values], Values],
     init: Values,
     needed: Sequence[bool],
-    invariants: Invariants,
+    invariants: LoopInvariants,
     limit: int | None = None,
 ) -> Values:
     """Run `body` while `test` returns True.
@@ -79,7 +79,9 @@ def while_loop(
     Returns:
       The state after the loop.
     """
-    return with_known_arrays(lambda: _while_loop(test, body, list(init), needed, invariants, limit))
+    return retry_grown_arrays(
+        lambda: _while_loop(test, body, list(init), needed, invariants, limit)
+    )
 
 
 def _while_loop(
@@ -87,13 +89,13 @@ def _while_loop(
     body: Callable[[Values], Values],
     init: Values,
     needed: Sequence[bool],
-    invariants: Invariants,
+    invariants: LoopInvariants,
     limit: int | None,
 ) -> Values:
     loop = LoopState(init, needed, invariants)
-    inputs = loop.inputs()
+    inputs = loop.list_inputs()
     traced_test = trace(
-        lambda *t: logic.scalar_bool(test(loop.values(t))), tuple(inputs), name="test"
+        lambda *t: scalar_logic.to_scalar_bool(test(loop.values(t))), tuple(inputs), name="test"
     )
     traced_body = trace(
         lambda *t: loop.collect(body(loop.values(t))), tuple(inputs), name="body", is_loop_body=True
@@ -102,46 +104,46 @@ def _while_loop(
 
 
 def _run_while(
-    loop: LoopState, test: Traced, body: Traced, count: int, limit: int | None
+    loop: LoopState, test: TracedFunction, body: TracedFunction, count: int, limit: int | None
 ) -> Values:
     if test.writes:
-        raise loop.invariants.write_in_test(test.writes[0])
-    operands = Operands([test, body])
-    state = loop.starting(may_not_run=True)
+        raise loop.invariants.make_test_write_error(test.writes[0])
+    operands = MergedOperands([test, body])
+    state = loop.list_initial_tensors(may_not_run=True)
     size = len(state)
 
     def split(carry: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the state tensors, and the captures with the present values of written variables."""
         values = list(consts)
-        for position, value in zip(operands.written_at, carry[size:], strict=True):
+        for position, value in zip(operands.write_positions, carry[size:], strict=True):
             values[position] = value
         return carry[:size], values
 
     def continues(carry: list[Any], consts: list[Any]) -> Any:
         state, values = split(carry, consts)
-        return test.arrays(state[:count], operands.captures_of(test, values))[0]
+        return test.run_on_arrays(state[:count], operands.select_captures(test, values))[0]
 
     def step(carry: list[Any], consts: list[Any]) -> list[Any]:
         state, values = split(carry, consts)
-        results = body.arrays(state[:count], operands.captures_of(body, values))
-        return results[:size] + operands.written_values(body, results[size:], values)
+        results = body.run_on_arrays(state[:count], operands.select_captures(body, values))
+        return results[:size] + operands.merge_written_values(body, results[size:], values)
 
     def call(state: list[Any], captures: list[Any]) -> list[Any]:
-        carry = [jnp.asarray(s) for s in state] + [captures[p] for p in operands.written_at]
+        carry = [jnp.asarray(s) for s in state] + [captures[p] for p in operands.write_positions]
         return dynamic_loop.while_loop(continues, step, carry, captures, limit)
 
-    outputs = run("while_loop", call, state, operands.tensors())
-    operands.finished(outputs)
-    operands.assign(outputs[size:])
-    return loop.final(outputs[:size])
+    outputs = run_as_op("while_loop", call, state, operands.read_captures())
+    operands.record_infeed_token(outputs)
+    operands.assign_variables(outputs[size:])
+    return loop.build_final_values(outputs[:size])
 
 
 def for_loop(
-    elements: Elements,
+    elements: LoopElements,
     body: Callable[[Any, Values], Values],
     init: Values,
     needed: Sequence[bool],
-    invariants: Invariants,
+    invariants: LoopInvariants,
     continues: Callable[[Values], Any] | None = None,
     limit: int | None = None,
 ) -> Values:
@@ -172,27 +174,29 @@ def for_loop(
             return scan(elements, run_body, init, needed, invariants, count=count)[0]
 
     def test(values: Values) -> Tensor:
-        is_inside = logic.less(values[0], count)
+        is_inside = scalar_logic.less(values[0], count)
         if continues is None:
             return is_inside
-        return logic.both(is_inside, logic.scalar_bool(continues(values[1:])))
+        return scalar_logic.logical_and(
+            is_inside, scalar_logic.to_scalar_bool(continues(values[1:]))
+        )
 
     def step(values: Values) -> Values:
         index = values[0]
-        return [logic.next_integer(index), *body(elements.at(index), values[1:])]
+        return [scalar_logic.increment(index), *body(elements.get_element(index), values[1:])]
 
-    shifted = _Shifted(invariants)
+    shifted = _ShiftedInvariants(invariants)
     max_count = count if isinstance(count, int) else limit
     start = Tensor(np.int32(0).reshape(()))
     return while_loop(test, step, [start, *init], [True, *needed], shifted, max_count)[1:]
 
 
 def stream_loop(
-    stream: Stream,
+    stream: LoopStream,
     body: Callable[[Any, Values], Values],
     init: Values,
     needed: Sequence[bool],
-    invariants: Invariants,
+    invariants: LoopInvariants,
     continues: Callable[[Values], Any] | None = None,
     limit: int | None = None,
 ) -> tuple[Values, Tensor]:
@@ -204,10 +208,10 @@ def stream_loop(
     def step(values: Values) -> Values:
         _, count, element, *state = values
         state = body(element, state)
-        count = logic.next_integer(count)
-        more = Tensor(np.array(True)) if limit is None else logic.less(count, limit)
+        count = scalar_logic.increment(count)
+        more = Tensor(np.array(True)) if limit is None else scalar_logic.less(count, limit)
         if continues is not None:
-            more = logic.both(more, logic.scalar_bool(continues(state)))
+            more = scalar_logic.logical_and(more, scalar_logic.to_scalar_bool(continues(state)))
         element, is_present = stream.take(more, count)
         return [is_present, count, element, *state]
 
@@ -218,34 +222,34 @@ def stream_loop(
         step,
         [is_present, count, element, *init],
         [True, True, True, *needed],
-        _Shifted(invariants, 3),
+        _ShiftedInvariants(invariants, 3),
     )
     return state, count
 
 
-class _Shifted(Invariants):
+class _ShiftedInvariants(LoopInvariants):
     """Invariants of a state that internal values precede."""
 
-    def __init__(self, inner: Invariants, num_internal: int = 1) -> None:
+    def __init__(self, inner: LoopInvariants, num_internal: int = 1) -> None:
         self.inner = inner
         self.num_internal = num_internal
 
-    def undefined_before(self, position: int) -> Exception:
-        return self.inner.undefined_before(position - self.num_internal)
+    def make_undefined_error(self, position: int) -> Exception:
+        return self.inner.make_undefined_error(position - self.num_internal)
 
-    def changed(self, position: int, aspect: str, before: str, after: str) -> Exception:
-        return self.inner.changed(position - self.num_internal, aspect, before, after)
+    def make_change_error(self, position: int, aspect: str, before: str, after: str) -> Exception:
+        return self.inner.make_change_error(position - self.num_internal, aspect, before, after)
 
-    def write_in_test(self, variable: Any) -> Exception:
-        return self.inner.write_in_test(variable)
+    def make_test_write_error(self, variable: Any) -> Exception:
+        return self.inner.make_test_write_error(variable)
 
 
 def scan(
-    elements: Elements,
+    elements: LoopElements,
     body: Callable[[Any, Values], tuple[Values, Any]],
     init: Values,
     needed: Sequence[bool],
-    invariants: Invariants,
+    invariants: LoopInvariants,
     reverse: bool = False,
     count: int | None = None,
 ) -> tuple[Values, Any]:
@@ -264,63 +268,65 @@ def scan(
       The state after the loop, and the outputs with one more leading dimension.
     """
     total: Any = elements.count if count is None else count
-    steps = total if any_symbolic([total]) else int(total)
-    return with_known_arrays(
+    steps = total if has_symbolic_size([total]) else int(total)
+    return retry_grown_arrays(
         lambda: _scan(elements, body, list(init), needed, invariants, reverse, steps)
     )
 
 
 def _scan(
-    elements: Elements,
+    elements: LoopElements,
     body: Callable[[Any, Values], tuple[Values, Any]],
     init: Values,
     needed: Sequence[bool],
-    invariants: Invariants,
+    invariants: LoopInvariants,
     reverse: bool,
     count: int,
 ) -> tuple[Values, Any]:
     loop = LoopState(init, needed, invariants)
-    inputs = loop.inputs()
+    inputs = loop.list_inputs()
     by_index = elements.stacked is None
-    stacked = Template(np.arange(count, dtype=np.int32) if by_index else elements.stacked)
+    stacked = NestedTemplate(np.arange(count, dtype=np.int32) if by_index else elements.stacked)
     sources = [to_tensor(leaf) for leaf in stacked.leaves]
     heads = [TensorSpec(tuple(s.shape)[1:], s.dtype) for s in sources]
-    outputs: list[Template] = []
+    outputs: list[NestedTemplate] = []
 
     def traced_step(*tensors: Tensor) -> list[Tensor]:
-        element = elements.at(tensors[0]) if by_index else stacked.build(tensors[: len(heads)])
-        with visiting(elements.index_of(element) if elements.index_of else None, count):
+        element = (
+            elements.get_element(tensors[0]) if by_index else stacked.build(tensors[: len(heads)])
+        )
+        with scan_scope(elements.get_index(element) if elements.get_index else None, count):
             values, output = body(element, loop.values(tensors[len(heads) :]))
-        outputs.append(Template(output))
+        outputs.append(NestedTemplate(output))
         return loop.collect(values) + [to_tensor(leaf) for leaf in outputs[-1].leaves]
 
     traced = trace(traced_step, (*heads, *inputs), name="body", is_loop_body=True)
-    operands = Operands([traced])
-    state = loop.starting(may_not_run=False)
+    operands = MergedOperands([traced])
+    state = loop.list_initial_tensors(may_not_run=False)
     size = len(state)
 
     def call(state: list[Any], captures: list[Any], sources: list[Any]) -> list[Any]:
         def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
             values = list(captures)
-            for position, value in zip(operands.written_at, carry[size:], strict=True):
+            for position, value in zip(operands.write_positions, carry[size:], strict=True):
                 values[position] = value
             arguments = [*xs, *carry[: len(inputs)]]
-            results = traced.arrays(arguments, operands.captures_of(traced, values))
-            after = results[:size] + operands.written_values(
-                traced, results[traced.count :], values
+            results = traced.run_on_arrays(arguments, operands.select_captures(traced, values))
+            after = results[:size] + operands.merge_written_values(
+                traced, results[traced.num_results :], values
             )
             return [lax.convert_element_type(o, o.dtype) for o in after], results[
-                size : traced.count
+                size : traced.num_results
             ]
 
-        carry = [*state, *(captures[p] for p in operands.written_at)]
+        carry = [*state, *(captures[p] for p in operands.write_positions)]
         carry = [lax.convert_element_type(c, c.dtype) for c in carry]
         visited = [s if s.shape[0] == count else jnp.asarray(s)[:count] for s in sources]
         carry, collected = lax.scan(step, carry, visited, reverse=reverse)
         return [*carry, *collected]
 
-    results = run("for_loop", call, state, operands.tensors(), sources)
-    operands.finished(results)
+    results = run_as_op("for_loop", call, state, operands.read_captures(), sources)
+    operands.record_infeed_token(results)
     split = size + len(operands.writes)
-    operands.assign(results[size:split])
-    return loop.final(results[:size]), outputs[-1].build(results[split:])
+    operands.assign_variables(results[size:split])
+    return loop.build_final_values(results[:size]), outputs[-1].build(results[split:])

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.tracing.trace import Slot
+from meshflow.core.tracing.trace import TensorSlot
 from meshflow.core.values import nest
-from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -35,7 +35,7 @@ class _CompositeSlot:
         self.count = count
 
 
-class Template:
+class NestedTemplate:
     """A nested value, split into a structure and leaves.
 
     Objects with the methods `_state_parts() -> list` and `_with_state_parts(list)` are containers.
@@ -46,32 +46,32 @@ class Template:
 
     def __init__(self, value: PyTree) -> None:
         self.leaves: list[Any] = []
-        self._form = nest.map_structure(self._take, value)
+        self._structure = nest.map_structure(self._add_leaf, value)
 
-    def _take(self, leaf: Any) -> Slot | _CompositeSlot:
+    def _add_leaf(self, leaf: Any) -> TensorSlot | _CompositeSlot:
         first = len(self.leaves)
         if hasattr(leaf, "_state_parts"):
             parts = leaf._state_parts()
             self.leaves.extend(parts)
             return _CompositeSlot(leaf, first, len(parts))
         self.leaves.append(leaf)
-        return Slot(first)
+        return TensorSlot(first)
 
     def build(self, leaves: Sequence[Any]) -> PyTree:
         """Return the value with other leaves."""
 
-        def get_leaf(slot: Slot | _CompositeSlot) -> Any:
+        def get_leaf(slot: TensorSlot | _CompositeSlot) -> Any:
             if isinstance(slot, _CompositeSlot):
                 return slot.template._with_state_parts(
                     list(leaves[slot.first : slot.first + slot.count])
                 )
             return leaves[slot.index]
 
-        return nest.map_structure(get_leaf, self._form)
+        return nest.map_structure(get_leaf, self._structure)
 
-    def grew(self) -> bool:
+    def has_grown(self) -> bool:
         """Check whether a `TensorArray` in the value would now be split differently."""
-        for slot in nest.flatten(self._form):
+        for slot in nest.flatten(self._structure):
             if isinstance(slot, _CompositeSlot):
                 old = self.leaves[slot.first : slot.first + slot.count]
                 new = slot.template._state_parts()
@@ -81,23 +81,23 @@ class Template:
                     return True
         return False
 
-    def difference(self, other: Template) -> str | None:
+    def describe_difference(self, other: NestedTemplate) -> str | None:
         """Describe the structural difference from another value; None if the structures agree."""
         try:
-            nest.assert_same_structure(self._form, other._form, check_types=False)
+            nest.assert_same_structure(self._structure, other._structure, check_types=False)
         except (ValueError, TypeError):
-            return f"{describe(self)} and {describe(other)}"
-        slot_types = [_kind(slot) for slot in nest.flatten(self._form)]
-        if slot_types != [_kind(slot) for slot in nest.flatten(other._form)]:
-            return f"{describe(self)} and {describe(other)}"
+            return f"{describe_template(self)} and {describe_template(other)}"
+        slot_types = [_get_slot_type(slot) for slot in nest.flatten(self._structure)]
+        if slot_types != [_get_slot_type(slot) for slot in nest.flatten(other._structure)]:
+            return f"{describe_template(self)} and {describe_template(other)}"
         return None
 
 
-def _kind(slot: object) -> tuple[type, int] | None:
+def _get_slot_type(slot: object) -> tuple[type, int] | None:
     return (type(slot.template), slot.count) if isinstance(slot, _CompositeSlot) else None
 
 
-def describe(template: Template) -> str:
+def describe_template(template: NestedTemplate) -> str:
     """Describe a value for error messages, such as `[float32[2], 'text']`."""
     return str(template.build([describe_leaf(leaf) for leaf in template.leaves])).replace("'", "")
 
@@ -121,7 +121,7 @@ def is_number(leaf: object) -> bool:
     return isinstance(leaf, (bool, int, float, complex))
 
 
-def same_static(a: object, b: object) -> bool:
+def are_interchangeable(a: object, b: object) -> bool:
     """Check whether two Python leaves are interchangeable."""
     if a is b:
         return True
@@ -139,7 +139,7 @@ def to_tensor(leaf: Any, dtype: DType | None = None) -> Tensor:
     """
     if dtype is not None and is_number(leaf):
         try:
-            return from_python(leaf, dtype)
+            return convert_python_value(leaf, dtype)
         except (TypeError, ValueError):
             return convert_to_tensor(leaf)
     return convert_to_tensor(leaf)

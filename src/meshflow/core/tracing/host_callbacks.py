@@ -24,7 +24,7 @@ T = TypeVar("T")
 _failures: collections.deque[BaseException] = collections.deque(maxlen=8)
 
 
-class _Unkept(logging.Filter):
+class _StoredErrorFilter(logging.Filter):
     """Drops JAX's log records about stored errors, which the caller of the program raises."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -33,10 +33,10 @@ class _Unkept(logging.Filter):
 
 
 for _name in ("jax._src.debugging", "jax._src.callback"):
-    logging.getLogger(_name).addFilter(_Unkept())
+    logging.getLogger(_name).addFilter(_StoredErrorFilter())
 
 
-def keeping_errors(callback: Callable[P, T]) -> Callable[P, T]:
+def store_errors(callback: Callable[P, T]) -> Callable[P, T]:
     """Wrap a callback so that `run_to_completion` can raise its exception."""
 
     @functools.wraps(callback)
@@ -50,49 +50,49 @@ def keeping_errors(callback: Callable[P, T]) -> Callable[P, T]:
     return wrapper
 
 
-def check(callback: Callable[P, None]) -> Callable[P, None]:
+def make_check_callback(callback: Callable[P, None]) -> Callable[P, None]:
     """Wrap a callback without results so that its exception stops the calling program.
 
     On several devices, the program first runs to its end: the other devices would wait for a
     stopped device, and XLA terminates a process in which devices wait too long.
     """
-    store = keeping_errors(callback)
+    store = store_errors(callback)
 
     @functools.wraps(callback)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             store(*args, **kwargs)
         except Exception:
-            if not _Running.on_several:
+            if not _RunningProgram.uses_several_devices:
                 raise
 
     return wrapper
 
 
-class _Running:
+class _RunningProgram:
     """State of the running program that calls Python: whether it uses several devices."""
 
-    on_several = False
+    uses_several_devices = False
 
 
-def _lies_on_several(array: object) -> bool:
+def _is_on_several_devices(array: object) -> bool:
     return isinstance(array, jax.Array) and len(array.sharding.device_set) > 1
 
 
-def callbacks_are_ordered() -> bool:
+def are_callbacks_ordered() -> bool:
     """Check whether a traced program calls Python in program order.
 
     JAX only supports ordered callbacks on one device.
     """
-    return context.replicas is None
+    return context.replica_program is None
 
 
-def keep_error(error: BaseException) -> None:
+def store_error(error: BaseException) -> None:
     """Store an error that `run_to_completion` raises at the end of the program."""
     _failures.append(error)
 
 
-def finish(run: Callable[..., T], *args: Any) -> T:
+def run_to_completion(run: Callable[..., T], *args: Any) -> T:
     """Run a program that calls Python, and wait until it and its callbacks have finished.
 
     Args:
@@ -106,7 +106,7 @@ def finish(run: Callable[..., T], *args: Any) -> T:
       Exception: The first exception of a callback.
     """
     _failures.clear()
-    _Running.on_several = any(map(_lies_on_several, args))
+    _RunningProgram.uses_several_devices = any(map(_is_on_several_devices, args))
     try:
         outputs = run(*args)
         jax.block_until_ready(outputs)
@@ -120,21 +120,21 @@ def finish(run: Callable[..., T], *args: Any) -> T:
     return outputs
 
 
-_NOT_ORDERED = "ordered effects are not supported"
+_ORDERING_MESSAGE = "ordered effects are not supported"
 
 
-def needs_no_order(error: Exception) -> bool:
+def is_ordering_error(error: Exception) -> bool:
     """Check whether JAX rejected a program on several devices because of ordered callbacks."""
-    return isinstance(error, ValueError) and _NOT_ORDERED in str(error)
+    return isinstance(error, ValueError) and _ORDERING_MESSAGE in str(error)
 
 
-def unordered(closed: ClosedJaxpr) -> ClosedJaxpr:
+def remove_ordering(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return a program with unordered callbacks, as required on several devices."""
-    return jex_core.ClosedJaxpr(_unordered(closed.jaxpr), closed.consts)
+    return jex_core.ClosedJaxpr(_remove_jaxpr_ordering(closed.jaxpr), closed.consts)
 
 
 @functools.cache
-def _without_order() -> dict[str, JaxprEqn]:
+def _trace_unordered_callbacks() -> dict[str, JaxprEqn]:
     """Return the equations of unordered callbacks, by the name of their primitive."""
 
     def program() -> None:
@@ -145,14 +145,14 @@ def _without_order() -> dict[str, JaxprEqn]:
     return {str(equation.primitive): equation for equation in equations}
 
 
-def _unordered(jaxpr: Jaxpr) -> Jaxpr:
-    equations = [_without(e) if e.effects else e for e in jaxpr.eqns]
+def _remove_jaxpr_ordering(jaxpr: Jaxpr) -> Jaxpr:
+    equations = [_remove_equation_ordering(e) if e.effects else e for e in jaxpr.eqns]
     effects = set().union(*(e.effects for e in equations))
     return jaxpr.replace(eqns=equations, effects=effects)
 
 
-def _without(equation: JaxprEqn) -> JaxprEqn:
-    calls = _without_order()
+def _remove_equation_ordering(equation: JaxprEqn) -> JaxprEqn:
+    calls = _trace_unordered_callbacks()
     if str(equation.primitive) in calls:
         unordered_call = calls[str(equation.primitive)]
         order = {k: v for k, v in unordered_call.params.items() if k in ("ordered", "effect")}
@@ -162,8 +162,8 @@ def _without(equation: JaxprEqn) -> JaxprEqn:
         if isinstance(value, (tuple, list)):
             return type(value)(rewrite(v) for v in value)
         if isinstance(value, jex_core.ClosedJaxpr):
-            return unordered(value)
-        return _unordered(value) if isinstance(value, jex_core.Jaxpr) else value
+            return remove_ordering(value)
+        return _remove_jaxpr_ordering(value) if isinstance(value, jex_core.Jaxpr) else value
 
     params = {name: rewrite(value) for name, value in equation.params.items()}
     values = [v for p in params.values() for v in (p if isinstance(p, tuple) else [p])]

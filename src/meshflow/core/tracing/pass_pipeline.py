@@ -18,7 +18,7 @@ from meshflow.passes.epilogue_fusion import fuse_epilogues
 from meshflow.passes.transpose_elimination import eliminate_transposes
 from meshflow.passes.wide_sums import widen_sums
 
-Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
+JaxprPass = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
 
 class PassPipeline:
@@ -29,31 +29,31 @@ class PassPipeline:
       version: Incremented at each change of the passes.
     """
 
-    active: dict[str, Rewrite] = {}
+    passes: dict[str, JaxprPass] = {}
     version = 0
 
 
-def install(name: str, rewrite: Rewrite | None) -> None:
+def install_pass(name: str, rewrite: JaxprPass | None) -> None:
     """Install a pass, or remove it.
 
     Args:
       name: Name of the pass.
       rewrite: A function from jaxpr to jaxpr; None removes the installed pass with this name.
     """
-    if rewrite is None and name not in PassPipeline.active:
+    if rewrite is None and name not in PassPipeline.passes:
         return
-    PassPipeline.active.pop(name, None)
+    PassPipeline.passes.pop(name, None)
     if rewrite is not None:
-        PassPipeline.active[name] = rewrite
-    compile_again()
+        PassPipeline.passes[name] = rewrite
+    invalidate_programs()
 
 
-def compile_again() -> None:
+def invalidate_programs() -> None:
     """Make functions that are already compiled compile again at their next call."""
     PassPipeline.version += 1
 
 
-def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def apply_all_passes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """Apply the installed passes, and the fusions that precede compilation.
 
     The result must not be differentiated.
@@ -61,12 +61,12 @@ def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     if jax.default_backend() == "gpu":
         closed = widen_sums(closed)
     return fuse_bias_gradients(
-        fuse_epilogues(fold_converts(eliminate_transposes(rewritten(closed))))
+        fuse_epilogues(fold_converts(eliminate_transposes(apply_installed_passes(closed))))
     )
 
 
-def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def apply_installed_passes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """Apply the installed passes."""
     return functools.reduce(
-        lambda jaxpr, rewrite: rewrite(jaxpr), PassPipeline.active.values(), closed
+        lambda jaxpr, rewrite: rewrite(jaxpr), PassPipeline.passes.values(), closed
     )

@@ -32,10 +32,17 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
-from meshflow.core.runtime.collection import resting
-from meshflow.core.runtime.context import Recorder, Tracing, alone, as_stored, context, fresh_names
+from meshflow.core.runtime.context import (
+    Recorder,
+    Trace,
+    context,
+    fresh_name_scope,
+    lock_variables,
+    suspend_autocast,
+)
+from meshflow.core.runtime.garbage_collection import suspend_collector
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.pass_pipeline import PassPipeline, rewritten
+from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
@@ -61,7 +68,7 @@ def bind_capture(index: int, shape: Iterable[Any], dtype: DTypeLike) -> jax.Arra
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
 
 
-class Cell(Protocol):
+class MutableCell(Protocol):
     """Interface of objects that functions read and write: a variable, or its part on one device."""
 
     name: str
@@ -73,7 +80,7 @@ class Cell(Protocol):
         """Return the dtype of the value."""
 
 
-class NeedsGraphTape(BaseException):
+class GraphTapeRequired(BaseException):
     """Restarts the trace with a tape that records all ops; see `symbolic_gradients`.
 
     Args:
@@ -114,45 +121,51 @@ class TraceContext:
 
     def __init__(
         self,
-        parent: Tracing | None,
+        parent: Trace | None,
         runs_once_per_call: bool = False,
         runs_immediately: bool = False,
         is_loop_body: bool = False,
         is_branch: bool = False,
     ) -> None:
         self.parent = parent
-        self.once, self.repeats, self.branch = runs_once_per_call, is_loop_body, is_branch
-        self.random_ops = 0
-        self.runs: bool = runs_immediately and (parent is None or parent.runs)
-        self.initializes = False
+        self.runs_once_per_call, self.is_loop_body, self.is_branch = (
+            runs_once_per_call,
+            is_loop_body,
+            is_branch,
+        )
+        self.num_random_ops = 0
+        self.runs_immediately: bool = runs_immediately and (
+            parent is None or parent.runs_immediately
+        )
+        self.sets_initial_values = False
         self.iterator_captures: list[Any] = []
         self.infeeds: list[tuple[Any, Any]] = []
-        self.taken: list[tuple[Any, Any]] = []
-        self.offered: dict[int, list[Any]] = {}
-        self.last_fed: dict[int, Tensor] = {}
+        self.borrowed_elements: list[tuple[Any, Any]] = []
+        self.returned_elements: dict[int, list[Any]] = {}
+        self.infeed_tokens: dict[int, Tensor] = {}
         self.sources: list[Any] = []
         self.writes: dict[int, Any] = {}
         self.created: list[Any] = []
-        self._captured: dict[int, Any] = {}
-        self._state: dict[int, Tensor] = {}
+        self._capture_arrays: dict[int, Any] = {}
+        self._variable_values: dict[int, Tensor] = {}
 
-    def value_of(self, tensor: Tensor) -> Any:
+    def lookup(self, tensor: Tensor) -> Any:
         """Return the array that represents a tensor in this trace; an outer tensor is captured."""
         # Every traced op runs this method, so it reads the slot and not the property `array`.
-        value = tensor._value
+        value = tensor.array
         if tensor._owner is self or (type(value) is np.ndarray and not is_inexact(value)):
             # Constant integers remain constants. A constant float may be differentiated, so it is captured.
             return value
-        capture = self._captured.get(id(tensor))
+        capture = self._capture_arrays.get(id(tensor))
         if capture is None:
             if isinstance(value, jax.core.Tracer) and tensor._owner is not None:
-                self._check_reachable(tensor)
+                self._check_scope(tensor)
             capture = bind_capture(len(self.sources), value.shape, value.dtype)
-            self._captured[id(tensor)] = capture
+            self._capture_arrays[id(tensor)] = capture
             self.sources.append(tensor)
         return capture
 
-    def _check_reachable(self, tensor: Tensor) -> None:
+    def _check_scope(self, tensor: Tensor) -> None:
         scope = self.parent
         while scope is not None:
             if tensor._owner is scope:
@@ -163,48 +176,53 @@ class TraceContext:
             "it from that function, or keep state in a tf.Variable."
         )
 
-    def read(self, variable: Cell) -> Tensor:
+    def read(self, variable: MutableCell) -> Tensor:
         """Return the current value of a variable in this trace."""
-        tensor = self._state.get(id(variable))
+        tensor = self._variable_values.get(id(variable))
         if tensor is None:
             value = bind_capture(len(self.sources), variable._shape, variable.dtype.dtype)
-            tensor = self._state[id(variable)] = Tensor(value)
+            tensor = self._variable_values[id(variable)] = Tensor(value)
             self.sources.append(variable)
         return tensor
 
-    def write(self, variable: Cell, value: Tensor) -> None:
+    def write(self, variable: MutableCell, value: Tensor) -> None:
         """Set the value of a variable for the rest of this trace."""
-        if id(variable) not in self._state and not (variable._write_only and self.once):
+        if id(variable) not in self._variable_values and not (
+            variable._write_only and self.runs_once_per_call
+        ):
             # The old value becomes an input even if it is never read, so that its buffer can be
             # donated.
             self.read(variable)
         # The value gets a new tensor, so tapes attribute later reads to the variable and not to the
         # computation.
-        self._state[id(variable)] = Tensor(self.value_of(value))
+        self._variable_values[id(variable)] = Tensor(self.lookup(value))
         self.writes[id(variable)] = variable
 
-    def initialize(self) -> None:
+    def mark_initialization(self) -> None:
         """Record that this program and its enclosing programs set initial values."""
-        scope: Tracing | None = self
+        scope: Trace | None = self
         while scope is not None:
-            scope.initializes = True
+            scope.sets_initial_values = True
             scope = scope.parent
 
-    def written(self) -> list[Any]:
+    def list_written_variables(self) -> list[Any]:
         """Return the written variables, in the order in which they became inputs.
 
         JAX pairs donated inputs and outputs of the same shape in order. With this order, each
         variable keeps its own buffer and XLA copies nothing.
         """
-        return [self.writes[key] for key in self._state if key in self.writes]
+        return [self.writes[key] for key in self._variable_values if key in self.writes]
 
-    def final_values(self) -> list[Any]:
+    def list_final_values(self) -> list[Any]:
         """Return the arrays of the written variables, in the order of `list_written_variables`."""
-        return [self.value_of(self._state[id(variable)]) for variable in self.written()]
+        return [
+            self.lookup(self._variable_values[id(variable)])
+            for variable in self.list_written_variables()
+        ]
 
 
 @contextlib.contextmanager
-def enter(scope: Tracing | None, outer_tapes: bool) -> Iterator[None]:
+def enter_trace(scope: Trace | None, outer_tapes: bool) -> Iterator[None]:
     """Make `scope` the innermost trace, without active tapes.
 
     Args:
@@ -239,11 +257,11 @@ def init_scope() -> Iterator[None]:
         finally:
             context.tapes = saved
         return
-    with enter(None, False), jax.core.eval_context():
+    with enter_trace(None, False), jax.core.eval_context():
         yield
 
 
-class Traced:
+class TracedFunction:
     """A traced function: a jaxpr with its captures, variable writes and output structure.
 
     Attributes:
@@ -272,18 +290,18 @@ class Traced:
         count: int,
     ) -> None:
         self.name = name
-        self.closed = closed
+        self.closed_jaxpr = closed
         self.captures = captures
         self.writes = writes
         self.structure = structure
-        self.count = count
+        self.num_results = count
         self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
         self.iterator_captures: list[Any] = []
         self.infeeds: list[tuple[Any, Any]] = []
-        self.fed: set[int] = set()
-        self.initializes = False
-        self._plain = self._make_op(closed)
-        self._rewritten: tuple[int, Op] | None = None
+        self.fed_iterators: set[int] = set()
+        self.sets_initial_values = False
+        self._base_op = self._make_op(closed)
+        self._rewritten_op: tuple[int, Op] | None = None
 
     def _make_op(self, closed: jex_core.ClosedJaxpr) -> Op:
         run = jex_core.jaxpr_as_fun(closed)
@@ -298,20 +316,23 @@ class Traced:
     def op(self) -> Op:
         """Return the computation as an op with the operands ([arguments], [captures])."""
         # Inside another function, this function is rewritten as a part of that one.
-        if context.trace is not None or not PassPipeline.active:
-            return self._plain
-        if self._rewritten is None or self._rewritten[0] != PassPipeline.version:
-            self._rewritten = PassPipeline.version, self._make_op(rewritten(self.closed))
-        return self._rewritten[1]
+        if context.trace is not None or not PassPipeline.passes:
+            return self._base_op
+        if self._rewritten_op is None or self._rewritten_op[0] != PassPipeline.version:
+            self._rewritten_op = (
+                PassPipeline.version,
+                self._make_op(apply_installed_passes(self.closed_jaxpr)),
+            )
+        return self._rewritten_op[1]
 
-    def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
+    def run_on_arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
         """Run the program on arrays.
 
         Returns the result arrays, then the new values of the written variables.
         """
         return self.op.call((arguments, captures), ())
 
-    def some(
+    def run_for_results(
         self, indices: Sequence[int], arguments: Sequence[Any], captures: Sequence[Any]
     ) -> list[Any]:
         """Compute some of the results on arrays, without the equations that only the others need.
@@ -321,37 +342,37 @@ class Traced:
           arguments: Arguments of the program.
           captures: Captures of the program.
         """
-        jaxpr, order = self.closed.jaxpr, sorted({*indices})
+        jaxpr, order = self.closed_jaxpr.jaxpr, sorted({*indices})
         is_used = [i in order for i in range(len(jaxpr.outvars))]
         reduced, _ = dce_jaxpr(jaxpr, is_used, instantiate=True)
-        run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(reduced, self.closed.consts))
+        run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(reduced, self.closed_jaxpr.consts))
         results = dict(zip(order, run(*arguments, *captures), strict=True))
         return [results[i] for i in indices]
 
-    def captured_tensors(self) -> list[Tensor]:
+    def get_captured_tensors(self) -> list[Tensor]:
         """Return the captures as tensors of the current context; variables are read."""
         # The jaxpr expects the variables' own dtypes, also when it is called inside a
         # mixed-precision layer.
-        with as_stored():
+        with suspend_autocast():
             return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
 
     def call(self, arguments: Sequence[Tensor]) -> PyTree:
         """Run the function as one op on tensors, and write its variables."""
-        if self.closed.effects and context.trace is None:
+        if self.closed_jaxpr.effects and context.trace is None:
             # A Python callback may wait for another thread, and that thread for a variable. So the
             # lock is not held while the program runs.
-            outputs = host_callbacks.finish(
-                apply, self.op, (list(arguments), self.captured_tensors())
+            outputs = host_callbacks.run_to_completion(
+                apply, self.op, (list(arguments), self.get_captured_tensors())
             )
-            with alone():
-                self.assign(outputs[self.count :])
+            with lock_variables():
+                self.assign_variables(outputs[self.num_results :])
         else:
-            with alone() if self.writes else contextlib.nullcontext():
-                outputs = apply(self.op, (list(arguments), self.captured_tensors()))
-                self.assign(outputs[self.count :])
-        return self.rebuild(outputs[: self.count])
+            with lock_variables() if self.writes else contextlib.nullcontext():
+                outputs = apply(self.op, (list(arguments), self.get_captured_tensors()))
+                self.assign_variables(outputs[self.num_results :])
+        return self.rebuild_result(outputs[: self.num_results])
 
-    def place_sources(self, leaves: Sequence[Any]) -> None:
+    def record_iterator_positions(self, leaves: Sequence[Any]) -> None:
         """Record which arguments are the iterators from which the function takes elements.
 
         Args:
@@ -362,7 +383,7 @@ class Traced:
             if consumer.position is None:
                 consumer.position = positions.get(id(source))
 
-    def bind(self, leaves: Sequence[Any]) -> None:
+    def bind_iterators(self, leaves: Sequence[Any]) -> None:
         """Make the function take elements from the iterators among the arguments of a call.
 
         While another function is traced, the feeds become feeds of that function.
@@ -371,7 +392,7 @@ class Traced:
           leaves: Leaves of the arguments of the call.
         """
         scope = context.trace
-        while scope is not None and not scope.once and scope.parent is not None:
+        while scope is not None and not scope.runs_once_per_call and scope.parent is not None:
             scope = scope.parent
         for capture in self.iterator_captures:
             if capture.position is not None:
@@ -388,23 +409,23 @@ class Traced:
                     "function. Create a separate tf.function for each iterator."
                 )
 
-    def assign(self, values: Sequence[Tensor]) -> None:
+    def assign_variables(self, values: Sequence[Tensor]) -> None:
         """Write the new values, which are the outputs after the results, to the variables."""
         for variable, value in zip(self.writes, values, strict=True):
             variable._write(value)
 
-    def rebuild(self, tensors: Sequence[Any]) -> PyTree:
+    def rebuild_result(self, tensors: Sequence[Any]) -> PyTree:
         """Return the result structure with `tensors` in place of the slots."""
         structure = self.structure
-        if type(structure) is Slot:
+        if type(structure) is TensorSlot:
             return tensors[structure.index]
-        if type(structure) is dict and all(type(leaf) is Slot for leaf in structure.values()):
+        if type(structure) is dict and all(type(leaf) is TensorSlot for leaf in structure.values()):
             # Every training step returns such a dictionary, so it gets a fast path.
             return {key: tensors[slot.index] for key, slot in structure.items()}
-        return fill(structure, tensors)
+        return fill_slots(structure, tensors)
 
 
-class Slot:
+class TensorSlot:
     """Placeholder of a tensor in a nested structure."""
 
     __slots__ = ("index",)
@@ -413,7 +434,7 @@ class Slot:
         self.index = index
 
 
-class RowsSlot:
+class IndexedSlicesSlot:
     """Placeholder of `tf.IndexedSlices`: a constructor, and the parts, which are slots or constants."""
 
     __slots__ = ("make", "parts")
@@ -423,17 +444,17 @@ class RowsSlot:
         self.parts = parts
 
 
-def fill(structure: PyTree, values: Sequence[Any]) -> PyTree:
+def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:
     """Return `structure` with each slot replaced by the value at its index."""
 
     def replace_slot(leaf: Any) -> Any:
-        if type(leaf) is Slot:
+        if type(leaf) is TensorSlot:
             return values[leaf.index]
-        if type(leaf) is RowsSlot:
+        if type(leaf) is IndexedSlicesSlot:
             return leaf.make([replace_slot(part) for part in leaf.parts])
         return leaf
 
-    if type(structure) is Slot:
+    if type(structure) is TensorSlot:
         return replace_slot(structure)
     return nest.map_structure(replace_slot, structure)
 
@@ -455,7 +476,7 @@ def trace(
     is_loop_body: bool = False,
     is_branch: bool = False,
     axes: Sequence[tuple[str, int]] = (),
-) -> Traced:
+) -> TracedFunction:
     """Run `fn(*args, **kwargs)` once on symbolic tensors.
 
     Args:
@@ -476,8 +497,10 @@ def trace(
     """
     kwargs = kwargs or {}
     leaves = nest.flatten((args, kwargs))
-    symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf) and not _is_text(leaf)]
-    specs = [_abstract(leaves[i]) for i in symbolic]
+    symbolic = [
+        i for i, leaf in enumerate(leaves) if is_array_like(leaf) and not _holds_strings(leaf)
+    ]
+    specs = [_to_abstract(leaves[i]) for i in symbolic]
     result: dict[str, Any] = {}
     scope: TraceContext
 
@@ -488,10 +511,12 @@ def trace(
         positional, named = nest.pack_sequence_as((args, kwargs), full)
         outputs = fn(*positional, **named)
         tensors: list[Any] = []
-        result["structure"] = nest.map_structure(functools.partial(_collect, tensors), outputs)
-        arrays = [scope.value_of(t) for t in tensors]
+        result["structure"] = nest.map_structure(
+            functools.partial(_replace_by_slot, tensors), outputs
+        )
+        arrays = [scope.lookup(t) for t in tensors]
         result["count"] = len(arrays)
-        return arrays + scope.final_values()
+        return arrays + scope.list_final_values()
 
     run.__name__ = name or str(getattr(fn, "__name__", "function"))
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
@@ -505,10 +530,10 @@ def trace(
             # Inside an `init_scope`, JAX evaluates equations without tracers, and capture equations
             # have none.
             with (
-                resting,
+                suspend_collector,
                 region(TRACING, run.__name__),
-                enter(scope, outer_tapes),
-                fresh_names(),
+                enter_trace(scope, outer_tapes),
+                fresh_name_scope(),
                 eager_constant_folding(False),
             ):
                 context.tapes.extend(tapes)
@@ -516,51 +541,51 @@ def trace(
         finally:
             # The trace only took these elements to determine their shapes, so they are returned in
             # reverse order.
-            for source, element in reversed(scope.taken):
+            for source, element in reversed(scope.borrowed_elements):
                 source.give_back(element)
 
     try:
         closed = attempt([])
-    except NeedsGraphTape as request:
+    except GraphTapeRequired as request:
         if not isolated:
             raise
         closed = attempt([request.make()])
     closed, captures = _promote_captures(closed, scope)
-    traced = Traced(
+    traced = TracedFunction(
         run.__name__,
         closed,
         captures,
-        scope.written(),
+        scope.list_written_variables(),
         result["structure"],
         result["count"],
     )
-    traced.initializes = scope.initializes
-    traced.iterator_captures, traced.infeeds, traced.fed = (
+    traced.sets_initial_values = scope.sets_initial_values
+    traced.iterator_captures, traced.infeeds, traced.fed_iterators = (
         scope.iterator_captures,
         scope.infeeds,
-        set(scope.last_fed),
+        set(scope.infeed_tokens),
     )
     return traced
 
 
-def _is_text(leaf: object) -> bool:
+def _holds_strings(leaf: object) -> bool:
     """Check whether a leaf holds strings, which are constants of a trace: XLA has no strings."""
     return isinstance(leaf, Tensor) and leaf.array.dtype == object
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def _to_abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, TensorSpec):
         return jax.ShapeDtypeStruct(tuple(leaf.shape.as_list()), leaf.dtype.dtype)
     value = leaf.array if isinstance(leaf, Tensor) else leaf
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
-def _collect(tensors: list[Any], leaf: Any) -> Any:
+def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
     if isinstance(leaf, IndexedSlices):
         parts = leaf._state_parts()
-        slots = [p if type(p.array) is np.ndarray else _collect(tensors, p) for p in parts]
-        return RowsSlot(leaf._with_state_parts, slots)
+        slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
+        return IndexedSlicesSlot(leaf._with_state_parts, slots)
     if hasattr(leaf, "_as_tensor"):
         leaf = leaf._as_tensor()
     elif isinstance(leaf, (np.ndarray, jax.Array)):
@@ -568,7 +593,7 @@ def _collect(tensors: list[Any], leaf: Any) -> Any:
     if not isinstance(leaf, Tensor) or leaf.array.dtype == object:
         return leaf
     tensors.append(leaf)
-    return Slot(len(tensors) - 1)
+    return TensorSlot(len(tensors) - 1)
 
 
 def _promote_captures(closed: ClosedJaxpr, scope: TraceContext) -> tuple[ClosedJaxpr, list[Any]]:
@@ -594,7 +619,7 @@ def _promote_captures(closed: ClosedJaxpr, scope: TraceContext) -> tuple[ClosedJ
     for var, constant in zip(jaxpr.constvars, closed.consts, strict=True):
         if isinstance(constant, jax.core.Tracer):
             inputs.append(var)
-            with enter(scope.parent, False):
+            with enter_trace(scope.parent, False):
                 sources.append(Tensor(constant))
         else:
             constant_vars.append(var)
@@ -615,4 +640,4 @@ def trace_shapes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     This infers the output of a layer without running it.
     """
     traced = trace(fn, args, kwargs, isolated=True)
-    return traced.rebuild(traced.out_specs)
+    return traced.rebuild_result(traced.out_specs)

@@ -17,16 +17,18 @@ import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.devices import device_for
+from meshflow.core.runtime.devices import resolve_device
 from meshflow.core.runtime.errors import DtypeMismatchError
-from meshflow.core.runtime.exhaustion import exhausted
+from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
-from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Converted, Tensor, TensorLike
+from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, ConvertedArray, Tensor, TensorLike
 
 # Turns a list that contains tensors into one tensor. `meshflow.ops` sets this function, because it
 # is an op.
-pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: from_python(list(value), dtype)
+pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: convert_python_value(
+    list(value), dtype
+)
 
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
 
@@ -104,55 +106,55 @@ def convert_to_tensor(
         return value
     if required is None and dtype_hint is not None:
         try:
-            return from_python(value, dtypes.as_dtype(dtype_hint))
+            return convert_python_value(value, dtypes.as_dtype(dtype_hint))
         except (TypeError, ValueError):
             pass
-    return from_python(value, required)
+    return convert_python_value(value, required)
 
 
-def from_python(value: TensorLike, dtype: DType | None) -> Tensor:
+def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
     """Convert a value that is not a tensor; see `convert_to_tensor`."""
     if isinstance(value, (jax.Array, jax.core.Tracer)):
-        return _checked_array(value, dtype)
-    if isinstance(value, (list, tuple)) and holds_tensors(value):
+        return _convert_array(value, dtype)
+    if isinstance(value, (list, tuple)) and contains_tensors(value):
         return pack(value, dtype)
     try:
-        array = value if _is_ready(value, dtype) else to_numpy(value, dtype)
-        if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
+        array = value if _can_share(value, dtype) else to_numpy(value, dtype)
+        if array.dtype == object or array.size <= MAX_HOST_CONSTANT_SIZE:
             return Tensor(array)
         if context.trace is None:
             # The array never changes: either `to_numpy` created it, or it is immutable.
             return Tensor(transfers.transfer(array, copy=False))
     except (MemoryError, RuntimeError) as error:
-        translated = exhausted(error, f"a tensor of shape {np.shape(value)}")
+        translated = translate_memory_error(error, f"a tensor of shape {np.shape(value)}")
         if translated is None:
             raise
         raise translated from error
     tensor = Tensor(jax.numpy.array(array))
     if isinstance(tensor.array, jax.core.Tracer):
-        tensor._known_value = Converted(array)
+        tensor._known_value = ConvertedArray(array)
     return tensor
 
 
-def _is_ready(value: TensorLike, dtype: DType | None) -> bool:
+def _can_share(value: TensorLike, dtype: DType | None) -> bool:
     """Check whether a value is an immutable host array of the requested dtype."""
     has_dtype = type(value) is np.ndarray and dtype is not None and value.dtype == dtype.dtype
-    return has_dtype and transfers.is_ours(value)
+    return has_dtype and transfers.is_immutable(value)
 
 
-def _checked_array(value: jax.Array, dtype: DType | None) -> Tensor:
+def _convert_array(value: jax.Array, dtype: DType | None) -> Tensor:
     if dtype is None or value.dtype == dtype.dtype:
         return Tensor(value)
-    own_dtype = dtypes.of_numpy(value.dtype)
+    own_dtype = dtypes.from_numpy_dtype(value.dtype)
     _check_cast(own_dtype, dtype, value)
     return Tensor(value.astype(dtype.dtype))
 
 
-def holds_tensors(value: Iterable[Any]) -> bool:
+def contains_tensors(value: Iterable[Any]) -> bool:
     """Check whether a nested list contains a tensor, a variable or a JAX array."""
     for item in value:
         if isinstance(item, (list, tuple)):
-            if holds_tensors(item):
+            if contains_tensors(item):
                 return True
         elif isinstance(item, (Tensor, jax.Array, jax.core.Tracer)) or hasattr(item, "_as_tensor"):
             return True
@@ -184,11 +186,11 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
             # NumPy's fixed-size strings drop trailing zero bytes, and would convert numbers to
             # strings.
             array = np.array(value, object)
-        return _string_array(value, array, dtype)
+        return _to_string_array(value, array, dtype)
     if array.size == 0 and not is_array:
         # The dtype of an empty list is unknown, so it becomes float32.
         return array.astype((dtype or dtypes.float32).dtype)
-    natural_dtype = dtypes.of_numpy(array.dtype)
+    natural_dtype = dtypes.from_numpy_dtype(array.dtype)
     if dtype is not None:
         if not is_array:
             _check_cast(natural_dtype, dtype, value)
@@ -199,7 +201,7 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
         with np.errstate(all="ignore"):
             return array.astype(dtype.dtype, copy=False)
     if not is_array and not has_numpy_scalars(value):
-        array = array.astype(_default_dtype(array))
+        array = array.astype(_get_default_dtype(array))
     return array
 
 
@@ -210,7 +212,7 @@ def has_numpy_scalars(value: object) -> bool:
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.str_)
 
 
-def _default_dtype(array: np.ndarray) -> np.dtype:
+def _get_default_dtype(array: np.ndarray) -> np.dtype:
     if array.dtype.kind == "f":
         return dtypes.float32.dtype
     if array.dtype.kind == "i":
@@ -219,7 +221,7 @@ def _default_dtype(array: np.ndarray) -> np.dtype:
     return array.dtype
 
 
-def _string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) -> np.ndarray:
+def _to_string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) -> np.ndarray:
     flat = array.ravel().tolist()
     if not all(isinstance(item, (str, bytes)) for item in flat):
         kinds = sorted({type(item).__name__ for item in flat})
@@ -290,28 +292,30 @@ def constant(
     required = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor) and required is not None and value.dtype is not required:
         value = value.numpy()
-    result = _placed(convert_to_tensor(value, dtype=required))
+    result = _move_to_device(convert_to_tensor(value, dtype=required))
     if shape is None:
         return result
     size = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
     array = np.asarray(result.numpy(), dtype=result.dtype.dtype)
     if array.size == 1:
-        return _placed(from_python(np.broadcast_to(array.reshape(()), size), result.dtype))
+        return _move_to_device(
+            convert_python_value(np.broadcast_to(array.reshape(()), size), result.dtype)
+        )
     if array.size != int(np.prod(size)):
         raise TypeError(
             f"Eager execution of tf.constant with unsupported shape. Tensor {array.shape} "
             f"(converted from {value!r}) has {array.size} elements, but got `shape` {size} "
             f"with {int(np.prod(size))} elements."
         )
-    return _placed(from_python(array.reshape(size), result.dtype))
+    return _move_to_device(convert_python_value(array.reshape(size), result.dtype))
 
 
-def _placed(tensor: Tensor) -> Tensor:
+def _move_to_device(tensor: Tensor) -> Tensor:
     """Move a host constant to the device of the innermost `tf.device`, unless that is the host."""
     value = tensor.array
     if context.device is None or context.trace is not None or not isinstance(value, np.ndarray):
         return tensor
-    device = device_for(str(context.device))
+    device = resolve_device(str(context.device))
     if value.dtype == object or device == jax.local_devices(backend="cpu")[0]:
         return tensor
     return Tensor(jax.device_put(value, device))

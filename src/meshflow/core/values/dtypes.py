@@ -109,7 +109,7 @@ class DType:
         Raises:
           TypeError: If the type has no order, such as strings.
         """
-        return self._limit("min")
+        return self._get_limit("min")
 
     @property
     def max(self) -> Any:
@@ -118,7 +118,7 @@ class DType:
         Raises:
           TypeError: If the type has no order, such as strings.
         """
-        return self._limit("max")
+        return self._get_limit("max")
 
     @property
     def limits(self) -> tuple[Any, Any]:
@@ -135,7 +135,7 @@ class DType:
             raise ValueError(f"{self} does not have defined limits.")
         return 0, self.max
 
-    def _limit(self, which: str) -> Any:
+    def _get_limit(self, which: str) -> Any:
         if self.is_bool:
             return which == "max"
         if self.is_floating:
@@ -204,15 +204,15 @@ complex128 = DType("complex128", np.complex128, 18)
 bool_ = DType("bool", np.bool_, 10)
 string = DType("string", np.object_, 7)
 
-ALL = (
+ALL_DTYPES = (
     *(float16, float32, float64, bfloat16, float8_e5m2, float8_e4m3fn),
     *(int4, uint4, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
     *(complex64, complex128, bool_, string),
 )
-_FLOATING = frozenset(d.name for d in ALL[:6])
-_BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL}
-_BY_NAME: dict[str, DType] = {d.name: d for d in ALL} | {"half": float16, "double": float64}
-_BY_ENUM = {d.as_datatype_enum: d for d in ALL}
+_FLOATING = frozenset(d.name for d in ALL_DTYPES[:6])
+_BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL_DTYPES}
+_BY_NAME: dict[str, DType] = {d.name: d for d in ALL_DTYPES} | {"half": float16, "double": float64}
+_BY_ENUM = {d.as_datatype_enum: d for d in ALL_DTYPES}
 # Python's types map to TensorFlow's defaults, not to NumPy's 64-bit types.
 _BY_TYPE: dict[Any, DType] = {
     float: float32,
@@ -224,7 +224,7 @@ _BY_TYPE: dict[Any, DType] = {
 _BY_TYPE |= {bytes: string, object: string}
 
 
-def of_numpy(dtype: np.dtype) -> DType:
+def from_numpy_dtype(dtype: np.dtype) -> DType:
     """Return the `DType` of arrays with a NumPy dtype.
 
     Raises:
@@ -271,7 +271,7 @@ def as_dtype(type_value: object) -> DType:
     try:
         if type_value is None:  # NumPy would interpret None as float64.
             raise TypeError
-        return of_numpy(np.dtype(type_value))  # type: ignore[call-overload]
+        return from_numpy_dtype(np.dtype(type_value))  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise TypeError(
             f"Cannot convert {type_value!r} to a dtype. Expected a tf.DType, a name such as "

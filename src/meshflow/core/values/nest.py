@@ -124,15 +124,15 @@ def pack_sequence_as(
 
 def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
     if isinstance(structure, (list, tuple)):
-        return like(structure, [_pack(item, supply) for item in structure])
+        return rebuild_sequence(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
         # The values are in sorted key order, but the result keeps the order of the dictionary.
         packed = {key: _pack(structure[key], supply) for key in _sorted_keys(structure)}
-        return like_mapping(structure, {key: packed[key] for key in structure})
+        return rebuild_mapping(structure, {key: packed[key] for key in structure})
     return next(supply)
 
 
-def like(structure: PyTree, items: list[Any]) -> PyTree:
+def rebuild_sequence(structure: PyTree, items: list[Any]) -> PyTree:
     """Return a list or tuple of the structure's type with other items."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*items)
@@ -141,7 +141,7 @@ def like(structure: PyTree, items: list[Any]) -> PyTree:
     return type(structure)(items) if isinstance(structure, tuple) else list(items)
 
 
-def like_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
+def rebuild_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
     """Return a mapping of the structure's type with other values."""
     if type(structure) is dict:
         return items
@@ -211,10 +211,10 @@ def assert_same_structure(
         ...
       ValueError: The two structures don't have the same nested structure
     """
-    _compare(nest1, nest2, check_types, "the root")
+    _assert_same_structure(nest1, nest2, check_types, "the root")
 
 
-def _compare(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
+def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
     if is_nested(a) != is_nested(b):
         raise ValueError(
             f"The two structures don't have the same nested structure: at {path} the first has "
@@ -222,7 +222,9 @@ def _compare(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
         )
     if not is_nested(a):
         return
-    if isinstance(a, Mapping) != isinstance(b, Mapping) or (check_types and not _same_kind(a, b)):
+    if isinstance(a, Mapping) != isinstance(b, Mapping) or (
+        check_types and not _have_same_type(a, b)
+    ):
         raise TypeError(
             "The two structures don't have the same sequence type: at "
             f"{path} the first is a {type(a).__name__}, the second a {type(b).__name__}."
@@ -235,10 +237,10 @@ def _compare(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
             f"first has {keys_a}, the second {keys_b}."
         )
     for key in keys_a:
-        _compare(a[key], b[key], check_types, f"{path}[{key!r}]")
+        _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")
 
 
-def _same_kind(a: PyTree, b: PyTree) -> bool:
+def _have_same_type(a: PyTree, b: PyTree) -> bool:
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):

@@ -49,9 +49,9 @@ class TensorShape:
         Raises:
           ValueError: If the rank is unknown.
         """
-        return list(self._known())
+        return list(self._require_dims())
 
-    def _known(self) -> tuple[int | Any, ...]:
+    def _require_dims(self) -> tuple[int | Any, ...]:
         if self._dims is None:
             raise ValueError("as_list() is not defined on an unknown TensorShape.")
         return self._dims
@@ -60,7 +60,7 @@ class TensorShape:
         """Return the number of elements, or None if the shape is not fully defined."""
         if not self.is_fully_defined():
             return None
-        return functools.reduce(operator.mul, self._known(), 1)
+        return functools.reduce(operator.mul, self._require_dims(), 1)
 
     def is_fully_defined(self) -> bool:
         """Check whether the rank and all sizes are known."""
@@ -86,7 +86,7 @@ class TensorShape:
         if other_dims is None:
             return True
         return self.rank == len(other_dims) and all(
-            b is None or a == b for a, b in zip(self._known(), other_dims, strict=True)
+            b is None or a == b for a, b in zip(self._require_dims(), other_dims, strict=True)
         )
 
     def assert_is_compatible_with(self, other: ShapeLike) -> None:

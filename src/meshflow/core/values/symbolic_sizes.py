@@ -20,10 +20,17 @@ from jax.typing import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["any_symbolic", "as_size", "computed", "part_of", "sizes_tensor", "symbols_of"]
+__all__ = [
+    "as_size",
+    "get_sizes",
+    "has_symbolic_size",
+    "make_sizes_tensor",
+    "propagate_sizes",
+    "slice_sizes",
+]
 
 
-def any_symbolic(sizes: Iterable[Any]) -> bool:
+def has_symbolic_size(sizes: Iterable[Any]) -> bool:
     """Check whether one of the sizes is a symbol.
 
     Args:
@@ -37,7 +44,7 @@ def as_size(size: Any) -> Any:
     return size if is_symbolic_dim(size) else int(size)
 
 
-def sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:
+def make_sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:
     """Create a tensor of sizes that stores their symbols.
 
     Args:
@@ -52,7 +59,7 @@ def sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:
     return tensor
 
 
-def part_of(tensor: Tensor, key: object) -> Tensor | None:
+def slice_sizes(tensor: Tensor, key: object) -> Tensor | None:
     """Return `tensor[key]` of a tensor that stores symbols, or None for other tensors.
 
     Args:
@@ -61,11 +68,11 @@ def part_of(tensor: Tensor, key: object) -> Tensor | None:
     """
     sizes = getattr(tensor, "_sizes", None)
     if isinstance(sizes, tuple) and isinstance(key, (int, slice)):
-        return sizes_tensor(sizes[key], tensor.array.dtype)
+        return make_sizes_tensor(sizes[key], tensor.array.dtype)
     return None
 
 
-def symbols_of(tensor: object) -> Any:
+def get_sizes(tensor: object) -> Any:
     """Return the sizes that a tensor holds, or None if they are unknown.
 
     The result is a NumPy array of symbols and integers.
@@ -86,7 +93,9 @@ def symbols_of(tensor: object) -> Any:
     return None
 
 
-def computed(name: str, operands: Sequence[Any], static: tuple[Any, ...], output: PyTree) -> None:
+def propagate_sizes(
+    name: str, operands: Sequence[Any], static: tuple[Any, ...], output: PyTree
+) -> None:
     """Store the symbols of a result of arithmetic on sizes.
 
     Args:
@@ -95,32 +104,32 @@ def computed(name: str, operands: Sequence[Any], static: tuple[Any, ...], output
       static: Static arguments of the op.
       output: Result of the op.
     """
-    if name not in _ARITHMETIC or not isinstance(output, Tensor) or output.array.ndim > 1:
+    if name not in _SIZE_RULES or not isinstance(output, Tensor) or output.array.ndim > 1:
         return
-    flat = operands[0] if name in _JOINS else operands
+    flat = operands[0] if name in _JOIN_OPS else operands
     if not any(hasattr(t, "_sizes") for t in flat if isinstance(t, Tensor)):
         return
-    values = [symbols_of(t) for t in flat]
+    values = [get_sizes(t) for t in flat]
     if any(v is None for v in values) or not np.issubdtype(output.array.dtype, np.integer):
         return
-    symbols = np.asarray(_ARITHMETIC[name](values, static), object)
+    symbols = np.asarray(_SIZE_RULES[name](values, static), object)
     if symbols.shape == output.array.shape:
         output._sizes = tuple(symbols.tolist()) if symbols.ndim else symbols.item()
 
 
-def _pairs(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _make_binary_rule(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda values, static: np.frompyfunc(function, 2, 1)(*values)
 
 
-_JOINS = ("concat", "stack")
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": _pairs(lambda x, y: x + y),
-    "subtract": _pairs(lambda x, y: x - y),
-    "multiply": _pairs(lambda x, y: x * y),
-    "floordiv": _pairs(lambda x, y: x // y),
-    "floormod": _pairs(lambda x, y: x % y),
-    "maximum": _pairs(lambda x, y: core.max_dim(x, y)),
-    "minimum": _pairs(lambda x, y: core.min_dim(x, y)),
+_JOIN_OPS = ("concat", "stack")
+_SIZE_RULES: dict[str, Callable[..., Any]] = {
+    "add": _make_binary_rule(lambda x, y: x + y),
+    "subtract": _make_binary_rule(lambda x, y: x - y),
+    "multiply": _make_binary_rule(lambda x, y: x * y),
+    "floordiv": _make_binary_rule(lambda x, y: x // y),
+    "floormod": _make_binary_rule(lambda x, y: x % y),
+    "maximum": _make_binary_rule(lambda x, y: core.max_dim(x, y)),
+    "minimum": _make_binary_rule(lambda x, y: core.min_dim(x, y)),
     "negative": lambda values, static: -values[0],
     "cast": lambda values, static: values[0],
     "concat": lambda values, static: np.concatenate(values),

@@ -24,7 +24,7 @@ import numpy as np
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_to_host import to_host
-from meshflow.core.runtime.devices import device_of, find_device
+from meshflow.core.runtime.devices import find_device, get_array_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -48,21 +48,21 @@ _SYMBOLIC_HELP = (
 
 
 # Formats an array on a mesh, and returns None for other arrays; `meshflow.dtensor` sets it.
-_mesh_text: Callable[[Array], str | None] | None = None
+_format_on_mesh: Callable[[Array], str | None] | None = None
 
 
-def register_mesh_text(formatter: Callable[[Array], str | None]) -> None:
+def register_mesh_formatter(formatter: Callable[[Array], str | None]) -> None:
     """Register a function that formats arrays on a mesh, and returns None for other arrays."""
-    global _mesh_text
-    _mesh_text = formatter
+    global _format_on_mesh
+    _format_on_mesh = formatter
 
 
-def text_on_mesh(value: Array) -> str | None:
+def format_on_mesh(value: Array) -> str | None:
     """Return the text of an array on a mesh; None for other arrays."""
-    return _mesh_text(value) if _mesh_text is not None else None
+    return _format_on_mesh(value) if _format_on_mesh is not None else None
 
 
-class Converted:
+class ConvertedArray:
     """The known value of a tensor that was converted from a host array during a trace."""
 
     __slots__ = ("_array",)
@@ -70,7 +70,7 @@ class Converted:
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
 
-    def value(self) -> np.ndarray:
+    def compute_value(self) -> np.ndarray:
         """Return the host array."""
         return self._array
 
@@ -130,7 +130,7 @@ class Tensor(_Operators):
     @property
     def dtype(self) -> dtypes.DType:
         """Return the dtype of the elements."""
-        return dtypes.of_numpy(self._value.dtype)
+        return dtypes.from_numpy_dtype(self._value.dtype)
 
     @property
     def shape(self) -> TensorShape:
@@ -153,7 +153,7 @@ class Tensor(_Operators):
 
         An example is `'/job:localhost/replica:0/task:0/device:CPU:0'`.
         """
-        return device_of(self._value)
+        return get_array_device(self._value)
 
     @property
     def backing_device(self) -> str:
@@ -200,7 +200,7 @@ class Tensor(_Operators):
 
     def cpu(self) -> Tensor:
         """Return a copy of the tensor on the first CPU."""
-        return self._on("CPU:0")
+        return self._copy_to("CPU:0")
 
     def gpu(self, gpu_index: int = 0) -> Tensor:
         """Return a copy of the tensor on a GPU.
@@ -208,9 +208,9 @@ class Tensor(_Operators):
         Raises:
           RuntimeError: If there is no such GPU.
         """
-        return self._on(f"GPU:{gpu_index}")
+        return self._copy_to(f"GPU:{gpu_index}")
 
-    def _on(self, device: str) -> Tensor:
+    def _copy_to(self, device: str) -> Tensor:
         value = self._value
         if isinstance(value, jax.core.Tracer) or value.dtype == object:
             return self
@@ -228,12 +228,12 @@ class Tensor(_Operators):
         return self._value
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        return _on_device(self._value).__dlpack__(**kwargs)
+        return _to_jax_array(self._value).__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
-        return _on_device(self._value).__dlpack_device__()
+        return _to_jax_array(self._value).__dlpack_device__()
 
-    def _concrete(self, use: str) -> np.ndarray:
+    def require_value(self, use: str) -> np.ndarray:
         """Return the value on the host.
 
         Args:
@@ -244,7 +244,7 @@ class Tensor(_Operators):
             then runs op by op.
         """
         if isinstance(self._value, jax.core.Tracer):
-            known = self._foreseen()
+            known = self.find_known_value()
             if known is None:
                 raise errors.ValueNeededError(
                     f"The value of a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) is needed as "
@@ -254,7 +254,7 @@ class Tensor(_Operators):
             return known
         return to_host(self._value)
 
-    def _foreseen(self) -> np.ndarray | None:
+    def find_known_value(self) -> np.ndarray | None:
         """Return the value of a traced tensor if it is known during the trace, or None.
 
         The value is known if it depends only on outer tensors. While shapes are determined, it is a
@@ -262,10 +262,10 @@ class Tensor(_Operators):
         """
         known = getattr(self, "_known_value", None)
         if known is not None:
-            return known.value()
-        return None if context.probe is None else context.probe.value(self)
+            return known.compute_value()
+        return None if context.value_probe is None else context.value_probe.make_value(self)
 
-    def _python_value(self, use: str) -> np.ndarray:
+    def _require_python_value(self, use: str) -> np.ndarray:
         """Return the value on the host, or raise TensorFlow's error for any traced tensor."""
         if isinstance(self._value, jax.core.Tracer):
             raise errors.OperatorNotAllowedInGraphError(
@@ -275,19 +275,19 @@ class Tensor(_Operators):
         return to_host(self._value)
 
     def __bool__(self) -> bool:
-        return bool(self._python_value("a Python `bool`"))
+        return bool(self._require_python_value("a Python `bool`"))
 
     def __int__(self) -> int:
-        return int(self._python_value("a Python `int`").item())
+        return int(self._require_python_value("a Python `int`").item())
 
     def __float__(self) -> float:
-        return float(self._python_value("a Python `float`").item())
+        return float(self._require_python_value("a Python `float`").item())
 
     def __complex__(self) -> complex:
-        return complex(self._python_value("a Python `complex`").item())
+        return complex(self._require_python_value("a Python `complex`").item())
 
     def __index__(self) -> int:
-        return self._concrete("an index").__index__()
+        return self.require_value("an index").__index__()
 
     def __format__(self, spec: str) -> str:
         if isinstance(self._value, jax.core.Tracer):
@@ -318,7 +318,7 @@ class Tensor(_Operators):
         return self
 
     def __reduce__(self) -> Any:
-        return _from_numpy, (np.asarray(self._concrete("pickled data")),)
+        return _from_numpy, (np.asarray(self.require_value("pickled data")),)
 
     def __setattr__(self, name: str, value: Any) -> None:
         try:
@@ -349,24 +349,24 @@ class Tensor(_Operators):
     def __str__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return f"Tensor(shape={self.shape}, dtype={self.dtype.name})"
-        text = text_on_mesh(self._value) or self._text(str)
+        text = format_on_mesh(self._value) or self._format_array(str)
         gap = "\n" if "\n" in text else ""
         return f"tf.Tensor({gap}{text}, shape={self.shape}, dtype={self.dtype.name})"
 
     def __repr__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return f"<tf.Tensor 'symbolic' shape={self.shape} dtype={self.dtype.name}>"
-        return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, {self._labelled()}>"
+        return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, {self._format_value()}>"
 
-    def _labelled(self) -> str:
+    def _format_value(self) -> str:
         """Return the value for a `repr`, with its layout if it is on a mesh."""
-        on_mesh = text_on_mesh(self._value)
+        on_mesh = format_on_mesh(self._value)
         if on_mesh is not None:
             return f"value={on_mesh}"
-        text = self._text(repr)
+        text = self._format_array(repr)
         return f"numpy={chr(10) if chr(10) in text else ''}{text}"
 
-    def _text(self, formatter: Callable[[Any], str]) -> str:
+    def _format_array(self, formatter: Callable[[Any], str]) -> str:
         value = to_host(self._value)
         if not value.ndim:
             # TensorFlow prints a bare number, but NumPy 2 would write np.float32(1.0).
@@ -420,12 +420,12 @@ class Reference:
         return f"<Reference wrapping {self._target!r}>"
 
 
-def _on_device(value: Array) -> Any:
+def _to_jax_array(value: Array) -> Any:
     return jax.numpy.asarray(value)
 
 
 def _from_numpy(array: np.ndarray) -> Tensor:
-    if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
+    if array.dtype == object or array.size <= MAX_HOST_CONSTANT_SIZE:
         return Tensor(array)
     return Tensor(transfer(array))
 
@@ -433,7 +433,7 @@ def _from_numpy(array: np.ndarray) -> Tensor:
 # Constants of up to this number of elements remain in host memory. Passing them to a compiled op
 # costs less than creating a device array, and their values are available while a function is
 # traced.
-HOST_CONSTANT_SIZE = 32
+MAX_HOST_CONSTANT_SIZE = 32
 
 
 def _unflatten(_: None, children: tuple[Any, ...]) -> Tensor:

@@ -13,47 +13,51 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
-from meshflow.core.runtime.context import as_stored
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import part_of
+from meshflow.core.values.symbolic_sizes import slice_sizes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array
 
 
-class _Hole:
+class _DynamicIndex:
     """Placeholder of a dynamic index in an index template."""
 
     def __repr__(self) -> str:
         return "index"
 
 
-_HOLE = _Hole()
+_DYNAMIC = _DynamicIndex()
 
 
-def _get(operands: Sequence[Array], template: tuple[Any, ...]) -> Array:
+def _index_array(operands: Sequence[Array], template: tuple[Any, ...]) -> Array:
     array, *dynamic = operands
-    return array[_filled(template, dynamic)]
+    return array[_fill_template(template, dynamic)]
 
 
-def _set(operands: Sequence[Array], template: tuple[Any, ...]) -> jax.Array:
+def _assign_index(operands: Sequence[Array], template: tuple[Any, ...]) -> jax.Array:
     array, value, *dynamic = operands
-    return jax.numpy.asarray(array).at[_filled(template, dynamic)].set(value)
+    return jax.numpy.asarray(array).at[_fill_template(template, dynamic)].set(value)
 
 
-def _filled(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, ...]:
+def _fill_template(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, ...]:
     remaining = iter(dynamic)
     return tuple(
-        next(remaining) if item is _HOLE else slice(*item[1:]) if isinstance(item, tuple) else item
+        next(remaining)
+        if item is _DYNAMIC
+        else slice(*item[1:])
+        if isinstance(item, tuple)
+        else item
         for item in template
     )
 
 
-_getitem = Op("strided_slice", _get, strings="moves")
-_setitem = Op("strided_slice_assign", _set)
+_getitem = Op("strided_slice", _index_array, strings="moves")
+_setitem = Op("strided_slice_assign", _assign_index)
 
 
-def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
+def parse_index(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
     """Split an index into a hashable template and the tensors with unknown values.
 
     Raises:
@@ -79,29 +83,29 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
         elif item is None:
             template.append(None)
         elif isinstance(item, slice):
-            bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
+            bounds = [_parse_bound(b) for b in (item.start, item.stop, item.step)]
             if bounds[2] == 0:
                 raise errors.InvalidValueError(f"strides[{dim}] must be non-zero")
             template.append(("slice", *bounds))
             dim += 1
         else:
-            entry = _integer(item)
+            entry = _parse_integer(item)
             if isinstance(entry, int):
-                template.append(_in_range(entry, shape[dim], dim))
+                template.append(_check_in_range(entry, shape[dim], dim))
             else:
-                template.append(_HOLE)
+                template.append(_DYNAMIC)
                 dynamic.append(entry)
             dim += 1
     return tuple(template), dynamic
 
 
-def _bound(value: Any) -> int | None:
+def _parse_bound(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, Variable) or hasattr(value, "_as_tensor"):
         value = value._as_tensor()
-    if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
-        value = value._concrete(
+    if isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer):
+        value = value.require_value(
             "a bound of a slice, which determines the shape of the result (tf.slice accepts a computed begin with a "
             "known size),"
         )
@@ -110,7 +114,7 @@ def _bound(value: Any) -> int | None:
     return int(value)
 
 
-def _integer(item: Any) -> int | Tensor:
+def _parse_integer(item: Any) -> int | Tensor:
     if isinstance(item, bool):
         raise TypeError(
             f"Only integers, slices, ellipsis, tf.newaxis and scalar integer tensors are valid indices, got {item!r}."
@@ -123,7 +127,7 @@ def _integer(item: Any) -> int | Tensor:
         item = item._as_tensor()
     if isinstance(item, Tensor) and item.dtype.is_integer:
         if item.ndim == 0:
-            return item if isinstance(item._value, jax.core.Tracer) else int(item)
+            return item if isinstance(item.array, jax.core.Tracer) else int(item)
         if NumpyRules.indexing:
             return item
     if NumpyRules.indexing:
@@ -138,7 +142,7 @@ def _integer(item: Any) -> int | Tensor:
     )
 
 
-def _in_range(index: int, size: int, dim: int) -> int:
+def _check_in_range(index: int, size: int, dim: int) -> int:
     if not -size <= index < size:
         raise errors.InvalidValueError(f"slice index {index} of dimension {dim} out of bounds.")
     return index
@@ -146,19 +150,19 @@ def _in_range(index: int, size: int, dim: int) -> int:
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """Return `tensor[key]`; a Boolean key selects the elements at which it is True."""
-    mask = _as_mask(key)
+    mask = _to_mask(key)
     if mask is not None:
-        return picked(tensor, mask)
+        return select_by_mask(tensor, mask)
     if NumpyRules.indexing:
-        key = _with_positions(tensor._value.shape, key)
-    sizes = part_of(tensor, key)
+        key = _convert_numpy_index(tensor.array.shape, key)
+    sizes = slice_sizes(tensor, key)
     if sizes is not None:
         return sizes
-    template, dynamic = parse(tensor._value.shape, key)
+    template, dynamic = parse_index(tensor.array.shape, key)
     return apply(_getitem, (tensor, *dynamic), template)
 
 
-def picked(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
+def select_by_mask(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
     """Return the elements at which a mask with known values is True.
 
     Args:
@@ -172,38 +176,38 @@ def picked(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
     Raises:
       InvalidValueError: If the shapes differ.
     """
-    shape = tensor._value.shape[axis : axis + mask.ndim]
+    shape = tensor.array.shape[axis : axis + mask.ndim]
     if mask.shape != shape:
         raise errors.InvalidValueError(
             f"Shapes {shape} and {mask.shape} are incompatible: a mask must have the dimensions of the tensor, "
             f"from axis {axis} on."
         )
     indices = [Tensor(p) for p in np.nonzero(mask)]
-    template = (("slice", None, None, None),) * axis + (_HOLE,) * mask.ndim
+    template = (("slice", None, None, None),) * axis + (_DYNAMIC,) * mask.ndim
     return apply(_getitem, (tensor, *indices), template)
 
 
-def _as_mask(key: Any) -> np.ndarray | None:
+def _to_mask(key: Any) -> np.ndarray | None:
     if isinstance(key, np.ndarray):
         return key if key.dtype == bool and key.ndim else None
     if isinstance(key, Variable) and key.dtype.is_bool:
         key = key._as_tensor()
     if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
-        return key._concrete("a mask that determines the number of elements (use tf.where)")
+        return key.require_value("a mask that determines the number of elements (use tf.where)")
     return None
 
 
-def _with_positions(shape: tuple[int, ...], key: Any) -> Any:
+def _convert_numpy_index(shape: tuple[int, ...], key: Any) -> Any:
     """Replace the lists and masks of a NumPy index by arrays of checked indices."""
     items = key if isinstance(key, tuple) else (key,)
     converted: list[Any] = []
-    used = builtins.sum(_covered(i) for i in items)
+    used = builtins.sum(_count_dimensions(i) for i in items)
     dim = 0
     for item in items:
         if isinstance(item, list):
             # An empty list contains no indices, but NumPy would convert it to floats.
             item = np.array(item) if item else np.zeros(0, np.int64)
-        mask = _as_mask(item)
+        mask = _to_mask(item)
         if mask is not None:
             if mask.shape != shape[dim : dim + mask.ndim]:
                 raise errors.InvalidValueError(
@@ -216,12 +220,12 @@ def _with_positions(shape: tuple[int, ...], key: Any) -> Any:
         else:
             converted.append(item)
         if isinstance(item, (np.ndarray, Tensor)) and mask is None and dim < len(shape):
-            check_positions(item, shape[dim], dim)
-        dim += len(shape) - used if item is Ellipsis else _covered(item)
+            check_indices(item, shape[dim], dim)
+        dim += len(shape) - used if item is Ellipsis else _count_dimensions(item)
     return tuple(converted) if isinstance(key, tuple) or len(converted) > 1 else converted[0]
 
 
-def _covered(item: Any) -> int:
+def _count_dimensions(item: Any) -> int:
     """Return the number of dimensions that one part of an index covers."""
     if item is None or item is Ellipsis:
         return 0
@@ -234,13 +238,13 @@ def _covered(item: Any) -> int:
     return item.ndim if is_mask else 1
 
 
-def check_positions(indices: Tensor | np.ndarray, size: int, dim: int) -> None:
+def check_indices(indices: Tensor | np.ndarray, size: int, dim: int) -> None:
     """Check that known indices are in the range of a dimension.
 
     Raises:
       InvalidArgumentError: If an index is out of range.
     """
-    value = indices._value if isinstance(indices, Tensor) else indices
+    value = indices.array if isinstance(indices, Tensor) else indices
     if isinstance(value, jax.core.Tracer) or value.dtype.kind not in "iu":
         return
     array = np.asarray(value)
@@ -254,13 +258,13 @@ def check_positions(indices: Tensor | np.ndarray, size: int, dim: int) -> None:
 def variable_getitem(variable: Variable, key: Any) -> Tensor:
     """Return `variable[key]`, a tensor with an `assign` method that writes that part."""
     result = getitem(variable._as_tensor(), key)
-    if result._value is variable._value:
-        result = Tensor(result._value)
+    if result.array is variable._value:
+        result = Tensor(result.array)
 
     def assign(value: TensorLike, name: str | None = None, **_: Any) -> Variable:
-        template, dynamic = parse(variable._shape, key)
-        tensor = variable._checked(value, "assign a slice")
-        with as_stored():
+        template, dynamic = parse_index(variable._shape, key)
+        tensor = variable._check_value(value, "assign a slice")
+        with suspend_autocast():
             variable._set(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
         return variable
 

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from meshflow.core.runtime.names import name_scope
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.variables.variable import Variable
 
 T = TypeVar("T")
 
 
-class Awaited:
+class ObservableAttributes:
     """Base class of objects with observers of new attributes."""
 
     # This function is called with the value of each new attribute; a checkpoint restores values
@@ -27,7 +27,7 @@ class Awaited:
         if self._on_attribute is not None:
             self._on_attribute(value)
 
-    def _wait_for_attributes(self, observer: Callable[[Any], None]) -> None:
+    def _observe_attributes(self, observer: Callable[[Any], None]) -> None:
         previous = self._on_attribute
 
         def call(value: Any) -> None:
@@ -41,7 +41,7 @@ class Awaited:
         return {k: v for k, v in self.__dict__.items() if k != "_on_attribute"}
 
 
-class Module(Awaited):
+class Module(ObservableAttributes):
     """Base class of objects that own variables.
 
     Variables and modules are found in the attributes, also inside lists, tuples and dictionaries.
@@ -67,7 +67,7 @@ class Module(Awaited):
 
     def __init__(self, name: str | None = None) -> None:
         if name is None:
-            name = _snake_case(type(self).__name__)
+            name = _to_snake_case(type(self).__name__)
         elif not re.match(r"^[a-zA-Z_]([a-zA-Z0-9_])*$", name):
             raise ValueError(
                 f"{name!r} is not a valid module name. Module names must be valid Python identifiers."
@@ -89,7 +89,7 @@ class Module(Awaited):
     @property
     def variables(self) -> tuple[Variable, ...]:
         """Return all variables of the module and its submodules."""
-        return tuple(self._found(Variable))
+        return tuple(self._find_objects(Variable))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
@@ -104,9 +104,9 @@ class Module(Awaited):
     @property
     def submodules(self) -> tuple[Module, ...]:
         """Return all modules below this one."""
-        return tuple(m for m in self._found(Module) if m is not self)
+        return tuple(m for m in self._find_objects(Module) if m is not self)
 
-    def _found(self, cls: type[T]) -> list[T]:
+    def _find_objects(self, cls: type[T]) -> list[T]:
         """Find objects of a class in this module and its submodules, breadth first."""
         results: dict[int, T] = {}
         seen = {id(self)}
@@ -115,7 +115,7 @@ class Module(Awaited):
             module = queue.pop(0)
             hidden = module._TF_MODULE_IGNORED_PROPERTIES
             for name, value in sorted(vars(module).items()):
-                for leaf in () if name in hidden else _leaves(value, set()):
+                for leaf in () if name in hidden else _iterate_leaves(value, set()):
                     if isinstance(leaf, cls):
                         results.setdefault(id(leaf), leaf)
                     if isinstance(leaf, Module) and id(leaf) not in seen:
@@ -149,7 +149,7 @@ class Module(Awaited):
             visible = [name for name in vars(module) if name not in hidden]
             names = sorted(visible, key=attribute_traversal_key)
             for leaf_path, leaf in (
-                pair for name in names for pair in _paths((*path, name), vars(module)[name])
+                pair for name in names for pair in _iterate_paths((*path, name), vars(module)[name])
             ):
                 if is_selected(leaf) and id(leaf) not in seen:
                     yield (leaf_path, leaf) if with_path else leaf
@@ -170,31 +170,31 @@ class Module(Awaited):
         return wrapper
 
 
-def _leaves(value: Any, enclosing: set[int]) -> Iterator[Any]:
+def _iterate_leaves(value: Any, enclosing: set[int]) -> Iterator[Any]:
     if isinstance(value, (list, tuple, deque, Mapping)):
         if id(value) in enclosing:
             return
-        items = [value[k] for k in _keys(value)] if isinstance(value, Mapping) else value
+        items = [value[k] for k in _sort_keys(value)] if isinstance(value, Mapping) else value
         for item in items:
-            yield from _leaves(item, enclosing | {id(value)})
+            yield from _iterate_leaves(item, enclosing | {id(value)})
     elif getattr(value, "_is_sharded", False):
         yield from value.variables
     elif isinstance(value, (Variable, Module)):
         yield value
 
 
-def _paths(path: tuple[Any, ...], value: object) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _iterate_paths(path: tuple[Any, ...], value: object) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if isinstance(value, Mapping):
-        for key in _keys(value):
-            yield from _paths((*path, key), value[key])
+        for key in _sort_keys(value):
+            yield from _iterate_paths((*path, key), value[key])
     elif isinstance(value, (list, tuple, deque)):
         for i, item in zip(getattr(value, "_fields", itertools.count()), value, strict=False):
-            yield from _paths((*path, i), item)
+            yield from _iterate_paths((*path, i), item)
     else:
         yield path, value
 
 
-def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
+def _sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
     """Return the keys, sorted if they can be compared."""
     try:
         return sorted(mapping)
@@ -202,6 +202,6 @@ def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
         return list(mapping)
 
 
-def _snake_case(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     spaced = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()

@@ -28,7 +28,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
-from meshflow.core.variables.variable_rows import RowScatterMethods, parts
+from meshflow.core.variables.variable_rows import RowScatterMethods, part_ops
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 else:
     _Operators = object
 
-__all__ = ["ShardedVariable", "kept_whole", "local_numbers", "may_be_cut", "whole_variables"]
+__all__ = ["ShardedVariable", "can_shard", "merge_shards", "to_local_indices", "unsharded_scope"]
 
 
-def _local(operands: Sequence[jax.Array], static: tuple[int, int]) -> jax.Array:
+def _compute_local_indices(operands: Sequence[jax.Array], static: tuple[int, int]) -> jax.Array:
     first, count = static
     indices = operands[0].astype(jax.numpy.promote_types(operands[0].dtype, jax.numpy.int32))
     is_local = (indices >= first) & (indices < first + count)
     return jax.numpy.where(is_local, indices - first, count)
 
 
-_local_numbers = Op("shard_rows", _local, is_foldable=False)
+_to_local_op = Op("shard_rows", _compute_local_indices, is_foldable=False)
 
 
-def local_numbers(indices: Tensor, first: int, count: int) -> Tensor:
+def to_local_indices(indices: Tensor, first: int, count: int) -> Tensor:
     """Convert row indices of a table to row indices of the shard with `count` rows from `first` on.
 
     Rows of other shards get the index `count`, at which reads and writes have no effect.
     """
-    return apply(_local_numbers, (indices,), (first, count))
+    return apply(_to_local_op, (indices,), (first, count))
 
 
 class ShardedVariable(RowScatterMethods, _Operators):
@@ -104,7 +104,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
             )
         self._shards, self._name = shards, name
         self._sizes = [int(s[0]) for s in shapes]
-        self._firsts = [sum(self._sizes[:i]) for i in range(len(shards))]
+        self._first_rows = [sum(self._sizes[:i]) for i in range(len(shards))]
         for shard in shards:
             shard._shard_of = self  # type: ignore[attr-defined]
 
@@ -133,8 +133,8 @@ class ShardedVariable(RowScatterMethods, _Operators):
     def _distribute_strategy(self) -> Any:
         return getattr(self._shards[0], "_distribute_strategy", None)
 
-    def _beside(self) -> AbstractContextManager[None]:
-        return self._shards[0]._beside()
+    def _colocation_scope(self) -> AbstractContextManager[None]:
+        return self._shards[0]._colocation_scope()
 
     @property
     def dtype(self) -> dtypes.DType:
@@ -180,7 +180,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
     def _as_tensor(self) -> Tensor:
         if len(self._shards) == 1:
             return self._shards[0]._as_tensor()
-        return parts["concat"]([v._as_tensor() for v in self._shards], 0)
+        return part_ops["concat"]([v._as_tensor() for v in self._shards], 0)
 
     def _components(self) -> list[Variable]:
         """Return the variables that a tape watches instead."""
@@ -213,7 +213,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
           indices: Row indices, of any shape.
           name: Ignored.
         """
-        return parts["gather"](self, indices)
+        return part_ops["gather"](self, indices)
 
     def __getitem__(self, key: Any) -> Tensor:
         items = key if isinstance(key, tuple) else (key,)
@@ -224,30 +224,30 @@ class ShardedVariable(RowScatterMethods, _Operators):
                 raise IndexError(
                     f"ShardedVariable: slice index {first} of dimension 0 out of bounds."
                 )
-            shard_index = self._shard_with(int(first) % rows)
+            shard_index = self._find_shard(int(first) % rows)
             return getitem(
                 self._shards[shard_index]._as_tensor(),
-                (int(first) % rows - self._firsts[shard_index], *items[1:]),
+                (int(first) % rows - self._first_rows[shard_index], *items[1:]),
             )
         if isinstance(first, slice) and all(
             b is None or isinstance(b, (int, np.integer))
             for b in (first.start, first.stop, first.step)
         ):
-            return self._sliced(first, items[1:])
+            return self._read_slice(first, items[1:])
         if isinstance(first, (Tensor, Variable)) and not first.dtype.is_bool:
             raise TypeError("ShardedVariable: using Tensor for indexing is not allowed.")
         return getitem(self._as_tensor(), key)
 
-    def _shard_with(self, row: int) -> int:
-        return bisect.bisect_right(self._firsts, row) - 1
+    def _find_shard(self, row: int) -> int:
+        return bisect.bisect_right(self._first_rows, row) - 1
 
-    def _sliced(self, rows: slice, other_items: tuple[Any, ...]) -> Tensor:
+    def _read_slice(self, rows: slice, other_items: tuple[Any, ...]) -> Tensor:
         """Read the rows of a slice from the shards that contain them."""
         indices = range(*rows.indices(sum(self._sizes)))
         step, shard_parts = indices.step, []
         shards = range(len(self._shards))
         for shard_index in shards if step > 0 else reversed(shards):
-            first = self._firsts[shard_index]
+            first = self._first_rows[shard_index]
             last = first + self._sizes[shard_index] - 1
             nearest, farthest = (first, last) if step > 0 else (last, first)
             start = max(0, -((indices.start - nearest) // step))
@@ -259,11 +259,11 @@ class ShardedVariable(RowScatterMethods, _Operators):
                 shard_parts.append(getitem(tensor, (part, *other_items)))
         if not shard_parts:
             return getitem(self._shards[0]._as_tensor(), (slice(0, 0), *other_items))
-        return shard_parts[0] if len(shard_parts) == 1 else parts["concat"](shard_parts, 0)
+        return shard_parts[0] if len(shard_parts) == 1 else part_ops["concat"](shard_parts, 0)
 
     # ---- writing ---------------------------------------------------------------------------
 
-    def _divided(self, value: TensorLike, method: str) -> Iterator[tuple[Variable, Tensor]]:
+    def _split_value(self, value: TensorLike, method: str) -> Iterator[tuple[Variable, Tensor]]:
         """Yield each shard with its part of a value for the complete table."""
         tensor = convert_to_tensor(value, dtype_hint=self.dtype)
         if not self.shape.is_compatible_with(tensor.shape):
@@ -271,7 +271,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
                 f"Cannot {method} a value of shape {tensor.shape} to the sharded variable {self._name} of "
                 f"shape {self.shape}."
             )
-        for shard, first, size in zip(self._shards, self._firsts, self._sizes, strict=True):
+        for shard, first, size in zip(self._shards, self._first_rows, self._sizes, strict=True):
             yield shard, getitem(tensor, slice(first, first + size))
 
     def assign(
@@ -291,7 +291,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
         Raises:
           ValueError: If the shape or dtype is incompatible.
         """
-        for shard, part in self._divided(value, "assign"):
+        for shard, part in self._split_value(value, "assign"):
             shard.assign(part)
         return self
 
@@ -299,7 +299,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
         self, delta: TensorLike, use_locking: Any = None, name: Any = None, read_value: bool = True
     ) -> Self:
         """Add a table of the same shape; see `assign` for the arguments."""
-        for shard, part in self._divided(delta, "assign_add"):
+        for shard, part in self._split_value(delta, "assign_add"):
             shard.assign_add(part)
         return self
 
@@ -307,18 +307,18 @@ class ShardedVariable(RowScatterMethods, _Operators):
         self, delta: TensorLike, use_locking: Any = None, name: Any = None, read_value: bool = True
     ) -> Self:
         """Subtract a table of the same shape; see `assign` for the arguments."""
-        for shard, part in self._divided(delta, "assign_sub"):
+        for shard, part in self._split_value(delta, "assign_sub"):
             shard.assign_sub(part)
         return self
 
     def _apply_scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
         if not hasattr(sparse_delta, "indices"):
             raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
-        for shard, rows in self._divided_rows(sparse_delta):
+        for shard, rows in self._split_rows(sparse_delta):
             getattr(shard, method)(rows)
         return self
 
-    def _divided_rows(self, rows: IndexedSlices) -> Iterator[tuple[Variable, IndexedSlices]]:
+    def _split_rows(self, rows: IndexedSlices) -> Iterator[tuple[Variable, IndexedSlices]]:
         """Yield the shards that contain some of the rows, each with its rows."""
         indices, values = convert_to_tensor(rows.indices), convert_to_tensor(rows.values)
         if indices.ndim != 1:
@@ -327,12 +327,12 @@ class ShardedVariable(RowScatterMethods, _Operators):
                 f"{indices.shape}"
             )
         if context.trace is None:
-            yield from self._known_rows(np.asarray(indices), values)
+            yield from self._split_known_rows(np.asarray(indices), values)
             return
-        for shard, first, size in zip(self._shards, self._firsts, self._sizes, strict=True):
-            yield shard, IndexedSlices(values, local_numbers(indices, first, size))
+        for shard, first, size in zip(self._shards, self._first_rows, self._sizes, strict=True):
+            yield shard, IndexedSlices(values, to_local_indices(indices, first, size))
 
-    def _known_rows(
+    def _split_known_rows(
         self, indices: np.ndarray, values: Tensor
     ) -> Iterator[tuple[Variable, IndexedSlices]]:
         total = sum(self._sizes)
@@ -340,10 +340,13 @@ class ShardedVariable(RowScatterMethods, _Operators):
             raise InvalidArgumentError(
                 f"ShardedVariable {self._name}: rows {indices.tolist()[:8]} are not all in [0, {total})."
             )
-        for shard, first, size in zip(self._shards, self._firsts, self._sizes, strict=True):
+        for shard, first, size in zip(self._shards, self._first_rows, self._sizes, strict=True):
             local = np.flatnonzero((indices >= first) & (indices < first + size))
             if local.size:
-                yield shard, IndexedSlices(parts["gather"](values, local), indices[local] - first)
+                yield (
+                    shard,
+                    IndexedSlices(part_ops["gather"](values, local), indices[local] - first),
+                )
 
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
@@ -352,31 +355,31 @@ class ShardedVariable(RowScatterMethods, _Operators):
         return self._apply_scatter("scatter_update", sparse_delta)
 
 
-class _Whole(threading.local):
+class _ShardingState(threading.local):
     """Whether sharding is disabled in this thread."""
 
-    kept = False
+    is_disabled = False
 
 
-_whole = _Whole()
+_sharding = _ShardingState()
 
 
 @contextmanager
-def kept_whole() -> Iterator[None]:
+def unsharded_scope() -> Iterator[None]:
     """Create variables without shards, for slots of shards and states of metrics."""
-    previous, _whole.kept = _whole.kept, True
+    previous, _sharding.is_disabled = _sharding.is_disabled, True
     try:
         yield
     finally:
-        _whole.kept = previous
+        _sharding.is_disabled = previous
 
 
-def may_be_cut() -> bool:
+def can_shard() -> bool:
     """Check whether new variables may be split into shards."""
-    return not _whole.kept
+    return not _sharding.is_disabled
 
 
-def whole_variables(variables: Iterable[Any]) -> list[Any]:
+def merge_shards(variables: Iterable[Any]) -> list[Any]:
     """Replace the shards of each table by the table, at the position of the first shard.
 
     Args:

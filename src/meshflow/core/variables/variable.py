@@ -18,16 +18,16 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import alone, as_stored, context, writing
-from meshflow.core.runtime.devices import device_of
+from meshflow.core.runtime.context import context, lock_variables, suspend_autocast, variable_lock
+from meshflow.core.runtime.devices import get_array_device
 from meshflow.core.runtime.errors import FailedPreconditionError
-from meshflow.core.runtime.exhaustion import exhausted
+from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.tensor import Reference, Tensor, TensorLike
-from meshflow.core.variables.variable_rows import VariableRows
+from meshflow.core.variables.variable_rows import VariableRowMethods
 from meshflow.environment.types import Array
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     _Operators = Operators[Tensor]
 else:
     _Operators = object
-from meshflow.core.variables.variable_creation import create_through, initial_array, scoped_name
+from meshflow.core.variables.variable_creation import (
+    add_name_scopes,
+    compute_initial_array,
+    create_with_creators,
+)
 
 
 class VariableSynchronization(enum.Enum):
@@ -71,7 +75,7 @@ class VariableAggregation(enum.Enum):
     ONLY_FIRST_REPLICA = 3
 
 
-class Variable(VariableRows, _Operators):
+class Variable(VariableRowMethods, _Operators):
     """A mutable tensor, shared by all objects that refer to it.
 
     Args:
@@ -111,7 +115,7 @@ class Variable(VariableRows, _Operators):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         if cls is Variable and context.variable_creators:
-            return create_through(Variable, args, kwargs)
+            return create_with_creators(Variable, args, kwargs)
         return super().__new__(cls)
 
     def __init__(
@@ -150,9 +154,11 @@ class Variable(VariableRows, _Operators):
                 )
         requested_dtype = None if dtype is None else dtypes.as_dtype(dtype)
         try:
-            self._value, computed = initial_array(initial_value, requested_dtype)
+            self._value, computed = compute_initial_array(initial_value, requested_dtype)
         except (MemoryError, RuntimeError) as error:
-            memory_error = exhausted(error, f"the initial value of variable {name or 'Variable'}")
+            memory_error = translate_memory_error(
+                error, f"the initial value of variable {name or 'Variable'}"
+            )
             if memory_error is None:
                 raise
             raise memory_error from error
@@ -161,8 +167,8 @@ class Variable(VariableRows, _Operators):
             TensorShape(value_shape) if shape is None and validate_shape else as_shape(shape)
         )
         self._static_shape.assert_is_compatible_with(value_shape)
-        self._dtype = dtypes.of_numpy(self._value.dtype)
-        self._name = scoped_name(name or "Variable")
+        self._dtype = dtypes.from_numpy_dtype(self._value.dtype)
+        self._name = add_name_scopes(name or "Variable")
         if trainable is None:
             trainable = synchronization is not VariableSynchronization.ON_READ
         self._trainable = bool(trainable)
@@ -207,16 +213,16 @@ class Variable(VariableRows, _Operators):
         with init_scope():
             self._value = layout.constrain(Tensor(self._value))._value
 
-    def _hold(self, store: Any) -> None:
+    def _move_to_file(self, store: Any) -> None:
         """Move the value to a file.
 
         Args:
           store: A store of files.
         """
-        with init_scope(), writing:
-            self._held = self._value = store.hold(self._value, self._own_layout)
+        with init_scope(), variable_lock:
+            self._held = self._value = store.create_array(self._value, self._own_layout)
 
-    def _beside(self) -> contextlib.AbstractContextManager[None]:
+    def _colocation_scope(self) -> contextlib.AbstractContextManager[None]:
         """Create variables in a block at the location of this one, if locations differ by variable."""
         return contextlib.nullcontext()
 
@@ -277,7 +283,7 @@ class Variable(VariableRows, _Operators):
     @property
     def device(self) -> str:
         """Return the name of the device that holds the value."""
-        return device_of(self._value)
+        return get_array_device(self._value)
 
     @property
     def initial_value(self) -> Tensor:
@@ -310,8 +316,8 @@ class Variable(VariableRows, _Operators):
         return type(self._value) is jax.ShapeDtypeStruct
 
     def _current(self) -> Array:
-        with writing:
-            value = self._value if self._held is None else self._held.in_memory("host")
+        with variable_lock:
+            value = self._value if self._held is None else self._held.to_memory("host")
         if type(value) is jax.ShapeDtypeStruct:
             raise FailedPreconditionError(
                 f"{self.name} has no value: its model was created for planning, with weights that only have shapes. "
@@ -319,13 +325,13 @@ class Variable(VariableRows, _Operators):
             )
         return value
 
-    def _on_devices(self) -> Array:
+    def _read_on_device(self) -> Array:
         """Return the present value on the device that runs ops."""
         if self._held is not None:
-            return self._held.in_memory("device")
+            return self._held.to_memory("device")
         if not self._in_host_memory:
             return self._current()
-        return jax.device_put(self._current(), self._own_layout.in_memory("device").sharding())
+        return jax.device_put(self._current(), self._own_layout.with_memory("device").sharding())
 
     @property
     def _in_host_memory(self) -> bool:
@@ -336,15 +342,19 @@ class Variable(VariableRows, _Operators):
         """Read the value, cast it in a mixed-precision layer, and record the read on tapes."""
         trace = context.trace
         if trace is None:
-            tensor = Tensor(self._on_devices())
-        elif context.reading is None:
+            tensor = Tensor(self._read_on_device())
+        elif context.override_read is None:
             tensor = trace.read(self)
         else:
-            tensor = context.reading(self)
+            tensor = context.override_read(self)
         for tape in context.tapes:
-            tape.variable_read(self, tensor)
-        if self._autocast and context.autocast is not None and context.autocast is not self._dtype:
-            return apply(CAST, (tensor,), (context.autocast,))
+            tape.record_read(self, tensor)
+        if (
+            self._autocast
+            and context.autocast_dtype is not None
+            and context.autocast_dtype is not self._dtype
+        ):
+            return apply(CAST, (tensor,), (context.autocast_dtype,))
         return tensor
 
     def value(self) -> Tensor:
@@ -410,18 +420,18 @@ class Variable(VariableRows, _Operators):
         if context.trace is not None:
             context.trace.write(self, value)
         else:
-            array = value._value
+            array: Any = value.array
             on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
             array = transfers.transfer(array) if on_host else array
             if self._in_host_memory:
                 array = jax.device_put(array, self._own_layout.sharding())
-            with writing:
+            with variable_lock:
                 if self._held is None:
                     self._value = array
                 else:
                     self._held.fill(array)
 
-    def _checked(self, value: TensorLike, method: str) -> Tensor:
+    def _check_value(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)
         if tensor.dtype is not self._dtype:
             raise ValueError(
@@ -451,8 +461,8 @@ class Variable(VariableRows, _Operators):
         Raises:
           ValueError: If the shape or dtype is incompatible.
         """
-        tensor = self._checked(value, "assign value")
-        if not self._static_shape.is_compatible_with(tensor._value.shape):
+        tensor = self._check_value(value, "assign value")
+        if not self._static_shape.is_compatible_with(tensor.array.shape):
             raise ValueError(
                 f"Cannot assign value to variable '{self.name}': Shape mismatch. The variable shape "
                 f"{self._static_shape}, and the assigned value shape {tensor.shape} are incompatible."
@@ -461,9 +471,9 @@ class Variable(VariableRows, _Operators):
         return self if read_value else None
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
-        tensor = self._checked(delta, method)
-        with alone():
-            with as_stored():
+        tensor = self._check_value(delta, method)
+        with lock_variables():
+            with suspend_autocast():
                 result = apply(op, (self._as_tensor(), tensor))
             if not self._static_shape.is_compatible_with(result._value.shape):
                 raise ValueError(
@@ -515,7 +525,7 @@ class Variable(VariableRows, _Operators):
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __jax_array__(self) -> Array:
-        return self._as_tensor()._value
+        return self._as_tensor().array
 
     def __bool__(self) -> bool:
         return bool(self._as_tensor())
@@ -545,7 +555,7 @@ class Variable(VariableRows, _Operators):
         copied = Variable.__new__(Variable)
         memo[id(self)] = copied
         copied.__dict__.update(self.__dict__)
-        value = self._current() if self._held is None else self._on_devices()
+        value = self._current() if self._held is None else self._read_on_device()
         copied._held = None
         copied._value = (
             value.copy() if isinstance(value, np.ndarray) else transfers.duplicate(value)
@@ -565,7 +575,7 @@ class Variable(VariableRows, _Operators):
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
         if context.trace is not None:
             return head + ">"
-        return f"{head}, {Tensor(self._current())._labelled()}>"
+        return f"{head}, {Tensor(self._current())._format_value()}>"
 
 
 def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str, Any]) -> Variable:
@@ -575,9 +585,9 @@ def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str,
     return variable
 
 
-def _add_op(operands: Sequence[jax.Array], _: object) -> jax.Array:
+def _add_arrays(operands: Sequence[jax.Array], _: object) -> jax.Array:
     return jax.numpy.add(*operands)
 
 
-_add = Op("assign_add", _add_op)
+_add = Op("assign_add", _add_arrays)
 _subtract = Op("assign_sub", lambda operands, _: jax.numpy.subtract(*operands))

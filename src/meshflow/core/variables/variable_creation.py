@@ -21,7 +21,9 @@ class VariableNeedsEagerError(Exception):
     """Signal that an initial value depends on traced ops; the first call must run eagerly."""
 
 
-def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, Tensor | None]:
+def compute_initial_array(
+    initial_value: Any, dtype: dtypes.DType | None
+) -> tuple[Any, Tensor | None]:
     """Return the initial value as a device array, computed outside of any trace.
 
     Returns:
@@ -34,23 +36,23 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
         return initial_value, None
     with init_scope():
         value = initial_value() if callable(initial_value) else initial_value
-    if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+    if isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer):
         scope = context.trace
-        if scope is None or not scope.runs:
+        if scope is None or not scope.runs_immediately:
             raise VariableNeedsEagerError(
                 "A tf.Variable made inside a traced function has an initial value computed by traced "
                 "ops. Pass a function (tf.Variable(lambda: ...)) or create the variable outside."
             )
-        scope.initialize()
+        scope.mark_initialization()
         # The value is computed again as a part of the program.
         traced = convert_to_tensor(
             initial_value() if callable(initial_value) else value, dtype=dtype
         )
         with init_scope():
-            return jax.numpy.zeros(traced._value.shape, traced._value.dtype), traced
+            return jax.numpy.zeros(traced.array.shape, traced.array.dtype), traced
     with init_scope():
         tensor = convert_to_tensor(value, dtype=dtype)
-        array = tensor._value
+        array: Any = tensor.array
         if tensor.dtype is dtypes.string:
             return array, None
         # The buffer is a new one, because a compiled step may reuse it in place.
@@ -78,12 +80,12 @@ def shapes_only() -> Iterator[None]:
         context.shapes_only = saved
 
 
-def scoped_name(name: str) -> str:
+def add_name_scopes(name: str) -> str:
     """Prefix `name` with the open name scopes, as in `"outer/inner/name"`."""
-    return "/".join([*context.names, name])
+    return "/".join([*context.name_scopes, name])
 
 
-def create_through(
+def create_with_creators(
     constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call the innermost creator; `next_creator` leads to the others and the constructor."""
@@ -98,13 +100,15 @@ def create_through(
 
     create: Callable[..., Any] = default
     for creator in creators:
-        create = _link(creator, create)
+        create = _bind_next_creator(creator, create)
     names = ("initial_value", "trainable", "validate_shape", "caching_device", "name")
     named = dict(zip(names, args, strict=False))
     return create(**named, **kwargs)
 
 
-def _link(creator: Callable[..., Any], next_creator: Callable[..., Any]) -> Callable[..., Any]:
+def _bind_next_creator(
+    creator: Callable[..., Any], next_creator: Callable[..., Any]
+) -> Callable[..., Any]:
     return lambda **kwargs: creator(next_creator, **kwargs)
 
 

@@ -10,7 +10,7 @@ import jax
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import as_stored
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
@@ -64,13 +64,13 @@ class RowScatterMethods:
         return self._apply_scatter("scatter_div", sparse_delta)
 
 
-class VariableRows(RowScatterMethods):
+class VariableRowMethods(RowScatterMethods):
     """The methods of `Variable` that read or write parts of its value."""
 
     def _as_tensor(self) -> Tensor:
         raise NotImplementedError
 
-    def _checked(self, value: TensorLike, method: str) -> Tensor:
+    def _check_value(self, value: TensorLike, method: str) -> Tensor:
         raise NotImplementedError
 
     def _set(self, value: Tensor) -> None:
@@ -85,8 +85,8 @@ class VariableRows(RowScatterMethods):
         return self._scatter_rows(op, sparse_delta.indices, sparse_delta.values)
 
     def _scatter_rows(self, op: Op, indices: TensorLike, updates: TensorLike) -> Self:
-        values = self._checked(updates, "scatter")
-        with as_stored():
+        values = self._check_value(updates, "scatter")
+        with suspend_autocast():
             self._set(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
 
@@ -121,25 +121,25 @@ class VariableRows(RowScatterMethods):
         return self._scatter_nd("min", indices, updates)
 
     def _scatter_nd(self, kind: str, indices: TensorLike, updates: TensorLike) -> Self:
-        values = self._checked(updates, "scatter")
-        with as_stored():
-            self._set(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
+        values = self._check_value(updates, "scatter")
+        with suspend_autocast():
+            self._set(part_ops[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
         return self
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """Return the values at coordinates, like `tf.gather_nd`."""
-        return parts["gather_nd"](self._as_tensor(), indices)
+        return part_ops["gather_nd"](self._as_tensor(), indices)
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """Return the rows at `indices`, like `tf.gather`."""
-        return parts["gather"](self._as_tensor(), indices)
+        return part_ops["gather"](self._as_tensor(), indices)
 
 
 # Functions that read and replace parts of a value. `meshflow.ops` sets them, because they are ops.
-parts: dict[str, Callable[..., Tensor]] = {}
+part_ops: dict[str, Callable[..., Tensor]] = {}
 
 
-def _scatter_op(kind: str) -> Op:
+def _make_scatter_op(kind: str) -> Op:
     def call(operands: Sequence[jax.Array], _: object) -> jax.Array:
         array, indices, values = operands
         if kind == "sub":
@@ -152,6 +152,6 @@ def _scatter_op(kind: str) -> Op:
 
 _JAX_NAMES = {"update": "set", "mul": "multiply", "div": "divide"}
 _SCATTERS = {
-    f"scatter_{kind}": _scatter_op(_JAX_NAMES.get(kind, kind))
+    f"scatter_{kind}": _make_scatter_op(_JAX_NAMES.get(kind, kind))
     for kind in ("add", "sub", "update", "max", "min", "mul", "div")
 }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from meshflow.core.tracing.trace import Traced
+from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.batched_gather import LeafGather
@@ -22,11 +22,11 @@ from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, PyTree
 from meshflow.kernels import row_gather
-from meshflow.passes.sub_jaxprs import INLINED
+from meshflow.passes.sub_jaxprs import INLINED_CALLS
 
-__all__ = ["AffineMap", "AffineMaps", "find"]
+__all__ = ["AffineMap", "AffineMaps", "find_affine_maps"]
 
-_FLOAT = np.dtype(np.float32)
+_FLOAT32 = np.dtype(np.float32)
 
 
 class ComputedStep(NamedTuple):
@@ -62,12 +62,12 @@ class AffineMap(NamedTuple):
     window: tuple[tuple[int, ...], tuple[Any, ...]] | None = None
 
     @property
-    def plain(self) -> bool:
+    def is_constant(self) -> bool:
         """Return whether the map is the same for all elements."""
-        has_constant_steps = all(isinstance(step, row_gather.Step) for step in self.steps or ())
+        has_constant_steps = all(isinstance(step, row_gather.RowStep) for step in self.steps or ())
         return has_constant_steps and not self.mirrors and self.window is None
 
-    def is_like(self, other: AffineMap | None) -> bool:
+    def is_equal(self, other: AffineMap | None) -> bool:
         """Check whether another map, without mirrors and windows, computes the same."""
         if other is None or self[:2] != other[:2] or (self.steps is None) != (other.steps is None):
             return False
@@ -78,7 +78,9 @@ class AffineMap(NamedTuple):
         )
 
 
-def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[AffineMap | None]:
+def find_affine_maps(
+    traced: TracedFunction, batched: bool = False, mirrors: bool = False
+) -> list[AffineMap | None]:
     """Find the results of a function that are affine maps of an argument.
 
     Args:
@@ -89,19 +91,19 @@ def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[A
     Returns:
       The affine map of each result, None for other results.
     """
-    jaxpr = traced.closed.jaxpr
+    jaxpr = traced.closed_jaxpr.jaxpr
     num_leaves = len(jaxpr.invars) - len(traced.captures)
     leaves, captured = jaxpr.invars[:num_leaves], jaxpr.invars[num_leaves:]
     known: dict[Any, Any] = {v: AffineMap(i, v.aval.shape, None) for i, v in enumerate(leaves)}
     for variable, capture in zip(captured, traced.captures, strict=True):
         # Variables are excluded because their values may change.
-        if type(capture) is Tensor and not isinstance(capture._value, jax.core.Tracer):
-            known[variable] = np.asarray(capture._value)
-    for variable, constant in zip(jaxpr.constvars, traced.closed.consts, strict=True):
+        if type(capture) is Tensor and not isinstance(capture.array, jax.core.Tracer):
+            known[variable] = np.asarray(capture.array)
+    for variable, constant in zip(jaxpr.constvars, traced.closed_jaxpr.consts, strict=True):
         known[variable] = np.asarray(constant)
-    _Search(known, batched, mirrors).follow(jaxpr)
+    _AffineSearch(known, batched, mirrors).visit_equations(jaxpr)
     results: list[AffineMap | None] = []
-    for variable in jaxpr.outvars[: traced.count]:
+    for variable in jaxpr.outvars[: traced.num_results]:
         found = None if isinstance(variable, jex_core.Literal) else known.get(variable)
         if not isinstance(found, AffineMap) or any(flag is None for _, flag in found.mirrors):
             results.append(None)
@@ -127,45 +129,49 @@ class AffineMaps:
         function.
     """
 
-    def __init__(self, traced: Traced, found: list[AffineMap | None]) -> None:
+    def __init__(self, traced: TracedFunction, found: list[AffineMap | None]) -> None:
         self._traced = traced
-        self._others = [i for i, affine_map in enumerate(found) if affine_map is None]
-        self._needed = arguments_of(traced, self._others)
-        self._found = [affine_map for affine_map in found if affine_map is not None]
-        self.wanted = [*self._found, *(AffineMap(i, None, None) for i in self._needed)]
+        self._computed_results = [i for i, affine_map in enumerate(found) if affine_map is None]
+        self._used_arguments = find_used_arguments(traced, self._computed_results)
+        self._affine_maps = [affine_map for affine_map in found if affine_map is not None]
+        self.gathered_maps = [
+            *self._affine_maps,
+            *(AffineMap(i, None, None) for i in self._used_arguments),
+        ]
         self._program: Any = None
 
-    def of(self, leaves: list[Any]) -> list[Any]:
+    def compute(self, leaves: list[Any]) -> list[Any]:
         """Compute the results for stacked arguments."""
-        return self.finished(
+        return self.finish(
             [
-                LeafGather(leaves[affine_map.leaf], affine_map.steps, affine_map.shape).all()
-                for affine_map in self.wanted
+                LeafGather(leaves[affine_map.leaf], affine_map.steps, affine_map.shape).gather_all()
+                for affine_map in self.gathered_maps
             ]
         )
 
-    def finished(self, arrays: list[Any]) -> list[Any]:
+    def finish(self, arrays: list[Any]) -> list[Any]:
         """Compute the remaining results from the gathered arrays of `gathered_maps`."""
-        num_affine_maps = len(self._found)
+        num_affine_maps = len(self._affine_maps)
         results = iter(arrays[:num_affine_maps])
-        if not self._others:
+        if not self._computed_results:
             return list(results)
-        computed = iter(self._computed(arrays[num_affine_maps:], len(arrays[0])))
-        computed_indices = set(self._others)
+        computed = iter(self._run_program(arrays[num_affine_maps:], len(arrays[0])))
+        computed_indices = set(self._computed_results)
         return [
-            next(computed if i in computed_indices else results) for i in range(self._traced.count)
+            next(computed if i in computed_indices else results)
+            for i in range(self._traced.num_results)
         ]
 
     @property
-    def are_all(self) -> bool:
+    def are_all_affine(self) -> bool:
         """Return whether all results are affine maps."""
-        return not self._others
+        return not self._computed_results
 
-    def rebuilt(self, arrays: list[Any]) -> PyTree:
+    def rebuild_element(self, arrays: list[Any]) -> PyTree:
         """Pack the results for one element into their structure."""
-        return structure.to_arrays(self._traced.rebuild(arrays))
+        return structure.to_arrays(self._traced.rebuild_result(arrays))
 
-    def _computed(self, arrays: list[Any], count: int) -> list[Any]:
+    def _run_program(self, arrays: list[Any], count: int) -> list[Any]:
         """Run the compiled function for the results that are not affine maps.
 
         Args:
@@ -175,13 +181,13 @@ class AffineMaps:
         if self._program is None:
 
             def compute(leaves: list[Any], captures: list[Any]) -> list[Any]:
-                results = self._traced.arrays(leaves, captures)
-                return [results[i] for i in self._others]
+                results = self._traced.run_on_arrays(leaves, captures)
+                return [results[i] for i in self._computed_results]
 
             self._program = compile_for_cpu(jax.vmap(compute, in_axes=(0, None)))
         leaves = []
-        used_arrays = dict(zip(self._needed, arrays, strict=True))
-        in_avals = self._traced.closed.in_avals
+        used_arrays = dict(zip(self._used_arguments, arrays, strict=True))
+        in_avals = self._traced.closed_jaxpr.in_avals
         for index, aval in enumerate(in_avals[: len(in_avals) - len(self._traced.captures)]):
             # The program does not read arguments that only affine maps use.
             unused = np.broadcast_to(np.zeros((), aval.dtype), (count, *aval.shape))
@@ -190,14 +196,14 @@ class AffineMaps:
         return [np.asarray(r) for r in results]
 
 
-def arguments_of(traced: Traced, results: Sequence[int]) -> list[int]:
+def find_used_arguments(traced: TracedFunction, results: Sequence[int]) -> list[int]:
     """Return the indices of the arguments that some results depend on.
 
     Args:
       traced: The function.
       results: Indices of the results.
     """
-    jaxpr = traced.closed.jaxpr
+    jaxpr = traced.closed_jaxpr.jaxpr
     needed = {
         jaxpr.outvars[i] for i in results if not isinstance(jaxpr.outvars[i], jex_core.Literal)
     }
@@ -208,7 +214,7 @@ def arguments_of(traced: Traced, results: Sequence[int]) -> list[int]:
     return [i for i, variable in enumerate(leaves) if variable in needed]
 
 
-class _Scalar(NamedTuple):
+class _ScalarVariable(NamedTuple):
     """A scalar that the program computes.
 
     Attributes:
@@ -219,10 +225,10 @@ class _Scalar(NamedTuple):
 
 
 # The values that are propagated through a jaxpr; arrays are constants.
-_Value: TypeAlias = AffineMap | _Scalar | np.ndarray
+_Value: TypeAlias = AffineMap | _ScalarVariable | np.ndarray
 
 
-class _Search:
+class _AffineSearch:
     """A forward pass over a jaxpr that propagates affine maps and constants.
 
     Args:
@@ -233,67 +239,67 @@ class _Search:
     """
 
     def __init__(self, known: dict[Any, Any], batched: bool, mirrors: bool = False) -> None:
-        self._known, self._batched, self._mirrors = known, batched, mirrors
-        self._chooses = mirrors
+        self.known, self._batched, self._mirrors = known, batched, mirrors
+        self.tracks_scalars = mirrors
 
-    def follow(self, jaxpr: Jaxpr) -> None:
+    def visit_equations(self, jaxpr: Jaxpr) -> None:
         """Propagate affine maps and constants through the equations of a jaxpr."""
         for equation in jaxpr.eqns:
-            operands = [self._operand(v) for v in equation.invars]
-            if equation.primitive.name in INLINED and self._mirrors:
-                self._call(equation, operands)
+            operands = [self._read_operand(v) for v in equation.invars]
+            if equation.primitive.name in INLINED_CALLS and self._mirrors:
+                self._visit_call(equation, operands)
                 continue
             rule = _RULES.get(equation.primitive.name)
             if rule is not None and not any(operand is None for operand in operands):
                 found = rule(self, equation, *operands)
                 if found is not None:
-                    self._known[equation.outvars[0]] = found
+                    self.known[equation.outvars[0]] = found
 
-    def _operand(self, variable: Atom) -> _Value | None:
+    def _read_operand(self, variable: Atom) -> _Value | None:
         if isinstance(variable, jex_core.Literal):
             return np.asarray(variable.val)
-        value = self._known.get(variable)
+        value = self.known.get(variable)
         aval: Any = variable.aval
-        if value is None and self._chooses and aval.size == 1:
-            return _Scalar(variable)
+        if value is None and self.tracks_scalars and aval.size == 1:
+            return _ScalarVariable(variable)
         return value
 
-    def _call(self, equation: JaxprEqn, operands: list[Any]) -> None:
+    def _visit_call(self, equation: JaxprEqn, operands: list[Any]) -> None:
         """Propagate affine maps through a call of an inner jaxpr."""
         inner = equation.params["jaxpr"]
         known = zip(inner.jaxpr.invars, operands, strict=True)
-        search = _Search({v: o for v, o in known if o is not None}, self._batched, True)
-        search._chooses = False  # Variables of the inner jaxpr have no meaning outside.
-        search.follow(inner.jaxpr)
+        search = _AffineSearch({v: o for v, o in known if o is not None}, self._batched, True)
+        search.tracks_scalars = False  # Variables of the inner jaxpr have no meaning outside.
+        search.visit_equations(inner.jaxpr)
         for variable, result in zip(equation.outvars, inner.jaxpr.outvars, strict=True):
-            value = None if isinstance(result, jex_core.Literal) else search._known.get(result)
+            value = None if isinstance(result, jex_core.Literal) else search.known.get(result)
             if value is not None:
-                self._known[variable] = value
+                self.known[variable] = value
 
-    def reverse(self, equation: Any, x: _Value) -> _Value | None:
+    def visit_reverse(self, equation: Any, x: _Value) -> _Value | None:
         axes = equation.params["dimensions"]
         if not self._mirrors or not isinstance(x, AffineMap) or len(axes) != 1:
             return None
         # The reversal is not conditional yet; `visit_select` adds the condition.
         return x._replace(mirrors=(*x.mirrors, (axes[0], None)))
 
-    def part(self, equation: Any, x: Any, *starts: Any) -> _Value | None:
+    def visit_dynamic_slice(self, equation: Any, x: Any, *starts: Any) -> _Value | None:
         """Handle a crop of an image that includes all its channels."""
         sizes = equation.params["slice_sizes"]
         can_crop = isinstance(x, AffineMap) and not x.mirrors and x.window is None and self._mirrors
         if not can_crop or len(sizes) != 3 or sizes[2] != x.shape[2]:
             return None
-        if any(isinstance(step, row_gather.Step) and step.value.ndim for step in x.steps or ()):
+        if any(isinstance(step, row_gather.RowStep) and step.value.ndim for step in x.steps or ()):
             return None
-        if not all(isinstance(start, _Scalar) for start in starts[:2]):
+        if not all(isinstance(start, _ScalarVariable) for start in starts[:2]):
             return None
         return x._replace(shape=sizes, window=(sizes, tuple(s.variable for s in starts[:2])))
 
-    def select(
+    def visit_select(
         self, equation: Any, choice: _Value, plain: _Value, mirrored: _Value
     ) -> _Value | None:
         """Handle the choice between an image and its mirror image."""
-        if not isinstance(choice, _Scalar) or not isinstance(plain, AffineMap):
+        if not isinstance(choice, _ScalarVariable) or not isinstance(plain, AffineMap):
             return None
         if equation.invars[0].aval.dtype != np.bool_:
             return None
@@ -311,24 +317,24 @@ class _Search:
             return None
         return plain._replace(mirrors=(*plain.mirrors, (axis, choice.variable)))
 
-    def cast(self, equation: Any, x: _Value) -> _Value | None:
+    def visit_cast(self, equation: Any, x: _Value) -> _Value | None:
         old_dtype, new_dtype = equation.invars[0].aval.dtype, equation.params["new_dtype"]
         if old_dtype == new_dtype:
             return x
-        if isinstance(x, _Scalar):
+        if isinstance(x, _ScalarVariable):
             return None
         if not isinstance(x, AffineMap):
             return x.astype(new_dtype)
         is_float_cast = (
-            x.steps is None and new_dtype == _FLOAT and old_dtype.name in row_gather.TYPES
+            x.steps is None and new_dtype == _FLOAT32 and old_dtype.name in row_gather.TYPES
         )
         return x._replace(steps=()) if is_float_cast else None
 
-    def reshape(self, equation: Any, x: Any) -> _Value | None:
-        if isinstance(x, _Scalar):
+    def visit_reshape(self, equation: Any, x: Any) -> _Value | None:
+        if isinstance(x, _ScalarVariable):
             return x if equation.outvars[0].aval.size == 1 else None
         shape, old_shape = equation.outvars[0].aval.shape, x.shape
-        if isinstance(x, AffineMap) and not x.plain and shape != old_shape:
+        if isinstance(x, AffineMap) and not x.is_constant and shape != old_shape:
             return None
         if math.prod(shape) != math.prod(old_shape):
             return None
@@ -337,35 +343,37 @@ class _Search:
         keeps_batch_axis = not self._batched or shape[:1] == old_shape[:1]
         return x._replace(shape=shape) if keeps_batch_axis else None
 
-    def broadcast(self, equation: Any, x: _Value) -> _Value | None:
-        if isinstance(x, _Scalar):
+    def visit_broadcast(self, equation: Any, x: _Value) -> _Value | None:
+        if isinstance(x, _ScalarVariable):
             return x
         if isinstance(x, AffineMap):
-            return self.reshape(equation, x)
+            return self.visit_reshape(equation, x)
         # Axes of size 1 need not be expanded, because the operations broadcast.
         sizes = [1] * len(equation.outvars[0].aval.shape)
         for axis, size in zip(equation.params["broadcast_dimensions"], x.shape, strict=True):
             sizes[axis] = size
         return x.reshape(sizes)
 
-    def operate(self, equation: Any, first: _Value, second: _Value) -> _Value | None:
+    def visit_arithmetic(self, equation: Any, first: _Value, second: _Value) -> _Value | None:
         name = equation.primitive.name
         affine_map, value = first, second
         if isinstance(second, AffineMap):
             affine_map, value = second, first
             name = {"sub": "sub from", "div": "div into"}.get(name, name)
-        if not isinstance(affine_map, AffineMap) or not isinstance(value, (np.ndarray, _Scalar)):
+        if not isinstance(affine_map, AffineMap) or not isinstance(
+            value, (np.ndarray, _ScalarVariable)
+        ):
             return None
         if any(flag is None for _, flag in affine_map.mirrors):
             return None
         result = equation.outvars[0].aval
-        if result.dtype != _FLOAT or result.shape != affine_map.shape:
+        if result.dtype != _FLOAT32 or result.shape != affine_map.shape:
             return None
-        if isinstance(value, _Scalar):
+        if isinstance(value, _ScalarVariable):
             return affine_map._replace(
                 steps=(*(affine_map.steps or ()), ComputedStep(name, value.variable))
             )
-        if not affine_map.plain and value.size != 1:
+        if not affine_map.is_constant and value.size != 1:
             return None
         if value.size == 1:
             value = value.reshape(())
@@ -380,27 +388,27 @@ class _Search:
                 )
             value = np.broadcast_to(value, row).reshape(-1)
         # The kernel needs contiguous memory of its own; a scalar must remain a scalar.
-        step = row_gather.Step(name, np.array(value, _FLOAT, order="C"))
+        step = row_gather.RowStep(name, np.array(value, _FLOAT32, order="C"))
         steps = (*(affine_map.steps or ()), step)
         return affine_map._replace(steps=steps)
 
-    def negate(self, equation: Any, x: _Value) -> _Value | None:
-        if not isinstance(x, AffineMap) or equation.outvars[0].aval.dtype != _FLOAT:
+    def visit_negation(self, equation: Any, x: _Value) -> _Value | None:
+        if not isinstance(x, AffineMap) or equation.outvars[0].aval.dtype != _FLOAT32:
             return None
         if any(flag is None for _, flag in x.mirrors):
             return None
-        step = row_gather.Step("sub from", np.asarray(-0.0, _FLOAT))
+        step = row_gather.RowStep("sub from", np.asarray(-0.0, _FLOAT32))
         return x._replace(steps=(*(x.steps or ()), step))
 
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "convert_element_type": _Search.cast,
-    "reshape": _Search.reshape,
-    "squeeze": _Search.reshape,
-    "broadcast_in_dim": _Search.broadcast,
-    "neg": _Search.negate,
-    "dynamic_slice": _Search.part,
-    "rev": _Search.reverse,
-    "select_n": _Search.select,
-    **dict.fromkeys(("add", "sub", "mul", "div"), _Search.operate),
+    "convert_element_type": _AffineSearch.visit_cast,
+    "reshape": _AffineSearch.visit_reshape,
+    "squeeze": _AffineSearch.visit_reshape,
+    "broadcast_in_dim": _AffineSearch.visit_broadcast,
+    "neg": _AffineSearch.visit_negation,
+    "dynamic_slice": _AffineSearch.visit_dynamic_slice,
+    "rev": _AffineSearch.visit_reverse,
+    "select_n": _AffineSearch.visit_select,
+    **dict.fromkeys(("add", "sub", "mul", "div"), _AffineSearch.visit_arithmetic),
 }

@@ -9,12 +9,18 @@ import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.data.execution.chunks import BLOCK, Chunk, alike, length, part
-from meshflow.data.execution.draws import Draws, Ring
-from meshflow.data.execution.resumable import Failed, close
+from meshflow.data.execution.chunks import (
+    MAX_CHUNK_SIZE,
+    Chunk,
+    are_stackable,
+    count_elements,
+    slice_chunk,
+)
+from meshflow.data.execution.failures import Failure, close_iterator
+from meshflow.data.execution.random_draws import RandomDraws, ShuffleRing
 
 
-class Head:
+class ChunkReader:
     """Reads any number of elements from a stream of chunks.
 
     Args:
@@ -23,26 +29,28 @@ class Head:
 
     def __init__(self, chunks: Iterator[Any]) -> None:
         self._chunks = chunks
-        self._known = False
+        self._is_peeked = False
         self._chunk: Any = None
 
     @property
-    def chunk(self) -> Any:
+    def peek(self) -> Any:
         """Return the next chunk, or the rest of it, without consuming it; None at the end."""
-        if not self._known:
-            self._chunk, self._known = next(self._chunks, None), True
-            while self._chunk is not None and self.ready == 0 and type(self._chunk) is not Failed:
+        if not self._is_peeked:
+            self._chunk, self._is_peeked = next(self._chunks, None), True
+            while (
+                self._chunk is not None and self.num_ready == 0 and type(self._chunk) is not Failure
+            ):
                 self._chunk = next(self._chunks, None)
         return self._chunk
 
     @property
-    def ready(self) -> int:
+    def num_ready(self) -> int:
         """Return the number of elements that can be taken at once.
 
         It is 0 before a failure and at the end.
         """
-        chunk = self._chunk if self._known else self.chunk
-        return 0 if chunk is None or type(chunk) is Failed else length(chunk)
+        chunk = self._chunk if self._is_peeked else self.peek
+        return 0 if chunk is None or type(chunk) is Failure else count_elements(chunk)
 
     def take(self, count: int) -> Any:
         """Take up to `count` elements or one failure; return None at the end.
@@ -50,42 +58,42 @@ class Head:
         Args:
           count: Largest number of elements to take.
         """
-        chunk = self.chunk
+        chunk = self.peek
         if chunk is None:
             return None
-        if type(chunk) is Failed or length(chunk) <= count:
-            self._known = False
+        if type(chunk) is Failure or count_elements(chunk) <= count:
+            self._is_peeked = False
             return chunk
-        self._chunk = part(chunk, count, length(chunk))
-        return part(chunk, 0, count)
+        self._chunk = slice_chunk(chunk, count, count_elements(chunk))
+        return slice_chunk(chunk, 0, count)
 
     def close(self) -> None:
         """Close the stream."""
-        close(self._chunks)
+        close_iterator(self._chunks)
 
 
-def side_by_side(streams: list[Iterator[Any]]) -> Iterator[list[Chunk] | Failed]:
+def align_streams(streams: list[Iterator[Any]]) -> Iterator[list[Chunk] | Failure]:
     """Split the chunks of several streams into chunks of equal sizes, until the first stream ends.
 
     Yields:
       A list with one chunk of each stream, or a failure of one of them.
     """
-    heads = [Head(s) for s in streams]
+    heads = [ChunkReader(s) for s in streams]
     try:
-        while all(head.chunk is not None for head in heads):
-            count = min(head.ready for head in heads)
+        while all(head.peek is not None for head in heads):
+            count = min(head.num_ready for head in heads)
             if count:
                 yield [head.take(count) for head in heads]
             else:
                 # A failure counts as an element, so the other streams skip one.
                 items = [head.take(1) for head in heads]
-                yield next(t for t in items if type(t) is Failed)
+                yield next(t for t in items if type(t) is Failure)
     finally:
         for head in heads:
             head.close()
 
 
-def in_turn(
+def interleave_chunks(
     sources: Iterator[Any], open_stream: Callable[[Any], Iterator[Any]], cycle: int, block: int
 ) -> Iterator[Any]:
     """Interleave the streams that a function creates, in the order of `round_robin.interleave`.
@@ -100,11 +108,11 @@ def in_turn(
         for source in sources:
             yield from open_stream(source)
         return
-    active: list[Head | None] = []
+    active: list[ChunkReader | None] = []
 
-    def open_next() -> Head | None:
+    def open_next() -> ChunkReader | None:
         for source in sources:
-            return Head(open_stream(source))
+            return ChunkReader(open_stream(source))
         return None
 
     try:
@@ -112,8 +120,10 @@ def in_turn(
             active.append(first)
         position = 0
         while any(a is not None for a in active):
-            if position == 0 and (rounds := _rounds(active, block)):
-                yield _woven([a.take(rounds * block) for a in active if a is not None], block)
+            if position == 0 and (rounds := _count_ready_rounds(active, block)):
+                yield _interleave_blocks(
+                    [a.take(rounds * block) for a in active if a is not None], block
+                )
                 continue
             current, taken = active[position], 0
             while current is not None and taken < block:
@@ -121,40 +131,46 @@ def in_turn(
                 if item is None:
                     active[position] = open_next()
                     break
-                taken += 1 if type(item) is Failed else length(item)
+                taken += 1 if type(item) is Failure else count_elements(item)
                 yield item
             position = (position + 1) % len(active)
     finally:
         for head in active:
             if head is not None:
                 head.close()
-        close(sources)
+        close_iterator(sources)
 
 
-def _rounds(heads: list[Head | None], block: int) -> int:
+def _count_ready_rounds(heads: list[ChunkReader | None], block: int) -> int:
     """Return for how many complete rounds all streams have elements ready."""
     open_heads = [h for h in heads if h is not None]
     if len(open_heads) < len(heads):
         return 0
-    rounds = min(h.ready for h in open_heads) // block
-    return rounds if rounds and all(alike(h.chunk, open_heads[0].chunk) for h in open_heads) else 0
+    rounds = min(h.num_ready for h in open_heads) // block
+    return (
+        rounds
+        if rounds and all(are_stackable(h.peek, open_heads[0].peek) for h in open_heads)
+        else 0
+    )
 
 
-def _woven(parts: list[Chunk], block: int) -> Chunk:
+def _interleave_blocks(parts: list[Chunk], block: int) -> Chunk:
     """Interleave blocks of several chunks of the same length."""
     leaves = []
-    count = length(parts[0])
+    count = count_elements(parts[0])
     for arrays in zip(*parts, strict=True):
         row, dtype = arrays[0].shape[1:], arrays[0].dtype
         shape = (count // block, len(arrays), block, *row)
-        out = _empty(shape, dtype)
+        out = _make_empty(shape, dtype)
         for index, array in enumerate(arrays):
             out[:, index] = array.reshape(count // block, block, *row)
         leaves.append(out.reshape(count * len(arrays), *row))
     return leaves
 
 
-def shuffled(chunks: Iterator[Any], blank: Chunk, buffer_size: int, draws: Draws) -> Iterator[Any]:
+def shuffle_chunks(
+    chunks: Iterator[Any], blank: Chunk, buffer_size: int, draws: RandomDraws
+) -> Iterator[Any]:
     """Shuffle elements with a buffer, in the same order as `order.shuffle_items`.
 
     Args:
@@ -163,51 +179,51 @@ def shuffled(chunks: Iterator[Any], blank: Chunk, buffer_size: int, draws: Draws
       buffer_size: Number of elements in the buffer.
       draws: The random numbers.
     """
-    reader = Head(chunks)
+    reader = ChunkReader(chunks)
     try:
         first_chunks: list[Chunk] = []
         count = 0
         while count < buffer_size and (chunk := reader.take(buffer_size - count)) is not None:
-            chunk = _marked(chunk, blank)
+            chunk = _add_failure_leaf(chunk, blank)
             first_chunks.append(chunk)
-            count += length(chunk)
+            count += count_elements(chunk)
         if not first_chunks:
             return
         # The buffer holds slots of these arrays, so only integers are exchanged while shuffling.
         slots = [np.concatenate(arrays) for arrays in zip(*first_chunks, strict=True)]
         del first_chunks
-        ring = Ring(draws.words, np.arange(count))
+        ring = ShuffleRing(draws.words, np.arange(count))
         buffer = ring.buffer
         if count == buffer_size:
             while (chunk := reader.take(1 << 62)) is not None:
-                chunk = _marked(chunk, blank)
-                new = np.arange(count, count + length(chunk))
+                chunk = _add_failure_leaf(chunk, blank)
+                new = np.arange(count, count + count_elements(chunk))
                 drawn = ring.exchange(new)
-                yield from _unmarked(_gathered(slots, chunk, drawn))
+                yield from _split_failures(_gather_from_two(slots, chunk, drawn))
                 moved = np.flatnonzero(buffer >= count)
                 free = drawn[drawn < count]
                 for slot, leaf in zip(slots, chunk, strict=True):
                     slot[free] = leaf[buffer[moved] - count]
                 buffer[moved] = free
-        remaining = draws.drained(ring.left())
-        for start in range(0, count, BLOCK):
-            index = remaining[start : start + BLOCK]
-            yield from _unmarked([slot[index] for slot in slots])
+        remaining = draws.shuffle_all(ring.get_remaining())
+        for start in range(0, count, MAX_CHUNK_SIZE):
+            index = remaining[start : start + MAX_CHUNK_SIZE]
+            yield from _split_failures([slot[index] for slot in slots])
     finally:
         reader.close()
         reader.close()
 
 
-def _marked(chunk: Any, blank: Chunk) -> Chunk:
+def _add_failure_leaf(chunk: Any, blank: Chunk) -> Chunk:
     """Prepend a leaf that contains the failures of a chunk, None for other elements."""
-    if type(chunk) is not Failed:
-        return [np.full(length(chunk), None, object), *chunk]
+    if type(chunk) is not Failure:
+        return [np.full(count_elements(chunk), None, object), *chunk]
     failure = np.empty(1, object)
     failure[0] = chunk
     return [failure, *blank]
 
 
-def _gathered(slots: Chunk, chunk: Chunk, index: np.ndarray) -> Chunk:
+def _gather_from_two(slots: Chunk, chunk: Chunk, index: np.ndarray) -> Chunk:
     """Gather elements by index from the slots of the buffer, and from a chunk after them.
 
     Args:
@@ -215,31 +231,31 @@ def _gathered(slots: Chunk, chunk: Chunk, index: np.ndarray) -> Chunk:
       chunk: The chunk; its indices start at the number of slots.
       index: The indices.
     """
-    count = length(slots)
+    count = count_elements(slots)
     is_new = index >= count
     leaves = []
     for slot, leaf in zip(slots, chunk, strict=True):
         shape = (len(index), *slot.shape[1:])
-        out = _empty(shape, slot.dtype)
+        out = _make_empty(shape, slot.dtype)
         out[~is_new] = slot[index[~is_new]]
         out[is_new] = leaf[index[is_new] - count]
         leaves.append(out)
     return leaves
 
 
-def _unmarked(chunk: Chunk) -> Iterator[Any]:
+def _split_failures(chunk: Chunk) -> Iterator[Any]:
     """Split a chunk with a leaf of failures into chunks without it, and failures."""
     failures = [i for i, failure in enumerate(chunk[0]) if failure is not None]
     leaves, start = chunk[1:], 0
-    for stop in (*failures, length(chunk)):
+    for stop in (*failures, count_elements(chunk)):
         if stop > start and leaves:
-            yield part(leaves, start, stop)
-        if stop < length(chunk):
+            yield slice_chunk(leaves, start, stop)
+        if stop < count_elements(chunk):
             yield chunk[0][stop]
         start = stop + 1
 
 
-def chosen(
+def choose_chunks(
     choices: Iterator[Any], streams: list[Iterator[Any]], stop_on_empty: bool
 ) -> Iterator[Any]:
     """Take each element from the stream that an index selects.
@@ -250,12 +266,12 @@ def chosen(
       stop_on_empty: Whether to stop as soon as a selected stream has ended; otherwise its indices
         are skipped.
     """
-    heads = [Head(s) for s in streams]
+    heads = [ChunkReader(s) for s in streams]
     num_open = len(heads)
     has_ended = [False] * num_open
     try:
         for choice in choices:
-            if type(choice) is Failed:
+            if type(choice) is Failure:
                 yield choice
                 continue
             indices = choice[0]
@@ -263,9 +279,9 @@ def chosen(
             count = int(invalid[0]) if len(invalid) else len(indices)
             start = 0
             while start < count:
-                stop = _reach(indices[start:count], heads) + start
+                stop = _count_ready_choices(indices[start:count], heads) + start
                 if stop > start:
-                    yield _picked(indices[start:stop], heads)
+                    yield _take_choices(indices[start:stop], heads)
                     start = stop
                     continue
                 index = indices[start]
@@ -281,30 +297,30 @@ def chosen(
                 if not num_open:
                     return
             if count < len(indices):
-                yield no_such(int(indices[count]), len(heads))
+                yield make_choice_failure(int(indices[count]), len(heads))
                 return
     finally:
         for head in heads:
             head.close()
-        close(choices)
+        close_iterator(choices)
 
 
-def no_such(choice: int, count: int) -> Failed:
+def make_choice_failure(choice: int, count: int) -> Failure:
     """Return the failure for an index that selects no dataset."""
-    return Failed(InvalidArgumentError(f"selector_input must be in [0, {count}), got {choice}."))
+    return Failure(InvalidArgumentError(f"selector_input must be in [0, {count}), got {choice}."))
 
 
-def _reach(choices: np.ndarray, heads: list[Head]) -> int:
+def _count_ready_choices(choices: np.ndarray, heads: list[ChunkReader]) -> int:
     """Return how many of the first choices can be taken at once."""
     reach = len(choices)
     for index, head in enumerate(heads):
         positions = np.flatnonzero(choices[:reach] == index)
-        if len(positions) and len(positions) > head.ready:
-            reach = int(positions[head.ready])
+        if len(positions) and len(positions) > head.num_ready:
+            reach = int(positions[head.num_ready])
     return reach
 
 
-def _picked(choices: np.ndarray, heads: list[Head]) -> Chunk:
+def _take_choices(choices: np.ndarray, heads: list[ChunkReader]) -> Chunk:
     """Take the elements that some choices select, which must be ready."""
     taken = {
         index: head.take(int(np.count_nonzero(choices == index)))
@@ -316,14 +332,14 @@ def _picked(choices: np.ndarray, heads: list[Head]) -> Chunk:
     parts = list(taken.items())
     leaves = []
     for leaf, first in enumerate(parts[0][1]):
-        out = _empty((len(choices), *first.shape[1:]), first.dtype)
+        out = _make_empty((len(choices), *first.shape[1:]), first.dtype)
         for index, chunk in parts:
             out[choices == index] = chunk[leaf]
         leaves.append(out)
     return leaves
 
 
-def gather_of_two(
+def concatenate_gathers(
     first: Callable[..., Chunk], second: Callable[..., Chunk], index_limit: int
 ) -> Callable[[np.ndarray], Chunk]:
     """Return a function that gathers from the concatenation of two datasets.
@@ -343,7 +359,7 @@ def gather_of_two(
         leaves = []
         parts = first(index[low]), second(index[~low] - index_limit)
         for first_rows, second_rows in zip(*parts, strict=True):
-            out = _empty((len(index), *first_rows.shape[1:]), first_rows.dtype)
+            out = _make_empty((len(index), *first_rows.shape[1:]), first_rows.dtype)
             out[low], out[~low] = first_rows, second_rows
             leaves.append(out)
         return leaves
@@ -351,6 +367,6 @@ def gather_of_two(
     return gather
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _make_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Create an uninitialized array; a numeric one can become a tensor without a copy."""
-    return np.empty(shape, dtype) if dtype.hasobject else transfers.fresh(shape, dtype)
+    return np.empty(shape, dtype) if dtype.hasobject else transfers.allocate(shape, dtype)

@@ -17,27 +17,27 @@ from meshflow.core.runtime import transfers
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
-from meshflow.data.execution.resumable import Failed, close
+from meshflow.data.execution.failures import Failure, close_iterator
 from meshflow.environment.types import PyTree
 
 Chunk = list[Any]
 
 # Largest number of elements in a chunk, and the largest size of a chunk in bytes.
-BLOCK, _BYTES = 256, 1 << 22
+MAX_CHUNK_SIZE, _BYTES = 256, 1 << 22
 # Estimated size of a string, which the size of a chunk is based on.
 _STRING_BYTES = 64
 
 
 @contextlib.contextmanager
-def _closing(iterator: Iterator[Any]) -> Iterator[None]:
+def _close_at_exit(iterator: Iterator[Any]) -> Iterator[None]:
     """Close an iterator when the block is left."""
     try:
         yield
     finally:
-        close(iterator)
+        close_iterator(iterator)
 
 
-def stackable(spec: PyTree) -> bool:
+def is_stackable(spec: PyTree) -> bool:
     """Check whether elements of a spec can be stacked: all leaves are tensors of known sizes."""
     leaves = nest.flatten(spec) if spec is not None else []
     return bool(leaves) and all(
@@ -45,7 +45,7 @@ def stackable(spec: PyTree) -> bool:
     )
 
 
-def size_for(spec: PyTree) -> int:
+def choose_chunk_size(spec: PyTree) -> int:
     """Return the number of elements in a chunk."""
     bytes_each = 1
     for leaf in nest.flatten(spec):
@@ -53,34 +53,34 @@ def size_for(spec: PyTree) -> int:
             continue
         width = _STRING_BYTES if leaf.dtype is dtypes.string else leaf.dtype.size
         bytes_each += math.prod(leaf.shape.as_list()) * width
-    return max(1, min(BLOCK, _BYTES // bytes_each))
+    return max(1, min(MAX_CHUNK_SIZE, _BYTES // bytes_each))
 
 
-def length(chunk: Chunk) -> int:
+def count_elements(chunk: Chunk) -> int:
     """Return the number of elements of a chunk."""
     return len(chunk[0])
 
 
-def fits(chunk: Chunk, spec: PyTree) -> bool:
+def matches_spec(chunk: Chunk, spec: PyTree) -> bool:
     """Check whether the elements of a chunk have the sizes of a spec."""
     leaves = zip(chunk, nest.flatten(spec), strict=True)
     return all(a.shape[1:] == tuple(s.shape.as_list()) for a, s in leaves)
 
 
-def part(chunk: Chunk, start: int, stop: int) -> Chunk:
+def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:
     """Return the elements of a chunk from `start` to `stop`."""
     return [a[start:stop] for a in chunk]
 
 
-def filled_up(chunk: Chunk, size: int) -> Chunk:
+def pad_chunk(chunk: Chunk, size: int) -> Chunk:
     """Pad a chunk to a size by repeating its last element."""
-    missing = size - length(chunk)
+    missing = size - count_elements(chunk)
     if not missing:
         return chunk
     return [np.concatenate([a, np.broadcast_to(a[-1:], (missing, *a.shape[1:]))]) for a in chunk]
 
 
-def size_to_run(count: int, sizes: Collection[int]) -> int:
+def choose_program_size(count: int, sizes: Collection[int]) -> int:
     """Choose the number of elements that a program is compiled for.
 
     Programs are compiled for few sizes; smaller chunks are padded.
@@ -95,7 +95,7 @@ def size_to_run(count: int, sizes: Collection[int]) -> int:
     return min(large)
 
 
-def joined(parts: list[Chunk]) -> Chunk:
+def concatenate_chunks(parts: list[Chunk]) -> Chunk:
     """Concatenate chunks.
 
     Raises:
@@ -109,79 +109,83 @@ def joined(parts: list[Chunk]) -> Chunk:
         if any(a.shape[1:] != first.shape[1:] for a in arrays):
             # Stacking single elements raises the error that names the element.
             return nest.flatten(
-                structure.stack([tuple(row) for p in parts for row in zip(*p, strict=True)])
+                structure.stack_elements(
+                    [tuple(row) for p in parts for row in zip(*p, strict=True)]
+                )
             )
         if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
             leaves.append(np.concatenate(arrays))
             continue
-        out = transfers.fresh((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
+        out = transfers.allocate((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
         leaves.append(np.concatenate(arrays, out=out))
     return leaves
 
 
-def rows(chunks: Iterator[Any], spec: PyTree) -> Iterator[Any]:
+def unpack_chunks(chunks: Iterator[Any], spec: PyTree) -> Iterator[Any]:
     """Iterate over the elements of chunks, and failures."""
-    pack = structure.packer(spec)
-    with _closing(chunks):
+    pack = structure.make_packer(spec)
+    with _close_at_exit(chunks):
         for chunk in chunks:
-            if type(chunk) is Failed:
+            if type(chunk) is Failure:
                 yield chunk
             else:
-                yield from map(pack, map(list, zip(*map(_single, chunk), strict=True)))
+                yield from map(pack, map(list, zip(*map(_iter_leaf, chunk), strict=True)))
 
 
-def _single(leaf: np.ndarray) -> Iterator[Any]:
+def _iter_leaf(leaf: np.ndarray) -> Iterator[Any]:
     """Iterate over the items of a leaf as arrays."""
     if leaf.ndim == 1 or leaf.dtype == object:
-        return map(structure.scalar, leaf)
+        return map(structure.item_to_array, leaf)
     return iter(leaf)
 
 
-def singles(elements: Iterator[Any]) -> Iterator[Any]:
+def wrap_elements(elements: Iterator[Any]) -> Iterator[Any]:
     """Wrap every element in a chunk of its own, so that no element waits for the next one."""
     for element in elements:
-        if type(element) is Failed:
+        if type(element) is Failure:
             yield element
         else:
-            yield [_stacked_alone(leaf) for leaf in nest.flatten(element)]
+            yield [_add_axis(leaf) for leaf in nest.flatten(element)]
 
 
-def _stacked_alone(leaf: np.ndarray) -> np.ndarray:
+def _add_axis(leaf: np.ndarray) -> np.ndarray:
     return leaf.reshape(1) if leaf.ndim == 0 else leaf[None]
 
 
-def applied(fn: Callable[[Chunk], Chunk | None], chunks: Iterator[Any]) -> Iterator[Any]:
+def map_chunks(fn: Callable[[Chunk], Chunk | None], chunks: Iterator[Any]) -> Iterator[Any]:
     """Apply a function to chunks; if it fails, apply it to the elements of the chunk one by one.
 
     Args:
       fn: Function from a chunk to a chunk, or None if no element is left.
       chunks: The chunks.
     """
-    with _closing(chunks):
+    with _close_at_exit(chunks):
         for chunk in chunks:
-            if type(chunk) is Failed:
+            if type(chunk) is Failure:
                 yield chunk
                 continue
             try:
                 results: Any = [fn(chunk)]
             except Exception as error:
-                results = _one_by_one(fn, chunk) if length(chunk) > 1 else [Failed(error)]
+                results = (
+                    _map_elements(fn, chunk) if count_elements(chunk) > 1 else [Failure(error)]
+                )
             for item in results:
                 if item is not None:
                     yield item
 
 
-def _one_by_one(fn: Callable[[Chunk], Chunk | None], chunk: Chunk) -> Iterator[Any]:
+def _map_elements(fn: Callable[[Chunk], Chunk | None], chunk: Chunk) -> Iterator[Any]:
     """Apply a function to each element of a chunk, as a chunk of one element."""
-    for i in range(length(chunk)):
+    for i in range(count_elements(chunk)):
         try:
-            item: Any = fn(part(chunk, i, i + 1))
+            item: Any = fn(slice_chunk(chunk, i, i + 1))
         except Exception as error:
-            item = Failed(error)
+            item = Failure(error)
         yield item
 
 
-def regrouped(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
+def regroup_chunks(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
     """Change the size of chunks; a new chunk in which an element failed is replaced by the failure.
 
     Args:
@@ -191,30 +195,30 @@ def regrouped(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
     """
     pending: list[Chunk] = []
     count = 0
-    failure: Failed | None = None
+    failure: Failure | None = None
 
-    def finish_chunk() -> Chunk | Failed:
+    def finish_chunk() -> Chunk | Failure:
         nonlocal pending, count, failure
         parts, first_failure = pending, failure
         pending, count, failure = [], 0, None
         if first_failure is not None:
             return first_failure
         try:
-            return joined(parts)
+            return concatenate_chunks(parts)
         except Exception as error:
-            return Failed(error)
+            return Failure(error)
 
-    with _closing(chunks):
+    with _close_at_exit(chunks):
         for chunk in chunks:
-            if type(chunk) is Failed:
+            if type(chunk) is Failure:
                 failure, count = failure or chunk, count + 1
                 if count == size:
                     yield finish_chunk()
                 continue
-            start, stop = 0, length(chunk)
+            start, stop = 0, count_elements(chunk)
             while start < stop:
                 step = min(size - count, stop - start)
-                pending.append(part(chunk, start, start + step))
+                pending.append(slice_chunk(chunk, start, start + step))
                 start, count = start + step, count + step
                 if count == size:
                     yield finish_chunk()
@@ -222,27 +226,27 @@ def regrouped(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
             yield finish_chunk()
 
 
-def merged(chunks: Iterator[Any], size: int) -> Iterator[Any]:
+def merge_chunks(chunks: Iterator[Any], size: int) -> Iterator[Any]:
     """Concatenate small chunks, up to a size."""
     pending: list[Chunk] = []
     count = 0
-    with _closing(chunks):
+    with _close_at_exit(chunks):
         for chunk in chunks:
-            is_separate = type(chunk) is Failed or 4 * length(chunk) > size
-            differs = pending and not is_separate and not alike(pending[0], chunk)
-            if pending and (is_separate or differs or count + length(chunk) > size):
-                yield joined(pending)
+            is_separate = type(chunk) is Failure or 4 * count_elements(chunk) > size
+            differs = pending and not is_separate and not are_stackable(pending[0], chunk)
+            if pending and (is_separate or differs or count + count_elements(chunk) > size):
+                yield concatenate_chunks(pending)
                 pending, count = [], 0
             if is_separate:
                 yield chunk
             else:
                 pending.append(chunk)
-                count += length(chunk)
+                count += count_elements(chunk)
         if pending:
-            yield joined(pending)
+            yield concatenate_chunks(pending)
 
 
-def alike(first: Chunk, second: Chunk) -> bool:
+def are_stackable(first: Chunk, second: Chunk) -> bool:
     """Check whether the elements of two chunks can be stacked."""
     return all(
         a.shape[1:] == b.shape[1:] and a.dtype == b.dtype
@@ -250,7 +254,7 @@ def alike(first: Chunk, second: Chunk) -> bool:
     )
 
 
-def reblocked(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
+def resize_blocks(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
     """Change the size of blocks of indices; the last block may be smaller."""
     pending: list[np.ndarray] = []
     count = 0
@@ -266,7 +270,7 @@ def reblocked(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
         yield np.concatenate(pending)
 
 
-def gathered(
+def gather_chunks(
     gather: Callable[..., Chunk], blocks: Iterator[np.ndarray], size: int
 ) -> Iterator[Any]:
     """Gather the elements of a stream of indices in chunks.
@@ -276,13 +280,13 @@ def gathered(
       blocks: Arrays of indices.
       size: Number of elements in a chunk.
     """
-    with _closing(blocks):
-        for block in reblocked(blocks, size):
+    with _close_at_exit(blocks):
+        for block in resize_blocks(blocks, size):
             try:
                 results: Any = [gather(block)]
             except Exception as error:
-                results = [Failed(error)]
+                results = [Failure(error)]
                 if len(block) > 1:
                     # Gathering the elements one by one finds those that fail.
-                    results = _one_by_one(lambda index: gather(index[0]), [block])
+                    results = _map_elements(lambda index: gather(index[0]), [block])
             yield from results

@@ -11,7 +11,7 @@ import dis
 import os
 from types import TracebackType
 
-from meshflow.core.autograph.policy import is_users_file
+from meshflow.core.autograph.policy import is_user_file
 from meshflow.core.runtime import errors
 
 _STAGING = os.sep + os.path.join("meshflow", "core", "staging") + os.sep
@@ -42,11 +42,11 @@ def is_user_error(error: Exception, sizes_known: bool) -> bool:
     if isinstance(error, errors.InvalidValueError):
         # An error about a value, not a shape, mentions the symbolic tensor.
         return sizes_known and not any(word in str(error) for word in _SYMBOLS)
-    if last is None or not is_users_file(last.tb_frame.f_code.co_filename):
+    if last is None or not is_user_file(last.tb_frame.f_code.co_filename):
         return False
-    return isinstance(error, _LOOKUPS) or (sizes_known and _raised(last))
+    return isinstance(error, _LOOKUPS) or (sizes_known and _is_explicit_raise(last))
 
 
-def _raised(last: TracebackType) -> bool:
+def _is_explicit_raise(last: TracebackType) -> bool:
     """Check whether a frame ended with a `raise` or `assert` statement."""
     return last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE

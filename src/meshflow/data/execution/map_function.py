@@ -18,37 +18,37 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.autograph.conversion import resolve
-from meshflow.core.autograph.status import switched
+from meshflow.core.autograph.conversion import convert_callable
+from meshflow.core.autograph.status import override_status
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.trace import Slot, Traced, trace, trace_shapes
+from meshflow.core.tracing.trace import TensorSlot, TracedFunction, trace, trace_shapes
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import call_keys, is_stream_state
+from meshflow.core.variables.random_streams import call_key_scope, is_stream_state
 from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
-from meshflow.data.execution.host_plan import Kept, Plan
+from meshflow.data.execution.host_plan import HostPlan, HostResult
 from meshflow.data.execution.map_errors import is_user_error
-from meshflow.data.execution.random_maps import RandomMap, RandomStates, can_be_stacked
+from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
-from meshflow.ops.deferred_host_values import Pending, Recording, is_known
-from meshflow.ops.host import on_host
+from meshflow.ops.deferred_host_values import DeferredValue, Recording, is_valid_input
+from meshflow.ops.host import host_scope
 
 # These sizes replace unknown ones while the spec of the results is inferred. One is small and one
 # is large, because a value that is cut to a length keeps this length only if it was longer.
-_STAND_INS = (7, 1021)
+_STAND_IN_SIZES = (7, 1021)
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
 
 
-class Unsupported(TypeError):
+class UnsupportedResultError(TypeError):
     """Raised if a function returns a value that cannot be a component of an element."""
 
 
@@ -74,28 +74,28 @@ class ElementFunction:
     ) -> None:
         if not callable(fn):
             raise InvalidValueError(f"{caller}: the function must be a callable, got {fn!r}.")
-        self._python, self._fn = fn, resolve(fn)
-        self._spec, self._what = spec, caller
+        self.python_function, self._fn = fn, convert_callable(fn)
+        self._spec, self._caller = spec, caller
         self._unpack = unpack and type(spec) is tuple
         self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
-        self._traced: dict[Any, tuple[Traced, Any]] = {}
+        self._traces: dict[Any, tuple[TracedFunction, Any]] = {}
         self._vectorized: Any = None
         # These numbers of elements have compiled programs.
-        self._sizes: set[int] = set()
-        self._random_map: RandomMap | None = None
+        self._compiled_sizes: set[int] = set()
+        self.random_map: RandomMap | None = None
         self.affine_maps: affine.AffineMaps | None = None
         self.rows: affine.AffineMaps | None = None
-        self.plan: Plan | None = None
+        self.plan: HostPlan | None = None
         self.reason = ""
         # This is the first successful trace of the function.
-        self._first: Traced | None = None
+        self._first_trace: TracedFunction | None = None
         self._output_spec: Any = None
-        self._infer()
+        self._choose_execution()
         if context.trace is not None:
-            self._check_captures()
+            self._check_captured_tensors()
 
-    def _check_captures(self) -> None:
+    def _check_captured_tensors(self) -> None:
         """Raise a ValueNeededError if the function uses tensors of the function that is being traced.
 
         A pipeline runs on the host, outside of the traced program, so it cannot read values of the
@@ -104,32 +104,32 @@ class ElementFunction:
         if self._eager and self.plan is None:
             try:
                 captured: list[Any] = nest.flatten(
-                    dict(inspect.getclosurevars(self._python).nonlocals)
+                    dict(inspect.getclosurevars(self.python_function).nonlocals)
                 )
             except (TypeError, ValueError):
                 captured = []
         else:
-            first_trace = self.plan.traced if self.plan is not None else self._first
+            first_trace = self.plan.traced if self.plan is not None else self._first_trace
             captured = [] if first_trace is None else list(first_trace.captures)
         for value in captured:
             if isinstance(value, Tensor):
-                value._concrete(f"an outer value in the function of Dataset.{self._what}()")
+                value.require_value(f"an outer value in the function of Dataset.{self._caller}()")
 
     def _check_arguments(self, count: int) -> None:
         """Check that the function can be called with so many arguments."""
         try:
-            signature = inspect.signature(self._python)
+            signature = inspect.signature(self.python_function)
         except (TypeError, ValueError):
             return
         try:
             signature.bind(*[None] * count)
         except TypeError as error:
             raise TypeError(
-                f"{self._what}: the function is called with {count} argument(s), the parts of elements of "
+                f"{self._caller}: the function is called with {count} argument(s), the parts of elements of "
                 f"{self._spec}, but takes {signature}: {error}."
             ) from None
 
-    def _call(self, element: PyTree, fn: Callable[..., Any] | None = None) -> PyTree:
+    def _call_function(self, element: PyTree, fn: Callable[..., Any] | None = None) -> PyTree:
         """Call a Python function on an element, and convert its results to tensors."""
         fn = self._fn if fn is None else fn
         result = fn(*element) if self._unpack else fn(element)
@@ -137,14 +137,14 @@ class ElementFunction:
             # A list contains the results of one op, such as `numpy_function`, so it is treated as a
             # tuple.
             result = tuple(result)
-        return structure.normalize(result, self._tensor)
+        return structure.map_leaves(result, self._convert_result)
 
-    def _tensor(self, value: Any) -> Any:
+    def _convert_result(self, value: Any) -> Any:
         """Convert a leaf of a result to a tensor, or to a `HostResult` if it is deferred."""
         if isinstance(value, structure.ElementSource):
             return value
-        if isinstance(value, Pending):
-            return Kept(value)
+        if isinstance(value, DeferredValue):
+            return HostResult(value)
         if is_sparse(value):
             if context.trace is None:
                 return value
@@ -155,11 +155,11 @@ class ElementFunction:
             # A symbolic value becomes a tensor when the function runs eagerly, so this is no final
             # error.
             symbolic = type(value).__module__.startswith("meshflow.")
-            raise (TypeError if symbolic else Unsupported)(
-                f"Unsupported return value from function passed to Dataset.{self._what}(): {value!r}. {error}"
+            raise (TypeError if symbolic else UnsupportedResultError)(
+                f"Unsupported return value from function passed to Dataset.{self._caller}(): {value!r}. {error}"
             ) from error
 
-    def _infer(self) -> None:
+    def _choose_execution(self) -> None:
         """Choose how to execute the function, and infer the spec of its results."""
         leaves = nest.flatten(self._spec)
         if DEBUG["eager"]:
@@ -168,52 +168,58 @@ class ElementFunction:
             self._run_eagerly("its elements are sparse or have no known rank")
         elif any(s.dtype is dtypes.string for s in leaves):
             self._run_eagerly(
-                self.plan.words if self._find_plan() else "its elements hold strings"  # type: ignore[union-attr]
+                self.plan.description if self._find_plan() else "its elements hold strings"  # type: ignore[union-attr]
             )
-        elif structure.static(self._spec):
+        elif structure.is_static(self._spec):
             traced = self._trace(self._spec)
             if traced is None:
                 return
-            self._output_spec = structure.spec_of_results(traced.rebuild(traced.out_specs))
+            self._output_spec = structure.infer_result_spec(traced.rebuild_result(traced.out_specs))
             if traced.iterator_captures or traced.infeeds:
                 self._run_eagerly("it takes elements of an iterator")
-            elif not all(isinstance(leaf, Slot) for leaf in nest.flatten(traced.structure)):
+            elif not all(isinstance(leaf, TensorSlot) for leaf in nest.flatten(traced.structure)):
                 self.reason = "it returns constants that are not numbers"
-            elif traced.writes and not can_be_stacked(traced):
+            elif traced.writes and not is_stackable(traced):
                 self.reason = f"it changes variable {traced.writes[0].name}"
-            elif traced.closed.effects:
+            elif traced.closed_jaxpr.effects:
                 self.reason = "it calls Python"
             elif traced.writes:
-                self._random_map, self.reason = (
+                self.random_map, self.reason = (
                     RandomMap(traced),
                     "it draws random numbers in order",
                 )
             else:
                 self._vectorized = traced
-                affine_maps = affine.find(traced)
+                affine_maps = affine.find_affine_maps(traced)
                 if any(affine_maps):
                     self.affine_maps = affine.AffineMaps(traced, affine_maps)
-                self._find_rows(traced)
+                self._find_batch_maps(traced)
         else:
             self.reason = "its elements have unknown sizes"
-            first, second = (self._trace_stand_in(size) for size in _STAND_INS)
+            first, second = (self._trace_for_size(size) for size in _STAND_IN_SIZES)
             if first is not None and second is not None:
-                specs = [t.rebuild(t.out_specs) for t in (first, second)]
-                self._output_spec = structure.map_specs(_without_zeros, structure.merged(*specs))
-                self._find_rows(first, second)
+                specs = [t.rebuild_result(t.out_specs) for t in (first, second)]
+                self._output_spec = structure.map_specs(
+                    _relax_zero_sizes, structure.merge_specs(*specs)
+                )
+                self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
-                self._run_eagerly(self.plan.words)  # type: ignore[union-attr]
+                self._run_eagerly(self.plan.description)  # type: ignore[union-attr]
 
-    def _find_rows(self, *traced: Traced) -> None:
+    def _find_batch_maps(self, *traced: TracedFunction) -> None:
         """Check whether all results are affine maps of the rows of the arguments, for all sizes."""
         first_trace = traced[0]
-        if first_trace.writes or first_trace.closed.effects or not _only_tensors(first_trace):
+        if (
+            first_trace.writes
+            or first_trace.closed_jaxpr.effects
+            or not _returns_only_tensors(first_trace)
+        ):
             return
         if not all(spec.shape.rank for spec in nest.flatten(self._spec)):
             return
-        maps_by_trace = [affine.find(t, batched=True) for t in traced]
+        maps_by_trace = [affine.find_affine_maps(t, batched=True) for t in traced]
         if all(
-            m is not None and m.is_like(maps_by_trace[-1][i])
+            m is not None and m.is_equal(maps_by_trace[-1][i])
             for i, m in enumerate(maps_by_trace[0])
         ):
             self.rows = affine.AffineMaps(first_trace, maps_by_trace[0])
@@ -229,47 +235,51 @@ class ElementFunction:
           Whether all these operations could be recorded.
         """
         leaves = nest.flatten(self._spec)
-        numeric_leaves = [i for i, leaf in enumerate(leaves) if is_known(leaf)]
+        numeric_leaves = [i for i, leaf in enumerate(leaves) if is_valid_input(leaf)]
         recording = Recording()
 
         def call(known: list[Tensor]) -> PyTree:
             tensors = dict(zip(numeric_leaves, known, strict=True))
             values = [
-                tensors[i] if i in tensors else recording.argument(leaf, i)
+                tensors[i] if i in tensors else recording.make_argument(leaf, i)
                 for i, leaf in enumerate(leaves)
             ]
-            return self._call(nest.pack_sequence_as(self._spec, values))
+            return self._call_function(nest.pack_sequence_as(self._spec, values))
 
-        state_before = randomness()
-        context.recording = recording
+        state_before = get_random_states()
+        context.host_recorder = recording
         try:
-            with _tracing():
+            with _trace_with_fallback():
                 specs = [leaves[i] for i in numeric_leaves]
-                traced = trace(call, (specs,), name=self._what, isolated=True)
+                traced = trace(call, (specs,), name=self._caller, isolated=True)
         except Exception as error:
             if is_user_error(error, sizes_known=False):
                 raise
             return False
         finally:
-            context.recording = None
+            context.host_recorder = None
         results = nest.flatten(traced.structure)
-        if not recording.calls or (on_host and not recording.on_host):
+        if not recording.num_calls or (on_host and not recording.on_host):
             return False
-        if not all(isinstance(result, (Slot, Kept)) for result in results):
+        if not all(isinstance(result, (TensorSlot, HostResult)) for result in results):
             return False
         has_side_effects = (
-            traced.writes or traced.closed.effects or traced.iterator_captures or traced.infeeds
+            traced.writes
+            or traced.closed_jaxpr.effects
+            or traced.iterator_captures
+            or traced.infeeds
         )
-        if has_side_effects or not same_randomness(state_before, randomness()):
+        if has_side_effects or not are_states_equal(state_before, get_random_states()):
             return False
         specs = [
-            r.pending.spec if isinstance(r, Kept) else traced.out_specs[r.index] for r in results
+            r.pending.spec if isinstance(r, HostResult) else traced.out_specs[r.index]
+            for r in results
         ]
         self._output_spec = nest.pack_sequence_as(traced.structure, specs)
-        self.plan = Plan(traced, recording, numeric_leaves, self._output_spec)
+        self.plan = HostPlan(traced, recording, numeric_leaves, self._output_spec)
         return True
 
-    def _trace_stand_in(self, size: int) -> Traced | None:
+    def _trace_for_size(self, size: int) -> TracedFunction | None:
         """Trace the function with a size in place of each unknown one.
 
         Returns:
@@ -280,22 +290,22 @@ class ElementFunction:
             self._spec,
         )
         try:
-            with _tracing():
-                traced = trace(self._call, (spec,), {}, isolated=True)
+            with _trace_with_fallback():
+                traced = trace(self._call_function, (spec,), {}, isolated=True)
         except Exception as error:
             if is_user_error(error, sizes_known=False):
                 raise
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
-        self._first = self._first or traced
+        self._first_trace = self._first_trace or traced
         return traced
 
-    def _trace(self, spec: PyTree) -> Traced | None:
+    def _trace(self, spec: PyTree) -> TracedFunction | None:
         """Trace the function; return None if it has to run eagerly."""
         try:
-            with _tracing():
-                traced = trace(self._call, (spec,), name=self._what, isolated=True)
-        except Unsupported:
+            with _trace_with_fallback():
+                traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
+        except UnsupportedResultError:
             raise
         except Exception as error:
             if is_user_error(error, sizes_known=True):
@@ -305,12 +315,12 @@ class ElementFunction:
             return None
         if all(leaf is None for leaf in nest.flatten(traced.structure)):
             raise InvalidValueError(
-                f"{self._what}: the function returns None, an element without components. Is a `return` missing?"
+                f"{self._caller}: the function returns None, an element without components. Is a `return` missing?"
             )
-        if not _only_tensors(traced):
+        if not _returns_only_tensors(traced):
             self._run_eagerly("it returns something other than tensors")
             return None
-        self._first = self._first or traced
+        self._first_trace = self._first_trace or traced
         return traced
 
     def _run_eagerly(self, reason: str) -> None:
@@ -328,15 +338,15 @@ class ElementFunction:
           ValueError: If it is known to return something else.
         """
         spec = self._output_spec
-        if spec is None or self._fits(spec, TensorSpec([], dtypes.bool_)):
+        if spec is None or self._is_compatible(spec, TensorSpec([], dtypes.bool_)):
             return
         raise ValueError(
             f"Invalid `predicate`. `predicate` must return a `tf.bool` scalar tensor, but the function that was passed "
-            f"to {self._what} returns {spec}."
+            f"to {self._caller} returns {spec}."
         )
 
     @staticmethod
-    def _fits(spec: PyTree, expected: TensorSpec) -> bool:
+    def _is_compatible(spec: PyTree, expected: TensorSpec) -> bool:
         return isinstance(spec, TensorSpec) and spec.is_compatible_with(expected)
 
     @property
@@ -351,7 +361,7 @@ class ElementFunction:
         These are not safe to use in several threads.
         """
         try:
-            closure = inspect.getclosurevars(self._python)
+            closure = inspect.getclosurevars(self.python_function)
         except TypeError:
             return False
         values = (*closure.nonlocals.values(), *closure.globals.values())
@@ -361,12 +371,12 @@ class ElementFunction:
     @property
     def takes_chunks(self) -> bool:
         """Return whether the function can run on many consecutive elements at once."""
-        return self.vectorizes or self._random_map is not None
+        return self.vectorizes or self.random_map is not None
 
     @property
     def reads_variables(self) -> bool:
         """Return whether the results depend on variables, which may change during a pass."""
-        program = self._random_map.traced if self._random_map is not None else self._vectorized
+        program = self.random_map.traced if self.random_map is not None else self._vectorized
         traced = program[0] if isinstance(program, tuple) else program
         if self.plan is not None:
             traced = self.plan.traced
@@ -379,7 +389,7 @@ class ElementFunction:
         """Return whether the function can run on many elements at once, in any order."""
         return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
-    def results_of(self, spec: PyTree) -> PyTree:
+    def infer_result_spec(self, spec: PyTree) -> PyTree:
         """Return the spec of the results for elements of known sizes.
 
         Args:
@@ -388,15 +398,15 @@ class ElementFunction:
         Returns:
           None if only running the function determines the spec.
         """
-        if self._eager or not structure.static(spec):
+        if self._eager or not structure.is_static(spec):
             return None
         try:
-            with _tracing():
-                return trace_shapes(self._call, (spec,), {})
+            with _trace_with_fallback():
+                return trace_shapes(self._call_function, (spec,), {})
         except Exception:
             return None
 
-    def with_states(self, random_states: RandomStates) -> Callable[[Any], Any]:
+    def bind_random_states(self, random_states: RandomStates) -> Callable[[Any], Any]:
         """Return the function with the random states of a pass."""
         return functools.partial(self, random_states=random_states)
 
@@ -410,97 +420,103 @@ class ElementFunction:
         if not self._eager:
             leaves = nest.flatten(element)
             if self.affine_maps is not None:
-                results = self.affine_maps.of([leaf[None] for leaf in leaves])
-                return self.affine_maps.rebuilt([structure.scalar(a[0]) for a in results])
+                results = self.affine_maps.compute([leaf[None] for leaf in leaves])
+                return self.affine_maps.rebuild_element(
+                    [structure.item_to_array(a[0]) for a in results]
+                )
             if self.rows is not None:
-                return self.rows.rebuilt(self.rows.of(leaves))
+                return self.rows.rebuild_element(self.rows.compute(leaves))
             key = tuple((a.shape, a.dtype.str) for a in leaves)
-            if key not in self._traced:
-                traced = self._trace(structure.spec_of(element))
+            if key not in self._traces:
+                traced = self._trace(structure.infer_spec(element))
                 if traced is not None:
-                    self._traced[key] = traced, compile_for_cpu(traced.arrays)
-            if key in self._traced:
-                traced, run = self._traced[key]
+                    self._traces[key] = traced, compile_for_cpu(traced.run_on_arrays)
+            if key in self._traces:
+                traced, run = self._traces[key]
                 if random_states is None:
                     captures = [c._value for c in traced.captures]
                 else:
-                    captures = random_states.captures(self, traced)
-                if traced.closed.effects:
-                    results = host_callbacks.finish(run, leaves, captures)
+                    captures = random_states.get_captures(self, traced)
+                if traced.closed_jaxpr.effects:
+                    results = host_callbacks.run_to_completion(run, leaves, captures)
                 else:
                     results = run(leaves, captures)
-                new = results[traced.count :]
+                new = results[traced.num_results :]
                 if random_states is not None:
                     random_states.assign(self, traced, new)
                 else:
                     for variable, value in zip(traced.writes, new, strict=True):
                         variable._value = value
-                arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
-                return structure.to_arrays(traced.rebuild(arrays))
-        with on_host(), cpu_scope():
+                arrays = [Tensor(np.asarray(r)) for r in results[: traced.num_results]]
+                return structure.to_arrays(traced.rebuild_result(arrays))
+        with host_scope(), cpu_scope():
             if random_states is None:
-                return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
-            with call_keys(next(random_states.numbers(self))):
-                return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+                return structure.to_arrays(
+                    self._call_function(structure.to_tensors(element), self.python_function)
+                )
+            with call_key_scope(next(random_states.count_calls(self))):
+                return structure.to_arrays(
+                    self._call_function(structure.to_tensors(element), self.python_function)
+                )
 
-    def many(self, leaves: list[Any]) -> list[Any]:
+    def compute_many(self, leaves: list[Any]) -> list[Any]:
         """Compute the stacked results for stacked elements.
 
         Args:
           leaves: The leaves of the elements.
         """
         if self.plan is not None:
-            return self.plan.many(leaves)
+            return self.plan.compute_stacked(leaves)
         if self.affine_maps is not None:
-            return self.affine_maps.of(leaves)
+            return self.affine_maps.compute(leaves)
         traced = self._vectorized
         if not isinstance(self._vectorized, tuple):
-            vectorized = compile_for_cpu(jax.vmap(traced.arrays, in_axes=(0, None)))
+            vectorized = compile_for_cpu(jax.vmap(traced.run_on_arrays, in_axes=(0, None)))
             self._vectorized = traced, vectorized
         traced, vectorized = self._vectorized
         count = len(leaves[0])
         size = self._size_to_run(count)
-        results = vectorized(chunks.filled_up(leaves, size), [c._value for c in traced.captures])
+        results = vectorized(chunks.pad_chunk(leaves, size), [c._value for c in traced.captures])
         return [np.asarray(r)[:count] for r in results]
 
     def _size_to_run(self, count: int) -> int:
         """Choose the number of elements to compile the program for, and remember it."""
-        size = chunks.size_to_run(count, self._sizes)
-        self._sizes.add(size)
+        size = chunks.choose_program_size(count, self._compiled_sizes)
+        self._compiled_sizes.add(size)
         return size
 
-    def chunk(self, leaves: list[Any], random_states: RandomStates) -> list[Any]:
+    def compute_chunk(self, leaves: list[Any], random_states: RandomStates) -> list[Any]:
         """Compute the stacked results for consecutive elements.
 
         Args:
           leaves: Stacked leaves of the elements.
           random_states: Random states of a pass.
         """
-        if self.plan is None and not chunks.fits(leaves, self._spec):
-            pack = structure.packer(self._spec)
+        if self.plan is None and not chunks.matches_spec(leaves, self._spec):
+            pack = structure.make_packer(self._spec)
             results = [
                 nest.flatten(self(structure.to_arrays(pack(list(row))), random_states))
                 for row in zip(*leaves, strict=True)
             ]
-            return nest.flatten(structure.stack([tuple(r) for r in results]))
-        if self._random_map is None:
-            return self.many(leaves)
+            return nest.flatten(structure.stack_elements([tuple(r) for r in results]))
+        if self.random_map is None:
+            return self.compute_many(leaves)
         size = self._size_to_run(len(leaves[0]))
-        return self._random_map(leaves, size, self, random_states)
+        return self.random_map(leaves, size, self, random_states)
 
 
 @contextlib.contextmanager
-def _tracing() -> Iterator[None]:
+def _trace_with_fallback() -> Iterator[None]:
     """Make errors catchable while a function is traced that can also run eagerly."""
-    saved, context.falls_back = context.falls_back, True
+    saved, context.can_run_eagerly = context.can_run_eagerly, True
     try:
-        with switched(True):
+        with override_status(True):
             yield
     finally:
-        context.falls_back = saved
+        context.can_run_eagerly = saved
 
 
-def _without_zeros(spec: PyTree) -> PyTree:
+def _relax_zero_sizes(spec: PyTree) -> PyTree:
     """Replace sizes of 0 by None in a spec that was inferred with assumed sizes.
 
     The actual sizes may be larger.
@@ -510,18 +526,18 @@ def _without_zeros(spec: PyTree) -> PyTree:
     return TensorSpec([n or None for n in spec.shape.as_list()], spec.dtype)
 
 
-def _only_tensors(traced: Traced) -> bool:
+def _returns_only_tensors(traced: TracedFunction) -> bool:
     """Check whether all results of a traced function are tensors."""
-    results = traced.rebuild([Tensor(np.zeros(())) for _ in traced.out_specs])
+    results = traced.rebuild_result([Tensor(np.zeros(())) for _ in traced.out_specs])
     return all(isinstance(leaf, Tensor) for leaf in nest.flatten(results))
 
 
-def randomness() -> tuple[Any, ...]:
+def get_random_states() -> tuple[Any, ...]:
     """Return the states of the global random number generators of Python and NumPy."""
     return random.getstate(), np.random.get_state()
 
 
-def same_randomness(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+def are_states_equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     """Check whether no random number was drawn between two states."""
     _, first, position, *_ = before[1]
     _, second, position_after, *_ = after[1]

@@ -14,7 +14,7 @@ from meshflow.data import structure
 from meshflow.environment.types import PyTree
 
 
-def flat_up_to(spec: PyTree, shapes: PyTree) -> list[Any]:
+def flatten_shapes(spec: PyTree, shapes: PyTree) -> list[Any]:
     """Return a shape for each leaf of a spec; a shape may be a list, a TensorShape or a tensor.
 
     Raises:
@@ -23,15 +23,15 @@ def flat_up_to(spec: PyTree, shapes: PyTree) -> list[Any]:
     if isinstance(spec, tuple):
         if not isinstance(shapes, (tuple, list)) or len(shapes) != len(spec):
             raise ValueError(f"padded_shapes {shapes} does not have the structure of {spec}.")
-        return [x for s, v in zip(spec, shapes, strict=True) for x in flat_up_to(s, v)]
+        return [x for s, v in zip(spec, shapes, strict=True) for x in flatten_shapes(s, v)]
     if isinstance(spec, dict):
         if not isinstance(shapes, dict) or set(shapes) != set(spec):
             raise ValueError(f"padded_shapes {shapes} does not have the structure of {spec}.")
-        return [x for k in sorted(spec) for x in flat_up_to(spec[k], shapes[k])]
+        return [x for k in sorted(spec) for x in flatten_shapes(spec[k], shapes[k])]
     return [shapes]
 
 
-def sizes(shape: Any, spec: TensorSpec | None = None) -> list[Any] | None:
+def parse_shape(shape: Any, spec: TensorSpec | None = None) -> list[Any] | None:
     """Convert a shape to a list, in which None means the largest size in a batch.
 
     Args:
@@ -49,15 +49,15 @@ def sizes(shape: Any, spec: TensorSpec | None = None) -> list[Any] | None:
     elif isinstance(shape, int):
         sizes = [shape]
     else:
-        sizes = _listed(shape)
+        sizes = _shape_to_list(shape)
     if sizes is not None:
         sizes = [None if n in (None, -1) else int(n) for n in sizes]
         if spec is not None and spec.shape.rank is not None:
-            _check(sizes, spec)
+            _check_shape(sizes, spec)
     return sizes
 
 
-def _listed(shape: TensorLike) -> list[Any]:
+def _shape_to_list(shape: TensorLike) -> list[Any]:
     if hasattr(shape, "numpy") or isinstance(shape, np.ndarray):
         array = np.asarray(structure.to_array(shape))
     else:
@@ -73,7 +73,7 @@ def _listed(shape: TensorLike) -> list[Any]:
     return array.tolist()
 
 
-def _check(shape: list[Any], spec: TensorSpec) -> None:
+def _check_shape(shape: list[Any], spec: TensorSpec) -> None:
     """Raise an error if elements cannot be padded to a shape."""
     spec_shape = spec.shape.as_list()
     is_compatible = len(spec_shape) == len(shape) and all(
@@ -86,18 +86,18 @@ def _check(shape: list[Any], spec: TensorSpec) -> None:
         )
 
 
-def flat_values(spec: PyTree, values: PyTree) -> list[Any]:
+def flatten_values(spec: PyTree, values: PyTree) -> list[Any]:
     """Return a padding value for each leaf of a spec; a single value applies to all leaves."""
     if isinstance(spec, tuple) and isinstance(values, tuple) and len(values) == len(spec):
-        return [x for s, v in zip(spec, values, strict=True) for x in flat_values(s, v)]
+        return [x for s, v in zip(spec, values, strict=True) for x in flatten_values(s, v)]
     if isinstance(spec, dict) and isinstance(values, dict) and set(values) == set(spec):
-        return [x for k in sorted(spec) for x in flat_values(spec[k], values[k])]
+        return [x for k in sorted(spec) for x in flatten_values(spec[k], values[k])]
     if isinstance(values, (tuple, dict)):
         raise ValueError(f"padding_values {values} does not have the structure of {spec}.")
     return [values] * len(nest.flatten(spec))
 
 
-def padding_value(value: TensorLike, spec: TensorSpec) -> bytes | np.generic:
+def parse_padding_value(value: TensorLike, spec: TensorSpec) -> bytes | np.generic:
     """Return the value that a component is padded with, by default 0 or an empty string.
 
     Raises:

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from meshflow.data import structure
-from meshflow.data.execution.batched_gather import BatchedGather, Begun, Gather
-from meshflow.data.execution.chunks import reblocked
-from meshflow.data.execution.resumable import Resuming
+from meshflow.data.execution.batched_gather import BatchedGather, Gather, StartedGather
+from meshflow.data.execution.chunks import resize_blocks
+from meshflow.data.execution.failures import ResumingIterator
 from meshflow.environment.types import PyTree
 
 # Small batches are gathered in groups of this many elements and bytes. Two groups, one in use and
 # one being filled, fit into the caches of a processor core.
-_CHUNK, _CHUNK_BYTES = 1024, 1 << 19
+_GROUP_SIZE, _GROUP_BYTES = 1024, 1 << 19
 # Larger groups are only gathered in advance on request.
-_AHEAD_BYTES = 1 << 21
+_MAX_PREFETCHED_BYTES = 1 << 21
 
 
-class PrefetchedBatches(Resuming):
+class PrefetchedBatches(ResumingIterator):
     """Batches of gathered elements.
 
     Args:
@@ -37,13 +37,13 @@ class PrefetchedBatches(Resuming):
         self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree, size: int, drop: bool
     ) -> None:
         self._blocks, self._gather = blocks, gather
-        self._pack, self._size, self._drop = structure.packer(spec), size, drop
+        self._pack, self._size, self._drop = structure.make_packer(spec), size, drop
         # Two groups are gathered in advance, because the other thread may be descheduled for a
         # while. Large groups are only gathered in advance if `go_ahead` was called.
-        self._ahead, self._asked = 2, False
-        super().__init__(self._batches, blocks)
+        self._num_prefetched, self._is_requested = 2, False
+        super().__init__(self._iter_batches, blocks)
 
-    def go_ahead(self, size: int) -> bool:
+    def start_prefetching(self, size: int) -> bool:
         """Gather so many batches in advance from now on, if another thread can do so.
 
         Args:
@@ -52,40 +52,40 @@ class PrefetchedBatches(Resuming):
         Returns:
           Whether batches are gathered in advance.
         """
-        if not isinstance(self._gather, BatchedGather) or not self._gather.begins:
+        if not isinstance(self._gather, BatchedGather) or not self._gather.can_start:
             return False
-        self._ahead, self._asked = size, True
+        self._num_prefetched, self._is_requested = size, True
         return True
 
-    def _batches(self) -> Iterator[Any]:
+    def _iter_batches(self) -> Iterator[Any]:
         size, pack = self._size, self._pack
-        for leaves in self._groups():
+        for leaves in self._iter_groups():
             count = len(leaves[0])
             for start in range(0, count, size):
                 rows = [a[start : start + size] for a in leaves]
                 if len(rows[0]) == size or not self._drop:
                     yield pack(rows)
 
-    def _groups(self) -> Iterator[list[Any]]:
-        batch_blocks = reblocked(self._blocks, self._size)
+    def _iter_groups(self) -> Iterator[list[Any]]:
+        batch_blocks = resize_blocks(self._blocks, self._size)
         first = next(batch_blocks, None)
         if first is None:
             return
         leaves = self._gather(first)
         yield leaves
         size = sum(a.nbytes for a in leaves)
-        groups = _grouped(
-            batch_blocks, max(1, min(_CHUNK // len(first), _CHUNK_BYTES // (size + 1)))
+        groups = _group_blocks(
+            batch_blocks, max(1, min(_GROUP_SIZE // len(first), _GROUP_BYTES // (size + 1)))
         )
         gather = self._gather
         if not isinstance(gather, BatchedGather):
             yield from map(gather, groups)
             return
-        started: collections.deque[Begun] = collections.deque()
+        started: collections.deque[StartedGather] = collections.deque()
         for group in groups:
-            if size <= _AHEAD_BYTES or self._asked:
-                started.append(gather.begin(group))
-                if len(started) > self._ahead:
+            if size <= _MAX_PREFETCHED_BYTES or self._is_requested:
+                started.append(gather.start(group))
+                if len(started) > self._num_prefetched:
                     yield gather.finish(started.popleft())
             else:
                 yield gather(group)
@@ -93,7 +93,7 @@ class PrefetchedBatches(Resuming):
             yield gather.finish(started.popleft())
 
 
-def _grouped(blocks: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+def _group_blocks(blocks: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
     if count == 1:
         yield from blocks
         return

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.tracing.trace import Traced
-from meshflow.core.variables.random import is_stream_state
+from meshflow.core.tracing.trace import TracedFunction
+from meshflow.core.variables.random_streams import is_stream_state
 from meshflow.core.variables.variable import Variable
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.cpu_programs import cpu_scope
@@ -29,11 +29,11 @@ class RandomStates:
         # earlier ops with that state. It does not contain the capture, because the function may be
         # traced for several shapes.
         self._states: dict[tuple[int, ...], Any] = {}
-        self._calls: dict[int, Iterator[int]] = {}
+        self._call_indices: dict[int, Iterator[int]] = {}
 
-    def captures(self, function: object, traced: Traced) -> list[Any]:
+    def get_captures(self, function: object, traced: TracedFunction) -> list[Any]:
         """Return the values that a traced function captures, with the random states of this pass."""
-        streams = _streams(function, traced)
+        streams = _make_keys(function, traced)
         values = []
         for captured in traced.captures:
             key = streams.get(id(captured))
@@ -44,9 +44,9 @@ class RandomStates:
                 values.append(self._states.get(key, initial_state))
         return values
 
-    def assign(self, function: object, traced: Traced, values: Sequence[Any]) -> None:
+    def assign(self, function: object, traced: TracedFunction, values: Sequence[Any]) -> None:
         """Store the new values of the variables that a traced function writes."""
-        streams = _streams(function, traced)
+        streams = _make_keys(function, traced)
         for variable, value in zip(traced.writes, values, strict=True):
             key = streams.get(id(variable))
             if key is None:
@@ -54,9 +54,9 @@ class RandomStates:
             else:
                 self._states[key] = value
 
-    def numbers(self, function: object) -> Iterator[int]:
+    def count_calls(self, function: object) -> Iterator[int]:
         """Return the iterator over the indices of a function's calls in this pass."""
-        return self._calls.setdefault(id(function), itertools.count())
+        return self._call_indices.setdefault(id(function), itertools.count())
 
 
 class RandomMap:
@@ -70,7 +70,7 @@ class RandomMap:
       traced: The function, for which `is_stackable` is true.
     """
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: TracedFunction) -> None:
         self.traced = traced
         self._written = [id(v) for v in traced.writes]
         self._program = jax.jit(self._run)
@@ -89,14 +89,16 @@ class RandomMap:
             ]
 
         def advance(states: list[Any], _: None) -> tuple[list[Any], list[Any]]:
-            return traced.arrays(first, insert_states(states))[traced.count :], states
+            return traced.run_on_arrays(first, insert_states(states))[traced.num_results :], states
 
         initial_states: list[Any] = [None] * len(self._written)
         for index, value in zip(state_indices, captures, strict=True):
             if index is not None:
                 initial_states[index] = value
         last, states = jax.lax.scan(advance, initial_states, length=len(leaves[0]))
-        compute = lambda row, own: traced.arrays(row, insert_states(own))[: traced.count]
+        compute = lambda row, own: traced.run_on_arrays(row, insert_states(own))[
+            : traced.num_results
+        ]
         results = jax.vmap(compute)(leaves, states)
         return results, [
             jax.numpy.concatenate([s, e[None]]) for s, e in zip(states, last, strict=True)
@@ -115,39 +117,41 @@ class RandomMap:
         """
         count = len(leaves[0])
         with cpu_scope():
-            captures = random_states.captures(function, self.traced)
-            results, states = self._program(chunks.filled_up(leaves, size), captures)
+            captures = random_states.get_captures(function, self.traced)
+            results, states = self._program(chunks.pad_chunk(leaves, size), captures)
             arrays = [np.asarray(r)[:count] for r in results]
             random_states.assign(function, self.traced, [s[count] for s in states])
         return arrays
 
 
-def can_be_stacked(traced: Traced) -> bool:
+def is_stackable(traced: TracedFunction) -> bool:
     """Check whether a function writes only states of random ops.
 
     They must advance independently of the arguments of the function.
     """
-    results = range(traced.count, traced.count + len(traced.writes))
-    return all(map(is_stream_state, traced.writes)) and not affine.arguments_of(traced, results)
+    results = range(traced.num_results, traced.num_results + len(traced.writes))
+    return all(map(is_stream_state, traced.writes)) and not affine.find_used_arguments(
+        traced, results
+    )
 
 
-def _streams(function: object, traced: Traced) -> dict[int, tuple[int, ...]]:
+def _make_keys(function: object, traced: TracedFunction) -> dict[int, tuple[int, ...]]:
     """Return the keys of the random states that a function captures, by the id of the capture."""
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     keys: dict[int, tuple[int, ...]] = {}
     for captured in traced.captures:
-        start = _start(captured)
+        start = _get_initial_state(captured)
         if start is not None:
             keys[id(captured)] = (id(function), *start, counts[tuple(start)])
             counts[tuple(start)] += 1
     return keys
 
 
-def _start(captured: object) -> list[int] | None:
+def _get_initial_state(captured: object) -> list[int] | None:
     """Return the state that the stream of a captured variable has at the start of a pass.
 
     Returns:
       None for captures that are not random states.
     """
     stream = getattr(captured, "_stream", None) if isinstance(captured, Variable) else None
-    return None if stream is None else stream.start
+    return None if stream is None else stream.initial_state

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-_NOTHING = object()
+_END = object()
 
 
-def in_turn(
+def interleave(
     sources: Iterator[Any], open_sequence: Callable[[Any], Iterator[Any]], cycle: int, block: int
 ) -> Generator[Any, None, None]:
     """Interleave the sequences that a function creates.
@@ -22,8 +22,8 @@ def in_turn(
     active: list[Iterator[Any] | None] = []
 
     def open_next() -> Iterator[Any] | None:
-        source = next(sources, _NOTHING)
-        return None if source is _NOTHING else open_sequence(source)
+        source = next(sources, _END)
+        return None if source is _END else open_sequence(source)
 
     try:
         while len(active) < cycle and (first := open_next()) is not None:
@@ -33,8 +33,8 @@ def in_turn(
             current = active[position]
             taken = 0
             while current is not None and taken < block:
-                element = next(current, _NOTHING)
-                if element is _NOTHING:
+                element = next(current, _END)
+                if element is _END:
                     # As in TensorFlow, the new sequence has to wait for its turn in the next round.
                     current = active[position] = open_next()
                     break

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshflow.data.execution.batched_gather import BatchedGather, Gather
-from meshflow.data.execution.resumable import ClosingIterator, Failed
+from meshflow.data.execution.failures import ClosingIterator, Failure
 from meshflow.data.execution.stopwatch import Stopwatch
 from meshflow.environment.types import PyTree
 
@@ -18,17 +18,17 @@ from meshflow.environment.types import PyTree
 class MeasuredPass(Protocol):
     """A pass over a dataset."""
 
-    counts: bool
+    measures_time: bool
 
 
 class MeasuredNode(Protocol):
     """A dataset with a stopwatch."""
 
     @property
-    def _stopwatch(self) -> Stopwatch: ...
+    def stopwatch(self) -> Stopwatch: ...
 
 
-def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
+def time_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
     """Wrap a function that gathers elements, such that its time is added to a stopwatch.
 
     Args:
@@ -36,7 +36,7 @@ def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
       stopwatch: The stopwatch.
     """
     if isinstance(gather, BatchedGather):
-        return gather.timed(stopwatch)
+        return gather.with_stopwatch(stopwatch)
 
     def gather_timed(index: np.ndarray) -> list[Any]:
         if stopwatch.running:
@@ -47,7 +47,7 @@ def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
     return gather_timed
 
 
-class Timed(ClosingIterator):
+class TimedIterator(ClosingIterator):
     """Iterates over items, and adds the time that they take to a stopwatch.
 
     Args:
@@ -58,9 +58,9 @@ class Timed(ClosingIterator):
 
     def __init__(self, items: Iterator[Any], stopwatch: Stopwatch, count_items: bool) -> None:
         super().__init__(items)
-        self._items, self._stopwatch, self._counts = items, stopwatch, count_items
+        self._items, self.stopwatch, self._counts_items = items, stopwatch, count_items
 
-    def go_ahead(self, size: int) -> bool:
+    def start_prefetching(self, size: int) -> bool:
         """Forward the request to the items.
 
         Args:
@@ -69,11 +69,11 @@ class Timed(ClosingIterator):
         Returns:
           Whether the items are produced in advance.
         """
-        return isinstance(self._items, ClosingIterator) and self._items.go_ahead(size)
+        return isinstance(self._items, ClosingIterator) and self._items.start_prefetching(size)
 
     def __next__(self) -> PyTree:
         # This is `Stopwatch.call`, inlined because it runs for every element.
-        stopwatch = self._stopwatch
+        stopwatch = self.stopwatch
         if stopwatch.running:
             item = next(self._items)
         else:
@@ -84,11 +84,11 @@ class Timed(ClosingIterator):
             finally:
                 stopwatch.seconds += time.perf_counter() - start
                 stopwatch.running = False
-        stopwatch.elements += self._counts
+        stopwatch.elements += self._counts_items
         return item
 
 
-class TimedChunks(Timed):
+class TimedChunkIterator(TimedIterator):
     """Iterates over chunks like `TimedIterator`, and counts their elements.
 
     Args:
@@ -100,15 +100,15 @@ class TimedChunks(Timed):
         super().__init__(items, stopwatch, False)
 
     def __next__(self) -> PyTree:
-        stopwatch = self._stopwatch
+        stopwatch = self.stopwatch
         is_counted = stopwatch.running
         item = super().__next__()
         if not is_counted:
-            stopwatch.elements += 1 if type(item) is Failed else len(item[0])
+            stopwatch.elements += 1 if type(item) is Failure else len(item[0])
         return item
 
 
-def timed(cls: type) -> None:
+def install_timing(cls: type) -> None:
     """Make a class of datasets measure the time of its elements, chunks and index streams."""
     methods = cls.__dict__
     for name, wrap in _WRAPPERS.items():
@@ -116,43 +116,43 @@ def timed(cls: type) -> None:
             setattr(cls, name, wrap(methods[name]))
 
 
-def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _time_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Iterator[Any]:
         iterator = fn(self, epoch)
         # If a method of a subclass calls this one, the method of the subclass measures the time.
-        if not epoch.counts or getattr(type(self), fn.__name__) is not timed_method:
+        if not epoch.measures_time or getattr(type(self), fn.__name__) is not timed_method:
             return iterator
-        return Timed(iterator, self._stopwatch, True)
+        return TimedIterator(iterator, self.stopwatch, True)
 
     return timed_method
 
 
-def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _time_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Iterator[Any] | None:
         stream = fn(self, epoch)
-        if stream is None or not epoch.counts:
+        if stream is None or not epoch.measures_time:
             return stream
-        return TimedChunks(stream, self._stopwatch)
+        return TimedChunkIterator(stream, self.stopwatch)
 
     return timed_method
 
 
-def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _time_index_stream(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Any:
         stream = fn(self, epoch)
         is_outermost = getattr(type(self), fn.__name__) is timed_method
-        if stream is None or not epoch.counts or not is_outermost:
+        if stream is None or not epoch.measures_time or not is_outermost:
             return stream
-        stopwatch = self._stopwatch
+        stopwatch = self.stopwatch
         gather_affine = stream.gather_affine
         return stream._replace(
-            gather=timed_gather(stream.gather, stopwatch),
-            blocks=Timed(stream.blocks, stopwatch, False),
+            gather=time_gather(stream.gather, stopwatch),
+            blocks=TimedIterator(stream.blocks, stopwatch, False),
             gather_affine=gather_affine
-            and (lambda affine_maps: timed_gather(gather_affine(affine_maps), stopwatch)),
+            and (lambda affine_maps: time_gather(gather_affine(affine_maps), stopwatch)),
         )
 
     return timed_method
@@ -160,10 +160,10 @@ def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 # The methods of `DatasetNode` that are measured.
 _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "_elements": _timed_elements,
-    "_by_chunks": _timed_chunks,
-    "_vector": _timed_vector,
-    "iter_elements": _timed_elements,
-    "_iter_chunks": _timed_chunks,
-    "vectorize": _timed_vector,
+    "_elements": _time_elements,
+    "_by_chunks": _time_chunks,
+    "_vector": _time_index_stream,
+    "iter_elements": _time_elements,
+    "_iter_chunks": _time_chunks,
+    "vectorize": _time_index_stream,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.data.arguments import IntLike, threads_of
+from meshflow.data.arguments import IntLike, parse_parallel_calls
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
@@ -166,7 +166,7 @@ class ElementwiseMethods(DatasetNode):
         """
         is_automatic = cycle_length in (None, -1)
         cycle = (os.cpu_count() or 1) if is_automatic else int(cycle_length)  # type: ignore[arg-type]
-        calls = None if num_parallel_calls is None else threads_of(num_parallel_calls)
+        calls = None if num_parallel_calls is None else parse_parallel_calls(num_parallel_calls)
         if calls is not None and not is_automatic and calls > cycle > 0:
             raise InvalidValueError(
                 f"num_parallel_calls must be less than or equal to cycle_length, got {calls} and {cycle}."

@@ -279,7 +279,7 @@ class GroupingMethods(DatasetNode):
                 open_shapes = (
                     [s.shape.as_list() for s in nest.flatten(spec)]
                     if shapes is None
-                    else [padding.sizes(s) for s in padding.flat_up_to(spec, shapes)]
+                    else [padding.parse_shape(s) for s in padding.flatten_shapes(spec, shapes)]
                 )
                 full_shapes = [
                     [limit if n in (None, -1) else n for n in shape or ()] for shape in open_shapes

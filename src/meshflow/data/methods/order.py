@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.tensor import TensorLike
-from meshflow.data.arguments import SHARD_HINT, IntLike, integer
+from meshflow.data.arguments import SHARD_HINT, IntLike, to_int
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.data.options import Options
@@ -72,7 +72,7 @@ class OrderMethods(DatasetNode):
           >>> [int(x) for x in tf.data.Dataset.range(5).take(3)]
           [0, 1, 2]
         """
-        stop = integer(count, "count")
+        stop = to_int(count, "count")
         return constructors.Slice(self, 0, None if stop < 0 else stop)
 
     def skip(self, count: IntLike, name: str | None = None) -> Dataset:
@@ -87,7 +87,7 @@ class OrderMethods(DatasetNode):
           >>> [int(x) for x in tf.data.Dataset.range(5).skip(3)]
           [3, 4]
         """
-        start = integer(count, "count")
+        start = to_int(count, "count")
         if start < 0:
             return constructors.Slice(self, 0, 0)
         return constructors.Slice(self, start, None)
@@ -109,7 +109,7 @@ class OrderMethods(DatasetNode):
           >>> [int(x) for x in tf.data.Dataset.range(7).shard(num_shards=3, index=1)]
           [1, 4]
         """
-        count, start = integer(num_shards, "num_shards"), integer(index, "index")
+        count, start = to_int(num_shards, "num_shards"), to_int(index, "index")
         if count == start == SHARD_HINT:
             return constructors.ShardHint(self)
         if count < 1 or not 0 <= start < count:

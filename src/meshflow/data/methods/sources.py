@@ -12,7 +12,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import TensorLike
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.arguments import IntLike, integer
+from meshflow.data.arguments import IntLike, to_int
 from meshflow.data.execution import padding
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
@@ -46,7 +46,7 @@ class SourceMethods(DatasetNode):
         """
         element = structure.to_arrays(tensors)
         if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
-            return constructors.ElementList([element], structure.spec_of(element)).unbatch()
+            return constructors.ElementList([element], structure.infer_spec(element)).unbatch()
         return constructors.TensorSlices(tensors)
 
     @staticmethod
@@ -105,18 +105,19 @@ class SourceMethods(DatasetNode):
                 raise TypeError(
                     "Either `output_types` or `output_signature` is required, got neither."
                 )
-            types = _tuples(output_types)
+            types = _lists_to_tuples(output_types)
             flat_types = nest.flatten(types)
             shapes: list[Any] = [None] * len(flat_types)
             if output_shapes is not None:
-                shapes = padding.flat_up_to(
-                    types, _tuples(output_shapes) if nest.is_nested(types) else output_shapes
+                shapes = padding.flatten_shapes(
+                    types,
+                    _lists_to_tuples(output_shapes) if nest.is_nested(types) else output_shapes,
                 )
             specs = [
                 TensorSpec(s, dtypes.as_dtype(t)) for s, t in zip(shapes, flat_types, strict=True)
             ]
             signature = nest.pack_sequence_as(types, specs)
-        return constructors.Generator(generator, _tuples(signature), tuple(args or ()))
+        return constructors.Generator(generator, _lists_to_tuples(signature), tuple(args or ()))
 
     @staticmethod
     def range(*args: IntLike, output_type: DTypeLike = "int64", name: str | None = None) -> Dataset:
@@ -135,7 +136,7 @@ class SourceMethods(DatasetNode):
           >>> [int(x) for x in tf.data.Dataset.range(10, 0, -3)]
           [10, 7, 4, 1]
         """
-        values = [integer(a, "range") for a in args]
+        values = [to_int(a, "range") for a in args]
         if not 1 <= len(values) <= 3:
             raise ValueError(f"Invalid `args`. `args` must have 1 to 3 values, got {len(values)}.")
         start, stop = (0, values[0]) if len(values) == 1 else values[:2]
@@ -162,7 +163,7 @@ class SourceMethods(DatasetNode):
           >>> [int(x) for x in tf.data.Dataset.counter(5, -2).take(3)]
           [5, 3, 1]
         """
-        first, difference = integer(start, "start"), integer(step, "step")
+        first, difference = to_int(start, "start"), to_int(step, "step")
         stop = first + difference * (1 << 62)
         return constructors.Range(first, stop, difference, dtype, endless=True)
 
@@ -379,11 +380,11 @@ class SourceMethods(DatasetNode):
         return constructors.load_dataset(path, element_spec, compression, reader_func)
 
 
-def _tuples(structure: PyTree) -> PyTree:
+def _lists_to_tuples(structure: PyTree) -> PyTree:
     """Replace the lists in a structure of dtypes, shapes or specs by tuples."""
     if isinstance(structure, dict):
-        return {k: _tuples(v) for k, v in structure.items()}
+        return {k: _lists_to_tuples(v) for k, v in structure.items()}
     if isinstance(structure, (list, tuple)):
-        items = [_tuples(v) for v in structure]
+        items = [_lists_to_tuples(v) for v in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
     return structure

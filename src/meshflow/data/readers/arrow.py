@@ -22,19 +22,19 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.node import IndexStream
-from meshflow.data.readers.records import file_names
-from meshflow.data.sources import index_blocks
-from meshflow.environment import extras
+from meshflow.data.readers.records import parse_file_names
+from meshflow.data.sources import iter_index_blocks
+from meshflow.environment import optional_packages
 from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 
-__all__ = ["Chunks", "from_arrow", "from_parquet"]
+__all__ = ["ChunkedTable", "from_arrow", "from_parquet"]
 
 # Largest size of the chunks that a dataset keeps in memory, in bytes.
-_HELD = 1 << 28
+_MAX_CACHED_BYTES = 1 << 28
 
 
-class Chunks(Dataset):
+class ChunkedTable(Dataset):
     """The rows of chunks that are loaded on demand.
 
     Args:
@@ -60,73 +60,73 @@ class Chunks(Dataset):
         leaves = nest.flatten(spec)
         self._uneven = [s for s in leaves if not s.shape.is_fully_defined()]
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return int(self._starts[-1])
 
-    def _file_names(self) -> list[str] | None:
+    def get_file_names(self) -> list[str] | None:
         return self._source[0] if self._source else None
 
-    def _of_files(self, names: list[str]) -> Dataset:
+    def with_files(self, names: list[str]) -> Dataset:
         assert self._source is not None
         return self._source[1](names)
 
-    def _chunk(self, index: int) -> list[Any]:
+    def _get_chunk(self, index: int) -> list[Any]:
         with self._lock:
             columns = self._chunks.pop(index, None)
             if columns is None:
                 columns = self._load(index)
             self._chunks[index] = columns
-            num_bytes = sum(map(_nbytes, self._chunks.values()))
-            while num_bytes > _HELD and len(self._chunks) > 1:
-                num_bytes -= _nbytes(self._chunks.popitem(last=False)[1])
+            num_bytes = sum(map(_estimate_bytes, self._chunks.values()))
+            while num_bytes > _MAX_CACHED_BYTES and len(self._chunks) > 1:
+                num_bytes -= _estimate_bytes(self._chunks.popitem(last=False)[1])
             return columns
 
-    def _gather(self, index: np.ndarray) -> list[Any]:
+    def _gather_rows(self, index: np.ndarray) -> list[Any]:
         chunk_indices = np.searchsorted(self._starts, index, "right") - 1
         first = int(chunk_indices[0])
         if (chunk_indices == first).all():
             within = index - self._starts[first]
-            return [column[_as_slice(within)] for column in self._chunk(first)]
+            return [column[_to_slice(within)] for column in self._get_chunk(first)]
         results: list[Any] = []
         for chunk_index in np.unique(chunk_indices):
             positions = np.flatnonzero(chunk_indices == chunk_index)
-            columns = self._chunk(int(chunk_index))
+            columns = self._get_chunk(int(chunk_index))
             if not results:
                 results = [np.empty((len(index), *c.shape[1:]), c.dtype) for c in columns]
             for result, column in zip(results, columns, strict=True):
                 result[positions] = column[index[positions] - self._starts[chunk_index]]
         return results
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        if self._uneven or not self._count():
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        if self._uneven or not self.count_elements():
             return None
         largest = int(np.argmax(self._sizes))
-        row = _nbytes(self._chunk(largest)) / self._sizes[largest]
+        row = _estimate_bytes(self._get_chunk(largest)) / self._sizes[largest]
         # A shuffle over more rows than fit in memory would load a chunk for every row.
-        fits_in_memory = self._count() * row <= _HELD
-        spread = None if fits_in_memory else max(int(_HELD / row / 2), 1)
-        return IndexStream(self._gather, index_blocks(self._count()), spread)
+        fits_in_memory = self.count_elements() * row <= _MAX_CACHED_BYTES
+        spread = None if fits_in_memory else max(int(_MAX_CACHED_BYTES / row / 2), 1)
+        return IndexStream(self._gather_rows, iter_index_blocks(self.count_elements()), spread)
 
-    def _why_not_vectorized(self) -> str:
+    def explain_fallback(self) -> str:
         return "its rows have different sizes" if self._uneven else "it has no rows"
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         for index, size in enumerate(self._sizes):
-            columns = self._chunk(index)
+            columns = self._get_chunk(index)
             for i in range(size):
-                row = [_item(column, i) for column in columns]
+                row = [_get_item(column, i) for column in columns]
                 yield nest.pack_sequence_as(self._own_spec, row)
 
 
-def _item(column: np.ndarray, i: int) -> np.ndarray:
+def _get_item(column: np.ndarray, i: int) -> np.ndarray:
     value = column[i]
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def _as_slice(index: np.ndarray) -> slice | np.ndarray:
+def _to_slice(index: np.ndarray) -> slice | np.ndarray:
     """Return consecutive indices as a slice, which avoids a copy."""
     first, last = int(index[0]), int(index[-1])
     is_consecutive = last - first == len(index) - 1 and (
@@ -135,17 +135,19 @@ def _as_slice(index: np.ndarray) -> slice | np.ndarray:
     return slice(first, last + 1) if is_consecutive else index
 
 
-def _nbytes(columns: list[Any]) -> int:
+def _estimate_bytes(columns: list[Any]) -> int:
     # Arrays of objects hold strings or rows of different sizes. Their memory is estimated.
     return sum(c.nbytes if c.dtype != object else 100 * c.size for c in columns)
 
 
-def _arrow() -> Any:
-    return _part("pyarrow")
+def _import_pyarrow() -> Any:
+    return _import_module("pyarrow")
 
 
-def _part(module: str) -> Any:
-    return extras.load(module, "arrow", "Arrow tables and Parquet files need the package pyarrow")
+def _import_module(module: str) -> Any:
+    return optional_packages.import_extra(
+        module, "arrow", "Arrow tables and Parquet files need the package pyarrow"
+    )
 
 
 def from_parquet(files: TensorLike, columns: Sequence[str] | None = None) -> Dataset:
@@ -175,10 +177,10 @@ def from_parquet(files: TensorLike, columns: Sequence[str] | None = None) -> Dat
       >>> {name: v.numpy().tolist() for name, v in next(iter(rows)).items()}
       {'x': [1, 2, 3], 'y': [b'a', b'b', b'c']}
     """
-    parquet = _part("pyarrow.parquet")
-    names = _matching(files)
+    parquet = _import_module("pyarrow.parquet")
+    names = _find_files(files)
     readers = [parquet.ParquetFile(name) for name in names]
-    schema = _same_schema(names, [r.schema_arrow for r in readers], columns)
+    schema = _get_common_schema(names, [r.schema_arrow for r in readers], columns)
     groups = [
         (reader, index) for reader in readers for index in range(reader.metadata.num_row_groups)
     ]
@@ -186,10 +188,14 @@ def from_parquet(files: TensorLike, columns: Sequence[str] | None = None) -> Dat
 
     def load(index: int) -> list[np.ndarray]:
         reader, group = groups[index]
-        return leaves_of(reader.read_row_group(group, columns=names_to_read).select(names_to_read))
+        return convert_columns(
+            reader.read_row_group(group, columns=names_to_read).select(names_to_read)
+        )
 
     sizes = [reader.metadata.row_group(group).num_rows for reader, group in groups]
-    return Chunks(_spec(schema), sizes, load, (names, lambda some: from_parquet(some, columns)))
+    return ChunkedTable(
+        _make_spec(schema), sizes, load, (names, lambda some: from_parquet(some, columns))
+    )
 
 
 def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
@@ -215,10 +221,10 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
       >>> sorted(int(row["x"]) for row in rows)
       [1, 2, 3]
     """
-    pa = _arrow()
+    pa = _import_pyarrow()
     files = None
-    if _is_names(source):
-        names = _matching(source)
+    if _are_file_names(source):
+        names = _find_files(source)
         tables = []
         for name in names:
             memory_map = pa.memory_map(name)
@@ -231,24 +237,24 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
         labels = names
     else:
         items = source if isinstance(source, (list, tuple)) else [source]
-        tables = [_as_table(item, pa) for item in items]
+        tables = [_to_table(item, pa) for item in items]
         labels = [f"table {i}" for i in range(len(tables))]
-    schema = _same_schema(labels, [t.schema for t in tables], columns)
+    schema = _get_common_schema(labels, [t.schema for t in tables], columns)
     batches = [b for t in tables for b in t.select(schema.names).to_batches() if b.num_rows]
-    return Chunks(
-        _spec(schema),
+    return ChunkedTable(
+        _make_spec(schema),
         [b.num_rows for b in batches],
-        lambda index: leaves_of(pa.Table.from_batches([batches[index]])),
+        lambda index: convert_columns(pa.Table.from_batches([batches[index]])),
         files,
     )
 
 
-def _is_names(source: object) -> bool:
+def _are_file_names(source: object) -> bool:
     first = source[0] if isinstance(source, (list, tuple)) and source else source
     return isinstance(first, (str, bytes)) or hasattr(first, "__fspath__")
 
 
-def _as_table(item: Any, pa: Any) -> Any:
+def _to_table(item: Any, pa: Any) -> Any:
     if isinstance(item, pa.Table):
         return item
     if isinstance(item, pa.RecordBatch):
@@ -260,10 +266,10 @@ def _as_table(item: Any, pa: Any) -> Any:
     )
 
 
-def _matching(files: TensorLike) -> list[str]:
+def _find_files(files: TensorLike) -> list[str]:
     """Return the files that match names and patterns."""
     paths = []
-    for name in file_names(files):
+    for name in parse_file_names(files):
         matches = sorted(gfile.glob(name))
         if not matches:
             raise NotFoundError(f"{name}; No such file or directory")
@@ -273,9 +279,9 @@ def _matching(files: TensorLike) -> list[str]:
     return paths
 
 
-def _same_schema(names: list[str], schemas: list[Any], columns: Sequence[str] | None) -> Any:
+def _get_common_schema(names: list[str], schemas: list[Any], columns: Sequence[str] | None) -> Any:
     """Return the schema of the selected columns, which must be the same in all files."""
-    pa = _arrow()
+    pa = _import_pyarrow()
     if not schemas:
         raise InvalidValueError("No tables were passed.")
     selected = schemas[0].names if columns is None else list(columns)
@@ -294,24 +300,24 @@ def _same_schema(names: list[str], schemas: list[Any], columns: Sequence[str] | 
     return selected_schemas[0]
 
 
-def _spec(schema: Any) -> dict[str, Any]:
-    return {field.name: _field_spec(field.name, field.type) for field in schema}
+def _make_spec(schema: Any) -> dict[str, Any]:
+    return {field.name: _make_field_spec(field.name, field.type) for field in schema}
 
 
-def spec_of(schema: Any, columns: Sequence[str]) -> dict[str, Any]:
+def make_column_spec(schema: Any, columns: Sequence[str]) -> dict[str, Any]:
     """Return the spec of rows that consist of some columns.
 
     Raises:
       ValueError: If a column has a type that tensors do not support.
     """
-    return {name: _field_spec(name, schema.field(name).type) for name in columns}
+    return {name: _make_field_spec(name, schema.field(name).type) for name in columns}
 
 
-def _field_spec(name: str, arrow_type: Any) -> PyTree:
+def _make_field_spec(name: str, arrow_type: Any) -> PyTree:
     """Return the spec of the values of a column."""
-    types = _arrow().types
+    types = _import_pyarrow().types
     if types.is_struct(arrow_type):
-        return {f.name: _field_spec(f"{name}.{f.name}", f.type) for f in arrow_type}
+        return {f.name: _make_field_spec(f"{name}.{f.name}", f.type) for f in arrow_type}
     sizes: list[int | None] = []
     while True:
         if types.is_dictionary(arrow_type):
@@ -327,7 +333,7 @@ def _field_spec(name: str, arrow_type: Any) -> PyTree:
             arrow_type = arrow_type.value_type
         else:
             break
-    if _is_bytes(arrow_type):
+    if _is_bytes_type(arrow_type):
         return TensorSpec(sizes, dtypes.string)
     if not (
         types.is_boolean(arrow_type)
@@ -341,8 +347,8 @@ def _field_spec(name: str, arrow_type: Any) -> PyTree:
     return TensorSpec(sizes, dtypes.as_dtype(arrow_type.to_pandas_dtype()))
 
 
-def _is_bytes(arrow_type: Any) -> bool:
-    types = _arrow().types
+def _is_bytes_type(arrow_type: Any) -> bool:
+    types = _import_pyarrow().types
     return (
         types.is_string(arrow_type)
         or types.is_large_string(arrow_type)
@@ -353,29 +359,31 @@ def _is_bytes(arrow_type: Any) -> bool:
     )
 
 
-def leaves_of(table: Any) -> list[Any]:
+def convert_columns(table: Any) -> list[Any]:
     """Convert the columns of a table to arrays, in the order of the leaves of its spec."""
-    spec = _spec(table.schema)
+    spec = _make_spec(table.schema)
     columns = {
-        name: _columns(name, column.combine_chunks(), spec[name])
+        name: _convert_nested_column(name, column.combine_chunks(), spec[name])
         for name, column in zip(table.schema.names, table.columns, strict=True)
     }
     return nest.flatten(columns)
 
 
-def _columns(name: str, array: Any, spec: PyTree) -> PyTree:
+def _convert_nested_column(name: str, array: Any, spec: PyTree) -> PyTree:
     """Convert a column to an array, and a nested column to a dictionary of arrays."""
-    if isinstance(array, _arrow().ChunkedArray):
-        array = _arrow().concat_arrays(array.chunks)
+    if isinstance(array, _import_pyarrow().ChunkedArray):
+        array = _import_pyarrow().concat_arrays(array.chunks)
     if isinstance(spec, dict):
         if array.null_count:
-            raise _missing(name, array)
+            raise _make_missing_error(name, array)
         parts = zip(spec, array.flatten(), strict=True)
-        return {key: _columns(f"{name}.{key}", part, spec[key]) for key, part in parts}
-    return _column(name, array)
+        return {
+            key: _convert_nested_column(f"{name}.{key}", part, spec[key]) for key, part in parts
+        }
+    return _convert_column(name, array)
 
 
-def _missing(name: str, array: Any) -> InvalidValueError:
+def _make_missing_error(name: str, array: Any) -> InvalidValueError:
     """Return the error for missing values in a column."""
     return InvalidValueError(
         f"Column {name!r} misses {array.null_count} of {len(array)} values, and tensors of its type {array.type} "
@@ -383,33 +391,33 @@ def _missing(name: str, array: Any) -> InvalidValueError:
     )
 
 
-def _column(name: str, array: Any) -> np.ndarray:
+def _convert_column(name: str, array: Any) -> np.ndarray:
     """Convert a column to an array of rows."""
-    types = _arrow().types
+    types = _import_pyarrow().types
     arrow_type = array.type
     if types.is_dictionary(arrow_type):
-        return _column(name, array.dictionary_decode())
+        return _convert_column(name, array.dictionary_decode())
     if hasattr(array, "to_numpy_ndarray"):
         return array.to_numpy_ndarray()
     if array.null_count and not types.is_floating(arrow_type):
-        raise _missing(name, array)
+        raise _make_missing_error(name, array)
     if types.is_fixed_size_list(arrow_type):
-        values = _column(name, array.flatten())
+        values = _convert_column(name, array.flatten())
         return values.reshape(len(array), arrow_type.list_size, *values.shape[1:])
     if types.is_list(arrow_type) or types.is_large_list(arrow_type):
-        values = _column(name, array.flatten())
+        values = _convert_column(name, array.flatten())
         ends = np.cumsum(np.asarray(array.value_lengths()))
         rows = np.empty(len(array), object)
-        rows[:] = _split(values, ends)
+        rows[:] = _split_rows(values, ends)
         return rows
-    if _is_bytes(arrow_type):
+    if _is_bytes_type(arrow_type):
         strings = np.empty(len(array), object)
         strings[:] = [v.encode() if isinstance(v, str) else v for v in array.to_pylist()]
         return strings
     return array.to_numpy(zero_copy_only=False)
 
 
-def _split(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def _split_rows(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Split values into an array of arrays.
 
     Args:

@@ -14,16 +14,16 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
-from meshflow.data.execution.resumable import Failed, Raising
-from meshflow.data.readers.records import file_names
-from meshflow.data.transformations import Arranged
+from meshflow.data.execution.failures import Failure, RaisingIterator
+from meshflow.data.readers.records import parse_file_names
+from meshflow.data.transformations import Rearrange
 from meshflow.environment.types import PyTree
 from meshflow.files import gfile
-from meshflow.io.records import compression_of, opened
-from meshflow.ops.tables import columns_of, reader, row_values, selected
+from meshflow.io.records import open_decompressed, parse_compression
+from meshflow.ops.tables import check_selection, make_columns, make_reader, parse_row
 
 __all__ = ["CsvDataset", "make_csv_dataset"]
 
@@ -72,53 +72,55 @@ class CsvDataset(Dataset):
         select_cols: Sequence[int] | None = None,
         exclude_cols: Sequence[int] | None = None,
     ) -> None:
-        self._names = file_names(filenames)
-        self._columns = columns_of(record_defaults)
+        self._names = parse_file_names(filenames)
+        self._columns = make_columns(record_defaults)
         if not self._columns:
             raise InvalidArgumentError("record_defaults must have at least one column.")
         if select_cols is not None and exclude_cols is not None:
             raise InvalidArgumentError("Either select_cols or exclude_cols should be empty.")
-        self._select = selected(select_cols, len(self._columns))
+        self._select = check_selection(select_cols, len(self._columns))
         excluded = () if exclude_cols is None else np.asarray(exclude_cols).reshape(-1).tolist()
         self._excluded = frozenset(excluded)
-        self._compression = compression_of(compression_type)
-        self._buffer = None if buffer_size is None else integer(buffer_size, "buffer_size")
+        self._compression = parse_compression(compression_type)
+        self._buffer = None if buffer_size is None else to_int(buffer_size, "buffer_size")
         self._header, self._na_value = bool(header), na_value
-        self._reader: Callable[[Any], Any] = lambda text: reader(text, field_delim, use_quote_delim)
+        self._reader: Callable[[Any], Any] = lambda text: make_reader(
+            text, field_delim, use_quote_delim
+        )
 
-    def _known_spec(self) -> PyTree:
-        return tuple(TensorSpec([], c.kind) for c in self._columns)
+    def _infer_spec(self) -> PyTree:
+        return tuple(TensorSpec([], c.dtype) for c in self._columns)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _file_names(self) -> list[str] | None:
+    def get_file_names(self) -> list[str] | None:
         return self._names
 
-    def _of_files(self, names: list[str]) -> Dataset:
-        dataset = self._copied()
+    def with_files(self, names: list[str]) -> Dataset:
+        dataset = self.copy_node()
         dataset._names = names
         return dataset
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        return Raising(self._items())
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return RaisingIterator(self._iter_items())
 
-    def _items(self) -> Iterator[Any]:
+    def _iter_items(self) -> Iterator[Any]:
         for path in self._names:
             if not gfile.exists(path):
                 raise NotFoundError(f"{path}; No such file or directory")
-            file = opened(path, self._compression, self._buffer)
+            file = open_decompressed(path, self._compression, self._buffer)
             with io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="") as text:
-                yield from self._rows_of(path, self._reader(text))
+                yield from self._parse_rows(path, self._reader(text))
 
-    def _rows_of(self, path: str, rows: Any) -> Iterator[Any]:
+    def _parse_rows(self, path: str, rows: Any) -> Iterator[Any]:
         for index, fields in enumerate(rows):
             if index == 0 and self._header:
                 continue
             if self._excluded:
                 fields = [f for i, f in enumerate(fields or [""]) if i not in self._excluded]
             try:
-                values = row_values(
+                values = parse_row(
                     fields,
                     self._columns,
                     self._select,
@@ -126,7 +128,7 @@ class CsvDataset(Dataset):
                     f"record {index}: {path}, line {rows.line_num}",
                 )
             except InvalidArgumentError as error:
-                yield Failed(error)
+                yield Failure(error)
                 continue
             yield tuple(np.array(v, object) if type(v) is bytes else np.asarray(v) for v in values)
 
@@ -194,14 +196,14 @@ def make_csv_dataset(
       >>> [(f["x"].numpy().tolist(), y.numpy().tolist()) for f, y in data]
       [([1, 2], [0.5, 1.5]), ([3], [2.5])]
     """
-    files = _matching(file_pattern)
-    compression = compression_of(compression_type)
+    files = _find_files(file_pattern)
+    compression = parse_compression(compression_type)
 
     def read_rows(path: str) -> Iterator[list[str]]:
         with io.TextIOWrapper(
-            opened(path, compression), encoding, "surrogateescape", newline=""
+            open_decompressed(path, compression), encoding, "surrogateescape", newline=""
         ) as text:
-            lines = reader(text, field_delim, use_quote_delim)
+            lines = make_reader(text, field_delim, use_quote_delim)
             for fields in lines:
                 # Surrogate escapes show in which line the invalid bytes are, unlike the error of
                 # the decoder.
@@ -214,16 +216,16 @@ def make_csv_dataset(
             raise InvalidValueError(
                 "Give `column_names`, or `header=True` for files that name columns."
             )
-        column_names = _header_names(files, read_rows)
+        column_names = _read_header(files, read_rows)
     names = [str(n) for n in column_names]
     if len(set(names)) != len(names):
         duplicates = {n for n in names if names.count(n) > 1}
         raise InvalidValueError(
             f"Column names must be unique; these names occur more than once: {duplicates}."
         )
-    select = None if select_columns is None else _numbers(select_columns, names)
+    select = None if select_columns is None else _select_columns(select_columns, names)
     if column_defaults is None:
-        column_defaults = _inferred(
+        column_defaults = _infer_defaults(
             files, read_rows, len(names), select, na_value, header, num_rows_for_inference
         )
     selected = names if select is None else [names[i] for i in select]
@@ -265,19 +267,19 @@ def make_csv_dataset(
         dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
     if num_epochs != 1:
         dataset = dataset.repeat(num_epochs)
-    dataset = Arranged(
+    dataset = Rearrange(
         dataset.batch(batch_size, drop_remainder=num_epochs is None), arrange_columns
     )
     return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)
 
 
-def _matching(patterns: TensorLike) -> list[str]:
+def _find_files(patterns: TensorLike) -> list[str]:
     """Return the sorted files that match patterns.
 
     Raises:
       ValueError: If no file matches.
     """
-    names = file_names(patterns)
+    names = parse_file_names(patterns)
     if not names:
         raise InvalidValueError("File pattern is empty.")
     paths = sorted(f for pattern in names for f in glob.glob(pattern))
@@ -296,7 +298,7 @@ def _check_text(path: str, line: int, fields: list[str], encoding: str) -> None:
             )
 
 
-def _header_names(files: list[str], rows: Callable[[str], Iterator[list[str]]]) -> list[str]:
+def _read_header(files: list[str], rows: Callable[[str], Iterator[list[str]]]) -> list[str]:
     first = next(rows(files[0]), None)
     if not first:
         raise InvalidValueError(
@@ -310,7 +312,7 @@ def _header_names(files: list[str], rows: Callable[[str], Iterator[list[str]]]) 
     return first
 
 
-def _numbers(select: Sequence[str | int], names: list[str]) -> list[int]:
+def _select_columns(select: Sequence[str | int], names: list[str]) -> list[int]:
     """Return the ascending indices of the selected columns.
 
     Raises:
@@ -335,7 +337,7 @@ def _numbers(select: Sequence[str | int], names: list[str]) -> list[int]:
     return sorted(indices)
 
 
-def _inferred(
+def _infer_defaults(
     files: list[str],
     rows: Callable[[str], Iterator[list[str]]],
     count: int,
@@ -361,14 +363,14 @@ def _inferred(
             num_rows += 1
             for position, column in enumerate(columns):
                 if fields[column] not in ("", na_value):
-                    levels[position] = max(levels[position], _level(fields[column]))
-    return [_KINDS[level][1] for level in levels]
+                    levels[position] = max(levels[position], _find_narrowest_dtype(fields[column]))
+    return [_DTYPES_AND_DEFAULTS[level][1] for level in levels]
 
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 # Dtypes from narrow to wide, each with its default value. The last one also applies to columns
 # without values.
-_KINDS = [
+_DTYPES_AND_DEFAULTS = [
     (
         kind,
         np.zeros((), kind.as_numpy_dtype) if kind is not dtypes.string else np.array(b"", object),
@@ -377,7 +379,7 @@ _KINDS = [
 ]
 
 
-def _level(field: str) -> int:
+def _find_narrowest_dtype(field: str) -> int:
     """Return the index of the narrowest dtype that can represent a field."""
     try:
         value = int(field)

@@ -14,15 +14,15 @@ from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Epoch, in_threads
+from meshflow.data.epoch import Epoch, map_in_threads
 from meshflow.data.readers import arrow
-from meshflow.data.sources import Indexed
+from meshflow.data.sources import IndexedDataset
 from meshflow.environment.types import PyTree
 
 __all__ = ["from_grain", "from_huggingface"]
 
 
-class Rows(Dataset):
+class RowFunctionDataset(Dataset):
     """Elements that a function computes from an index, in several threads.
 
     Args:
@@ -35,24 +35,24 @@ class Rows(Dataset):
     def __init__(
         self, count: int, row: Callable[[int], Any], spec: PyTree = None, is_complete: bool = True
     ) -> None:
-        self._size, self._row, self._own_spec, self._all_there = count, row, spec, is_complete
+        self._size, self._row, self._own_spec, self._is_complete = count, row, spec, is_complete
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         if self._size >= sys.maxsize // 2:
             return INFINITE_CARDINALITY
-        return self._size if self._all_there else UNKNOWN_CARDINALITY
+        return self._size if self._is_complete else UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        make_element = lambda number: _arrays(self._row(number))
-        for element in in_threads(make_element, iter(range(self._size)), os.cpu_count() or 1):
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        make_element = lambda number: _to_host_arrays(self._row(number))
+        for element in map_in_threads(make_element, iter(range(self._size)), os.cpu_count() or 1):
             if element is not None:
                 yield element
 
 
-class Passes(Dataset):
+class IterableDataset(Dataset):
     """The elements of an iterable, which is iterated from the start in every pass.
 
     Args:
@@ -63,20 +63,20 @@ class Passes(Dataset):
     def __init__(self, iterable: Iterable[PyTree], spec: PyTree = None) -> None:
         self._iterable, self._own_spec = iterable, spec
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         for element in self._iterable:
-            yield _arrays(element)
+            yield _to_host_arrays(element)
 
 
-def _arrays(value: PyTree) -> PyTree:
+def _to_host_arrays(value: PyTree) -> PyTree:
     """Convert an element to host arrays; images of Pillow have an array interface."""
-    return structure.normalize(
+    return structure.map_leaves(
         value,
         lambda leaf: structure.to_array(
             np.asarray(leaf) if hasattr(leaf, "__array_interface__") else leaf
@@ -123,20 +123,20 @@ def from_huggingface(
             f"datasets.load_dataset(name, split='train') returns it; got {type(dataset).__name__}."
         )
     names = dataset.column_names
-    arrange = _arrangement(names, columns, label_cols)
+    arrange = _make_arrange_function(names, columns, label_cols)
     if not hasattr(dataset, "__len__"):
         rows = dataset.with_format("numpy")
-        iterable = _Again(lambda: (arrange(row) for row in rows))
-        return Passes(iterable, output_signature)
+        iterable = _RestartableIterable(lambda: (arrange(row) for row in rows))
+        return IterableDataset(iterable, output_signature)
     if output_signature is None:
-        blocks = _by_blocks(dataset, arrange, _flat(columns, label_cols, names))
+        blocks = _read_in_blocks(dataset, arrange, _list_columns(columns, label_cols, names))
         if blocks is not None:
             return blocks
     rows = dataset.with_format("numpy")
-    return Rows(len(dataset), lambda index: arrange(rows[index]), output_signature)
+    return RowFunctionDataset(len(dataset), lambda index: arrange(rows[index]), output_signature)
 
 
-class _Again:
+class _RestartableIterable:
     """An iterable that creates a new iterator for every pass.
 
     Args:
@@ -150,7 +150,7 @@ class _Again:
         return self._make()
 
 
-def _flat(
+def _list_columns(
     columns: str | Sequence[str] | None,
     label_cols: str | Sequence[str] | None,
     names: Iterable[str],
@@ -163,7 +163,7 @@ def _flat(
     return list(dict.fromkeys([*features, *labels]))
 
 
-def _arrangement(
+def _make_arrange_function(
     names: Sequence[str] | None,
     columns: str | Sequence[str] | None,
     label_cols: str | Sequence[str] | None,
@@ -188,13 +188,15 @@ def _arrangement(
     return arrange
 
 
-def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], columns: list[str]) -> Dataset | None:
+def _read_in_blocks(
+    dataset: Any, arrange: Callable[[Any], Any], columns: list[str]
+) -> Dataset | None:
     """Create a dataset that reads rows from Arrow tables, or return None if this is not possible."""
     if any(hasattr(feature, "decode_example") for feature in dataset.features.values()):
         return None
     blocks = dataset.select_columns(columns).with_format("arrow")
     try:
-        spec = arrow.spec_of(blocks.data.schema, columns)
+        spec = arrow.make_column_spec(blocks.data.schema, columns)
     except InvalidValueError:
         return None
     leaves = nest.flatten(spec)
@@ -202,10 +204,10 @@ def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], columns: list[str]) 
         return None
 
     def gather(index: np.ndarray) -> list[Any]:
-        block_leaves = arrow.leaves_of(blocks[index].select(columns))
+        block_leaves = arrow.convert_columns(blocks[index].select(columns))
         return nest.flatten(arrange(nest.pack_sequence_as(spec, block_leaves)))
 
-    return Indexed(len(dataset), gather, arrange(spec))
+    return IndexedDataset(len(dataset), gather, arrange(spec))
 
 
 def from_grain(source: Any, output_signature: PyTree = None) -> Dataset:
@@ -228,9 +230,11 @@ def from_grain(source: Any, output_signature: PyTree = None) -> Dataset:
     signature = output_signature
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         # A filtered Grain dataset has no element for some indices.
-        return Rows(len(source), source.__getitem__, signature, not hasattr(source, "filter"))
+        return RowFunctionDataset(
+            len(source), source.__getitem__, signature, not hasattr(source, "filter")
+        )
     if hasattr(source, "__iter__") and not hasattr(source, "__next__"):
-        return Passes(source, signature)
+        return IterableDataset(source, signature)
     raise TypeError(
         f"Expected a data source, dataset or data loader of Grain (pip install 'meshflow[grain]'), got "
         f"{type(source).__name__}."

@@ -22,19 +22,19 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
-from meshflow.data.execution.chunk_reordering import in_turn
-from meshflow.data.execution.chunks import BLOCK
-from meshflow.data.execution.resumable import Failed, caught
-from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.data.execution.chunk_reordering import interleave_chunks
+from meshflow.data.execution.chunks import MAX_CHUNK_SIZE
+from meshflow.data.execution.failures import Failure, catch_failures
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import PyTree
 from meshflow.files import gfile
-from meshflow.io.records import compression_of, opened, read_records
+from meshflow.io.records import open_decompressed, parse_compression, read_records
 
 
-class Files(Dataset):
+class FileRecordDataset(Dataset):
     """The records of files, one file after another or interleaved.
 
     Args:
@@ -49,77 +49,77 @@ class Files(Dataset):
         read: Callable[[str], Iterator[bytes]],
         parallel_reads: IntLike | None = None,
     ) -> None:
-        self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
-        self._names = None if self._parents else file_names(filenames)
+        self.parents = (filenames,) if isinstance(filenames, Dataset) else ()
+        self._names = None if self.parents else parse_file_names(filenames)
         self._read = read
-        reads = 1 if parallel_reads is None else integer(parallel_reads, "num_parallel_reads")
+        reads = 1 if parallel_reads is None else to_int(parallel_reads, "num_parallel_reads")
         self._cycle = (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
-        if self._parents and not structure.is_strings(filenames.element_spec):
+        if self.parents and not structure.is_string_scalar(filenames.element_spec):
             raise TypeError(
                 "The `filenames` argument must contain `tf.string` elements of shape [] (scalars). "
                 f"Got {filenames.element_spec}."
             )
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return TensorSpec([], dtypes.string)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _file_names(self) -> list[str] | None:
+    def get_file_names(self) -> list[str] | None:
         """Return the names of the files, None if a dataset provides them."""
         return self._names
 
-    def _of_files(self, names: list[str]) -> Dataset:
+    def with_files(self, names: list[str]) -> Dataset:
         """Return a dataset of the records of other files."""
-        dataset = self._copied()
+        dataset = self.copy_node()
         dataset._names = names
         return dataset
 
-    def _paths(self, epoch: Epoch) -> Iterator[str]:
+    def _iter_paths(self, epoch: Epoch) -> Iterator[str]:
         if self._names is not None:
             yield from self._names
             return
-        for element in self._parents[0]._elements(epoch):
+        for element in self.parents[0].iter_elements(epoch):
             for name in np.asarray(element, object).reshape(-1):
                 yield name.decode() if isinstance(name, bytes) else str(name)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any]:
-        return in_turn(
-            caught(self._paths(epoch)),
-            self._records,
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any]:
+        return interleave_chunks(
+            catch_failures(self._iter_paths(epoch)),
+            self._read_chunks,
             self._cycle,
             1 if self._cycle > 1 else 1 << 62,
         )
 
-    def _records(self, path: Any) -> Iterator[Any]:
+    def _read_chunks(self, path: Any) -> Iterator[Any]:
         """Iterate over chunks of the records of a file; an error while reading is the last item."""
         records: list[bytes] = []
-        failure = path if type(path) is Failed else None
+        failure = path if type(path) is Failure else None
         try:
             if failure is None:
                 if not gfile.exists(path):
                     raise NotFoundError(f"{path}; No such file or directory")
                 for record in self._read(path):
                     records.append(record)
-                    if len(records) == BLOCK:
+                    if len(records) == MAX_CHUNK_SIZE:
                         full, records = records, []
-                        yield _chunk(full)
+                        yield _make_chunk(full)
         except Exception as error:
-            failure = Failed(error)
+            failure = Failure(error)
         if records:
-            yield _chunk(records)
+            yield _make_chunk(records)
         if failure is not None:
             yield failure
 
 
-def _chunk(records: list[bytes]) -> list[np.ndarray]:
+def _make_chunk(records: list[bytes]) -> list[np.ndarray]:
     leaf = np.empty(len(records), object)
     leaf[:] = records
     return [leaf]
 
 
-def file_names(names: TensorLike) -> list[str]:
+def parse_file_names(names: TensorLike) -> list[str]:
     """Convert a file name or names to a list of strings."""
     if isinstance(names, Path):
         names = str(names)
@@ -136,9 +136,9 @@ def file_names(names: TensorLike) -> list[str]:
 
 
 @contextlib.contextmanager
-def _reading(path: str, compression: str | None, buffer_size: int | None = None) -> Iterator[Any]:
+def _open_file(path: str, compression: str | None, buffer_size: int | None = None) -> Iterator[Any]:
     """Open a file, and turn decompression errors into an error that names the file."""
-    with opened(path, compression, buffer_size) as file:
+    with open_decompressed(path, compression, buffer_size) as file:
         try:
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -147,37 +147,37 @@ def _reading(path: str, compression: str | None, buffer_size: int | None = None)
             ) from None
 
 
-def _bounded(path: str, file: IO[bytes]) -> Iterator[bytes]:
+def _read_bounded_lines(path: str, file: IO[bytes]) -> Iterator[bytes]:
     """Iterate over the lines of a decompressed file, none longer than `unpacked_limit`."""
-    limit = unpacked_limit(gfile.stat(path).length)
+    limit = get_unpacked_limit(gfile.stat(path).length)
     while line := file.readline(limit + 1):
         if len(line) > limit:
-            raise _too_long(path, "a line", limit)
+            raise _make_too_long_error(path, "a line", limit)
         yield line
 
 
-def _too_long(path: str, unit: str, limit: int) -> ResourceExhaustedError:
+def _make_too_long_error(path: str, unit: str, limit: int) -> ResourceExhaustedError:
     return ResourceExhaustedError(
         f"{path} has {unit} of more than {limit:,} bytes when decompressed. If you trust its author, set the "
         f"environment variable {UNPACKED_VARIABLE} to a larger number."
     )
 
 
-def lines(
+def make_line_reader(
     compression: str | None, buffer_size: int | None = None
 ) -> Callable[[str], Iterator[bytes]]:
     """Return a function that reads the lines of a text file, without line ends."""
-    compression_type = compression_of(compression)
+    compression_type = parse_compression(compression)
 
     def read(path: str) -> Iterator[bytes]:
-        with _reading(path, compression_type, buffer_size) as file:
-            for line in _bounded(path, file) if compression_type else file:
+        with _open_file(path, compression_type, buffer_size) as file:
+            for line in _read_bounded_lines(path, file) if compression_type else file:
                 yield line.rstrip(b"\n").rstrip(b"\r")
 
     return read
 
 
-def fixed(
+def make_fixed_length_reader(
     size: int, header: int, footer: int, compression: str | None
 ) -> Callable[[str], Iterator[bytes]]:
     """Return a function that reads records of a fixed length."""
@@ -186,14 +186,14 @@ def fixed(
             f"`record_bytes` must be greater than zero, `header_bytes` and `footer_bytes` not less than zero; got "
             f"{size}, {header} and {footer}."
         )
-    compression_type = compression_of(compression)
+    compression_type = parse_compression(compression)
 
     def read(path: str) -> Iterator[bytes]:
-        with _reading(path, compression_type) as file:
-            limit = unpacked_limit(gfile.stat(path).length)
+        with _open_file(path, compression_type) as file:
+            limit = get_unpacked_limit(gfile.stat(path).length)
             content = file.read(limit + 1) if compression_type else file.read()
         if compression_type and len(content) > limit:
-            raise _too_long(path, "a content", limit)
+            raise _make_too_long_error(path, "a content", limit)
         body = content[header : len(content) - footer]
         if len(body) % size:
             raise InvalidArgumentError(
@@ -206,7 +206,7 @@ def fixed(
     return read
 
 
-class TextLineDataset(Files):
+class TextLineDataset(FileRecordDataset):
     r"""The lines of text files, as byte strings without line ends.
 
     Args:
@@ -239,11 +239,11 @@ class TextLineDataset(Files):
         num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
-        size = None if buffer_size is None else integer(buffer_size, "buffer_size")
-        super().__init__(filenames, lines(compression_type, size), num_parallel_reads)
+        size = None if buffer_size is None else to_int(buffer_size, "buffer_size")
+        super().__init__(filenames, make_line_reader(compression_type, size), num_parallel_reads)
 
 
-class FixedLengthRecordDataset(Files):
+class FixedLengthRecordDataset(FileRecordDataset):
     """Records of a fixed length from binary files, as byte strings.
 
     Args:
@@ -282,13 +282,15 @@ class FixedLengthRecordDataset(Files):
         name: str | None = None,
     ) -> None:
         header, footer = (
-            0 if n is None else integer(n, "bytes") for n in (header_bytes, footer_bytes)
+            0 if n is None else to_int(n, "bytes") for n in (header_bytes, footer_bytes)
         )
-        read = fixed(integer(record_bytes, "record_bytes"), header, footer, compression_type)
+        read = make_fixed_length_reader(
+            to_int(record_bytes, "record_bytes"), header, footer, compression_type
+        )
         super().__init__(filenames, read, num_parallel_reads)
 
 
-class TFRecordDataset(Files):
+class TFRecordDataset(FileRecordDataset):
     """The records of files that `tf.io.TFRecordWriter` wrote, as byte strings.
 
     Args:
@@ -328,8 +330,8 @@ class TFRecordDataset(Files):
         num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
-        compression = compression_of(compression_type)
-        num_bytes = None if buffer_size is None else integer(buffer_size, "buffer_size")
+        compression = parse_compression(compression_type)
+        num_bytes = None if buffer_size is None else to_int(buffer_size, "buffer_size")
         super().__init__(
             filenames, lambda path: read_records(path, compression, num_bytes), num_parallel_reads
         )

@@ -17,10 +17,10 @@ from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import TFRecordDataset
-from meshflow.data.transformations.base import Arranged
+from meshflow.data.transformations.base import Rearrange
 from meshflow.data.transformations.elementwise import Map
 from meshflow.environment.types import PyTree
-from meshflow.io.parsing import feature_specs, parse_example
+from meshflow.io.parsing import make_feature_specs, parse_example
 
 __all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
 
@@ -59,46 +59,46 @@ class SqlDataset(Dataset):
         query: TensorLike,
         output_types: DTypeLike | Sequence[DTypeLike],
     ) -> None:
-        driver, self._path, self._query = map(_text, (driver_name, data_source_name, query))
+        driver, self._path, self._query = map(_to_str, (driver_name, data_source_name, query))
         if driver != "sqlite":
             raise InvalidArgumentError(f"driver_name must be 'sqlite', got {driver!r}.")
         types = output_types if isinstance(output_types, (tuple, list)) else (output_types,)
-        self._kinds = [dtypes.as_dtype(t) for t in types]
-        for kind in self._kinds:
+        self._dtypes = [dtypes.as_dtype(t) for t in types]
+        for kind in self._dtypes:
             if kind.is_complex or kind.name in ("float32", "float16", "bfloat16"):
                 raise InvalidValueError(
                     f"output_types: SQLite columns have no type {kind.name}. Read float64 and use tf.cast."
                 )
 
-    def _known_spec(self) -> PyTree:
-        return tuple(TensorSpec([], kind) for kind in self._kinds)
+    def _infer_spec(self) -> PyTree:
+        return tuple(TensorSpec([], kind) for kind in self._dtypes)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         # The connection may be closed by another thread, if the dataset is prefetched.
         connection = sqlite3.connect(self._path, check_same_thread=False)
         try:
             for row in connection.execute(self._query):
-                if len(row) != len(self._kinds):
+                if len(row) != len(self._dtypes):
                     raise InvalidArgumentError(
-                        f"The query returns {len(row)} columns, but output_types has {len(self._kinds)}: {self._query}"
+                        f"The query returns {len(row)} columns, but output_types has {len(self._dtypes)}: {self._query}"
                     )
-                yield tuple(_value(v, k) for v, k in zip(row, self._kinds, strict=True))
+                yield tuple(_convert_value(v, k) for v, k in zip(row, self._dtypes, strict=True))
         except sqlite3.Error as error:
             raise UnknownError(f"{self._path}: {error}: {self._query}") from None
         finally:
             connection.close()
 
 
-def _text(value: TensorLike) -> str:
+def _to_str(value: TensorLike) -> str:
     if hasattr(value, "numpy"):
         value = value.numpy()
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _value(value: Any, dtype: dtypes.DType) -> np.ndarray:
+def _convert_value(value: Any, dtype: dtypes.DType) -> np.ndarray:
     """Convert a value of a column to an array; NULL becomes 0 or an empty string."""
     if dtype is dtypes.string:
         text = b"" if value is None else value if isinstance(value, bytes) else str(value).encode()
@@ -140,7 +140,7 @@ def parse_example_dataset(
             raise TypeError(
                 f"Input dataset should be a dataset of vectors of strings. Instead it is {spec}."
             )
-        infer_spec = lambda spec: feature_specs(features, spec.shape.as_list())
+        infer_spec = lambda spec: make_feature_specs(features, spec.shape.as_list())
         return Map(dataset, lambda x: parse_example(x, features), num_parallel_calls, infer_spec)
 
     return parse
@@ -217,5 +217,5 @@ def make_batched_features_dataset(
         def split_label(parsed: dict[str, Any]) -> PyTree:
             return {k: v for k, v in parsed.items() if k != label_key}, parsed[label_key]
 
-        dataset = Arranged(dataset, split_label)
+        dataset = Rearrange(dataset, split_label)
     return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)

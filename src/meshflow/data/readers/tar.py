@@ -21,20 +21,20 @@ from meshflow.core.runtime.errors import (
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import TensorLike
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
-from meshflow.data.execution.round_robin import in_turn
-from meshflow.data.readers.records import file_names
-from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.data.execution.round_robin import interleave
+from meshflow.data.readers.records import parse_file_names
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
 
 __all__ = ["from_webdataset"]
 
-_SAMPLE = re.compile(r"^((?:.*/)?[^./][^/.]*|(?:.*/)?\.[^/.]+)\.([^/]+)$")
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
+_SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^/.]*|(?:.*/)?\.[^/.]+)\.([^/]+)$")
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
 
 
 def from_webdataset(
@@ -71,11 +71,13 @@ def from_webdataset(
       >>> [(text.numpy(), int(tf.strings.to_number(label))) for text, label in samples]
       [(b'one', 0), (b'two', 1)]
     """
-    reads = 1 if num_parallel_reads is None else integer(num_parallel_reads, "num_parallel_reads")
-    return _Tars(_expanded(files), keys, (os.cpu_count() or 1) if reads < 0 else max(reads, 1))
+    reads = 1 if num_parallel_reads is None else to_int(num_parallel_reads, "num_parallel_reads")
+    return _TarDataset(
+        _find_files(files), keys, (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
+    )
 
 
-class _Tars(Dataset):
+class _TarDataset(Dataset):
     """The samples of tar files.
 
     Args:
@@ -87,35 +89,39 @@ class _Tars(Dataset):
     def __init__(self, names: list[str], keys: PyTree, cycle: int) -> None:
         self._names, self._cycle = names, cycle
         if keys is None:
-            first = next((s for n in names for s in _samples(n)), None)
+            first = next((s for n in names for s in _read_samples(n)), None)
             if first is None:
                 raise InvalidArgumentError(f"There are no samples in {', '.join(names)}.")
             keys = {key: key for key in first}
         self._keys = tuple(keys) if isinstance(keys, list) else keys
-        self._wanted = [str(k).lower().split(";") for k in nest.flatten(self._keys)]
+        self._alternatives = [str(k).lower().split(";") for k in nest.flatten(self._keys)]
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return nest.map_structure(lambda _: TensorSpec([], dtypes.string), self._keys)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _file_names(self) -> list[str]:
+    def get_file_names(self) -> list[str]:
         return self._names
 
-    def _of_files(self, names: list[str]) -> Dataset:
-        return _Tars(names, self._keys, self._cycle)
+    def with_files(self, names: list[str]) -> Dataset:
+        return _TarDataset(names, self._keys, self._cycle)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         block = 1 if self._cycle > 1 else 1 << 62
-        return in_turn(iter(self._names), self._of_tar, self._cycle, block)
+        return interleave(iter(self._names), self._iter_samples, self._cycle, block)
 
-    def _of_tar(self, name: str) -> Iterator[Any]:
-        for sample in _samples(name):
-            values = [self._value(sample, alternatives, name) for alternatives in self._wanted]
+    def _iter_samples(self, name: str) -> Iterator[Any]:
+        for sample in _read_samples(name):
+            values = [
+                self._get_content(sample, alternatives, name) for alternatives in self._alternatives
+            ]
             yield nest.pack_sequence_as(self._keys, values)
 
-    def _value(self, sample: dict[str, bytes], alternatives: list[str], name: str) -> np.ndarray:
+    def _get_content(
+        self, sample: dict[str, bytes], alternatives: list[str], name: str
+    ) -> np.ndarray:
         """Return the content of the first of some alternative keys that a sample has."""
         for key in alternatives:
             if key in sample:
@@ -126,14 +132,14 @@ class _Tars(Dataset):
         )
 
 
-def _samples(name: str) -> Iterator[dict[str, bytes]]:
+def _read_samples(name: str) -> Iterator[dict[str, bytes]]:
     """Iterate over the samples of a tar file, each a dictionary from file extensions to contents."""
     sample: dict[str, bytes] = {}
-    limit = unpacked_limit(gfile.stat(name).length)
+    limit = get_unpacked_limit(gfile.stat(name).length)
     try:
-        with GFile(name, "rb")._opened() as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+        with GFile(name, "rb")._open() as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
-                match = _SAMPLE.match(member.name)
+                match = _SAMPLE_NAME.match(member.name)
                 if not member.isfile() or match is None or Path(member.name).name[:2] == "__":
                     continue
                 key, extension = match[1], match[2].lower()
@@ -164,11 +170,11 @@ def _samples(name: str) -> Iterator[dict[str, bytes]]:
         yield sample
 
 
-def _expanded(files: TensorLike) -> list[str]:
+def _find_files(files: TensorLike) -> list[str]:
     """Return the names of files that match patterns with braces and wildcards."""
     paths = []
-    for pattern in file_names(files):
-        for name in _braces(pattern):
+    for pattern in parse_file_names(files):
+        for name in _expand_braces(pattern):
             matches = sorted(gfile.glob(name)) or ([name] if gfile.exists(name) else [])
             if not matches:
                 raise NotFoundError(f"{name}; No such file or directory")
@@ -176,9 +182,9 @@ def _expanded(files: TensorLike) -> list[str]:
     return paths
 
 
-def _braces(pattern: str) -> list[str]:
+def _expand_braces(pattern: str) -> list[str]:
     """Replace the first braces in a pattern by each of their alternatives, recursively."""
-    braces = _RANGE.search(pattern)
+    braces = _BRACES.search(pattern)
     if braces is None:
         return [pattern]
     first, last, alternatives = braces.groups()
@@ -186,4 +192,8 @@ def _braces(pattern: str) -> list[str]:
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
         alternatives = ",".join(str(n).zfill(width) for n in range(int(first), int(last) + 1))
     before, after = pattern[: braces.start()], pattern[braces.end() :]
-    return [rest for word in alternatives.split(",") for rest in _braces(f"{before}{word}{after}")]
+    return [
+        rest
+        for word in alternatives.split(",")
+        for rest in _expand_braces(f"{before}{word}{after}")
+    ]

@@ -17,14 +17,14 @@ from typing import Any
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.parts import clear_parts, part_name
-from meshflow.files.paths import is_remote, text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.part_files import delete_abandoned_parts, make_part_name
+from meshflow.files.paths import is_remote, to_path_string
 
 _RUN = re.compile(r"run-[0-9a-f]{16}")
 
 
-class Runs:
+class RunFolder:
     """The runs in a folder.
 
     Args:
@@ -33,10 +33,10 @@ class Runs:
     """
 
     def __init__(self, folder: StrPath, pointer: str) -> None:
-        self.folder = text(folder)
+        self.folder = to_path_string(folder)
         self.pointer = gfile.join(self.folder, pointer)
 
-    def known(self) -> dict[str, Any] | None:
+    def read_metadata(self) -> dict[str, Any] | None:
         """Return the content of the pointer file, None if the file does not exist.
 
         Raises:
@@ -49,14 +49,14 @@ class Runs:
         try:
             metadata = json.loads(content)
             checksum = metadata.pop("crc32")
-            is_valid = checksum == _checksum(metadata) and _RUN.fullmatch(metadata["run"])
+            is_valid = checksum == _compute_checksum(metadata) and _RUN.fullmatch(metadata["run"])
         except (ValueError, KeyError, TypeError, AttributeError):
             is_valid = False
         if not is_valid:
             raise DataLossError(f"{self.pointer} is damaged, or of an older version.")
         return metadata
 
-    def path(self, metadata: dict[str, Any]) -> str:
+    def get_path(self, metadata: dict[str, Any]) -> str:
         """Return the path of the folder of a run.
 
         Args:
@@ -64,7 +64,7 @@ class Runs:
         """
         return gfile.join(self.folder, metadata["run"])
 
-    def begin(self) -> tuple[str, str]:
+    def create_run(self) -> tuple[str, str]:
         """Create a new run.
 
         Returns:
@@ -73,10 +73,10 @@ class Runs:
         run = f"run-{uuid.uuid4().hex[:16]}"
         final = gfile.join(self.folder, run)
         # In a file system that can rename folders, a run gets its final name when it is complete.
-        folder = final if is_remote(final) else part_name(gfile.join(self.folder, "run"))
+        folder = final if is_remote(final) else make_part_name(gfile.join(self.folder, "run"))
         if not is_remote(final):
             gfile.makedirs(self.folder)
-            clear_parts(gfile.join(self.folder, "run"))
+            delete_abandoned_parts(gfile.join(self.folder, "run"))
         gfile.makedirs(folder)
         return run, folder
 
@@ -92,17 +92,17 @@ class Runs:
         if folder != final:
             gfile.rename(folder, final)
         content = {**metadata, "run": run}
-        with replacing(self.pointer, "w") as file:
-            json.dump({**content, "crc32": _checksum(content)}, file)
+        with replace_file(self.pointer, "w") as file:
+            json.dump({**content, "crc32": _compute_checksum(content)}, file)
         for name in gfile.listdir(self.folder):
             if _RUN.fullmatch(name) and name != run:
                 gfile.rmtree(gfile.join(self.folder, name))
 
-    def discard(self, folder: str) -> None:
+    def delete_incomplete(self, folder: str) -> None:
         """Delete the files of a run that was not completed."""
         if gfile.exists(folder):
             gfile.rmtree(folder)
 
 
-def _checksum(content: dict[str, Any]) -> int:
+def _compute_checksum(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())

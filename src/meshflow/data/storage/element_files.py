@@ -27,11 +27,11 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
-from meshflow.environment.limits import INFLATED
+from meshflow.environment.limits import MAX_DEFLATE_RATIO
 from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
 
-_MARK = b"MFELEM2\n"
+_MAGIC = b"MFELEM2\n"
 # Length and checksum of a header; the length 0 marks the end of the elements.
 _FRAME = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
@@ -55,18 +55,18 @@ class ElementWriter:
     def __init__(self, file: IO[bytes], spec: PyTree) -> None:
         self._file, self.count = file, 0
         text = json.dumps(spec_to_json(spec)).encode()
-        file.write(_MARK + _FRAME.pack(len(text), zlib.crc32(text)) + text)
+        file.write(_MAGIC + _FRAME.pack(len(text), zlib.crc32(text)) + text)
 
     def write(self, element: PyTree) -> None:
         """Append an element."""
-        header, buffers = _taken_apart(nest.flatten(element))
+        header, buffers = _serialize_leaves(nest.flatten(element))
         text = json.dumps(header).encode()
         checksum = functools.reduce(lambda crc, part: zlib.crc32(part, crc), buffers, 0)
         frame = _FRAME.pack(len(text), zlib.crc32(text))
         self._file.writelines([frame, text, *buffers, _CHECK.pack(checksum)])
         self.count += 1
 
-    def finish(self) -> None:
+    def write_end(self) -> None:
         """Write the end mark."""
         count = struct.pack("<Q", self.count)
         self._file.write(_FRAME.pack(0, 0) + _END.pack(self.count, zlib.crc32(count)))
@@ -94,29 +94,29 @@ def read_elements(
         with gfile.GFile(path, "rb") as raw_file:
             size = raw_file.size()
             if compression is None:
-                _check_end(raw_file, size)
-            with opener(compression)(raw_file, "rb") as file:
-                limit = size * (INFLATED if compression else 1)
-                reader = _Reader(path, file, limit)
+                _check_end_mark(raw_file, size)
+            with make_opener(compression)(raw_file, "rb") as file:
+                limit = size * (MAX_DEFLATE_RATIO if compression else 1)
+                reader = _ElementReader(path, file, limit)
                 reader.check_spec(spec)
-                yield from reader.elements(spec, count)
+                yield from reader.iter_elements(spec, count)
     except (EOFError, OSError, zlib.error) as error:
         raise DataLossError(f"{path} is damaged: {error or 'it ends early'}.") from None
 
 
-def _check_end(file: gfile.GFile, size: int) -> None:
+def _check_end_mark(file: gfile.GFile, size: int) -> None:
     """Raise an EOFError if a file has no valid end mark."""
     end_size = _FRAME.size + _END.size
-    if size < len(_MARK) + end_size:
+    if size < len(_MAGIC) + end_size:
         raise EOFError("it ends early")
     file.seek(size - end_size)
     end = file.read(end_size)
     file.seek(0)
-    if end[: _FRAME.size] != _FRAME.pack(0, 0) or _count(end[_FRAME.size :]) is None:
+    if end[: _FRAME.size] != _FRAME.pack(0, 0) or _parse_count(end[_FRAME.size :]) is None:
         raise EOFError("its end is missing")
 
 
-def _count(end: bytes) -> int | None:
+def _parse_count(end: bytes) -> int | None:
     """Return the number of elements from an end mark, None if it is damaged."""
     if len(end) != _END.size:
         return None
@@ -124,7 +124,7 @@ def _count(end: bytes) -> int | None:
     return count if zlib.crc32(end[:8]) == checksum else None
 
 
-class _Reader:
+class _ElementReader:
     """Reads one file from start to end.
 
     Args:
@@ -136,10 +136,10 @@ class _Reader:
     def __init__(self, path: str, file: IO[bytes], limit: int) -> None:
         self._path, self._file, self._limit = path, file, limit
 
-    def _lost(self, reason: str) -> DataLossError:
+    def _make_error(self, reason: str) -> DataLossError:
         return DataLossError(f"{self._path} is damaged: {reason}.")
 
-    def _bytes(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         # The limit keeps a damaged length from allocating more memory than the file can contain.
         if not 0 <= size <= self._limit:
             raise EOFError("it ends early")
@@ -148,88 +148,90 @@ class _Reader:
             raise EOFError("it ends early")
         return data
 
-    def _json(self, size: int, checksum: int) -> Json:
-        text = self._bytes(size)
+    def _read_json(self, size: int, checksum: int) -> Json:
+        text = self._read_bytes(size)
         if zlib.crc32(text) != checksum:
-            raise self._lost("a checksum does not match")
-        with self._sound():
+            raise self._make_error("a checksum does not match")
+        with self._report_invalid_header():
             return json.loads(text)
 
     @contextlib.contextmanager
-    def _sound(self) -> Iterator[None]:
+    def _report_invalid_header(self) -> Iterator[None]:
         """Turn the errors of an invalid header into an error that names the file."""
         try:
             yield
         except (OpError, EOFError, OSError, zlib.error):
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
-            raise self._lost(f"a header makes no sense ({error})") from None
+            raise self._make_error(f"a header makes no sense ({error})") from None
         except (MemoryError, RecursionError):
-            raise self._lost("a header makes no sense") from None
+            raise self._make_error("a header makes no sense") from None
 
     def check_spec(self, spec: PyTree) -> None:
         """Check the format of the file and the spec of its elements."""
-        if self._bytes(len(_MARK)) != _MARK:
-            raise self._lost("it is not a file of elements, or one of an older version")
-        spec_json = self._json(*_FRAME.unpack(self._bytes(_FRAME.size)))
-        with self._sound():
+        if self._read_bytes(len(_MAGIC)) != _MAGIC:
+            raise self._make_error("it is not a file of elements, or one of an older version")
+        spec_json = self._read_json(*_FRAME.unpack(self._read_bytes(_FRAME.size)))
+        with self._report_invalid_header():
             saved_spec = spec_from_json(spec_json)
-        if not structure.compatible(spec, saved_spec):
+        if not structure.are_compatible(spec, saved_spec):
             raise InvalidValueError(
                 f"{self._path} holds elements of {saved_spec}, which do not fit {spec}: delete it, or "
                 "choose another name."
             )
 
-    def elements(self, spec: PyTree, expected_count: int | None) -> Generator[Any, None, None]:
+    def iter_elements(self, spec: PyTree, expected_count: int | None) -> Generator[Any, None, None]:
         """Iterate over the elements, and verify each."""
-        pack = structure.packer(spec)
+        pack = structure.make_packer(spec)
         index = 0
         while True:
-            size, checksum = _FRAME.unpack(self._bytes(_FRAME.size))
+            size, checksum = _FRAME.unpack(self._read_bytes(_FRAME.size))
             if size == 0:
                 break
-            header = self._json(size, checksum)
-            with self._sound():
-                element = pack(self._leaves(header, index))
+            header = self._read_json(size, checksum)
+            with self._report_invalid_header():
+                element = pack(self._read_leaves(header, index))
             yield element
             index += 1
         counts = {
             index,
-            _count(self._bytes(_END.size)),
+            _parse_count(self._read_bytes(_END.size)),
             index if expected_count is None else expected_count,
         }
         if self._file.read(1):
-            raise self._lost("something follows its end")
+            raise self._make_error("something follows its end")
         if counts != {index}:
-            raise self._lost(f"it has {index} elements, and should have {counts - {index}}")
+            raise self._make_error(f"it has {index} elements, and should have {counts - {index}}")
 
-    def _leaves(self, header: Json, index: int) -> list[Any]:
+    def _read_leaves(self, header: Json, index: int) -> list[Any]:
         checksum, leaves = 0, []
         for name, shape, *lengths in header:
             arrays = []
-            for part_name, part_shape in _parts(name, shape, lengths):
-                array, checksum = self._array(part_name, part_shape, lengths, checksum)
+            for part_name, part_shape in _list_arrays(name, shape, lengths):
+                array, checksum = self._read_array(part_name, part_shape, lengths, checksum)
                 arrays.append(array)
             leaves.append(arrays[0] if len(arrays) == 1 else SparseTensor(*arrays))
-        if _CHECK.unpack(self._bytes(_CHECK.size))[0] != checksum:
-            raise self._lost(f"element {index}: a checksum does not match")
+        if _CHECK.unpack(self._read_bytes(_CHECK.size))[0] != checksum:
+            raise self._make_error(f"element {index}: a checksum does not match")
         return leaves
 
-    def _array(
+    def _read_array(
         self, name: str, shape: list[int], lengths: list[Any], checksum: int
     ) -> tuple[np.ndarray, int]:
         if name == "string":
             strings = np.empty(len(lengths[0]), object)
             for index, length in enumerate(lengths[0]):
-                strings[index] = self._bytes(length)
+                strings[index] = self._read_bytes(length)
                 checksum = zlib.crc32(strings[index], checksum)
             return strings.reshape(shape), checksum
         kind = np.dtype(dtypes.as_dtype(name).as_numpy_dtype)
-        data = self._bytes(math.prod(shape) * kind.itemsize)
+        data = self._read_bytes(math.prod(shape) * kind.itemsize)
         return np.frombuffer(data, kind).reshape(shape), zlib.crc32(data, checksum)
 
 
-def _parts(name: str, shape: list[int], lengths: list[Any]) -> Iterable[tuple[str, list[int]]]:
+def _list_arrays(
+    name: str, shape: list[int], lengths: list[Any]
+) -> Iterable[tuple[str, list[int]]]:
     """Return the dtype and shape of each array that a leaf consists of."""
     if not name.startswith("sparse "):
         return [(name, shape)]
@@ -237,7 +239,7 @@ def _parts(name: str, shape: list[int], lengths: list[Any]) -> Iterable[tuple[st
     return [("int64", [count, rank]), (name.removeprefix("sparse "), [count]), ("int64", [rank])]
 
 
-def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
+def _serialize_leaves(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
     """Return the header and the bytes of an element."""
     header: list[Any] = []
     buffers: list[bytes] = []
@@ -246,11 +248,11 @@ def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
             indices, values, shape = (
                 t.numpy() for t in (leaf.indices, leaf.values, leaf.dense_shape)
             )
-            entry: list[Any] = [f"sparse {structure.dtype_of(values).name}", list(indices.shape)]
+            entry: list[Any] = [f"sparse {structure.infer_dtype(values).name}", list(indices.shape)]
             arrays = [indices, values, shape]
         else:
             arrays = [np.asarray(leaf)]
-            entry = [structure.dtype_of(arrays[0]).name, list(arrays[0].shape)]
+            entry = [structure.infer_dtype(arrays[0]).name, list(arrays[0].shape)]
         for array in arrays:
             if array.dtype == object:
                 strings = array.reshape(-1).tolist()
@@ -262,7 +264,7 @@ def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
     return header, buffers
 
 
-def opener(compression: str | None) -> Callable[[Any, str], Any]:
+def make_opener(compression: str | None) -> Callable[[Any, str], Any]:
     """Return a function that reads or writes an open file under a compression.
 
     Args:

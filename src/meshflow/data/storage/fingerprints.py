@@ -19,14 +19,14 @@ import numpy as np
 
 from meshflow.core.functions.function import Function
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import global_seed
+from meshflow.core.variables.random_streams import get_global_seed
 from meshflow.core.variables.variable import Variable
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.node import DatasetNode
 from meshflow.environment.types import Json
 
 # Only the first and the last row of larger arrays, in bytes, are included.
-_MOST = 1 << 26
+_MAX_ARRAY_BYTES = 1 << 26
 # These attributes of datasets hold state that does not affect the elements.
 _STATE = frozenset(
     {
@@ -34,12 +34,12 @@ _STATE = frozenset(
         *("_parents", "parents", "_parent", "parent", "_named", "_fingerprint"),
     }
 )
-_PLAIN = (str, int, float, bool, bytes, complex, type(None), Path, types.EllipsisType)
+_PLAIN_TYPES = (str, int, float, bool, bytes, complex, type(None), Path, types.EllipsisType)
 # These attributes of other objects do not affect the elements.
-_NAMES = frozenset({"name", "_name", "__weakref__"})
+_IGNORED_NAMES = frozenset({"name", "_name", "__weakref__"})
 
 
-def fingerprint(dataset: DatasetNode) -> str:
+def compute_fingerprint(dataset: DatasetNode) -> str:
     """Return a fingerprint of a dataset.
 
     Args:
@@ -49,11 +49,11 @@ def fingerprint(dataset: DatasetNode) -> str:
       A string of digits.
     """
     digest = hashlib.blake2b(digest_size=8)
-    _Walk(digest.update).add(dataset)
+    _Fingerprinter(digest.update).add_value(dataset)
     return str(int.from_bytes(digest.digest(), "little"))
 
 
-class _Walk:
+class _Fingerprinter:
     """Hashes values recursively, each object once.
 
     Args:
@@ -66,89 +66,93 @@ class _Walk:
         # id is not reused.
         self._seen: dict[int, tuple[int, Any]] = {}
 
-    def _say(self, *values: object) -> None:
+    def _hash(self, *values: object) -> None:
         self._update(repr(values).encode())
 
-    def add(self, value: object) -> None:
+    def add_value(self, value: object) -> None:
         """Add a value of a pipeline."""
-        if isinstance(value, _PLAIN):
-            return self._say(value)
+        if isinstance(value, _PLAIN_TYPES):
+            return self._hash(value)
         if id(value) in self._seen:
-            return self._say("again", self._seen[id(value)][0])
+            return self._hash("again", self._seen[id(value)][0])
         self._seen[id(value)] = len(self._seen), value
-        self._say(type(value).__qualname__)
+        self._hash(type(value).__qualname__)
         if isinstance(value, (Tensor, Variable)):
             value = value.numpy()
         if isinstance(value, np.ndarray):
-            self._array(value)
+            self._add_array(value)
         elif isinstance(value, dict):
-            self._all(part for item in value.items() for part in item)
+            self._add_all(part for item in value.items() for part in item)
         elif isinstance(value, (list, tuple)):
-            self._all(value)
+            self._add_all(value)
         elif isinstance(value, (set, frozenset)):
-            self._all(sorted(value, key=repr))
+            self._add_all(sorted(value, key=repr))
         elif isinstance(value, DatasetNode):
-            self._all([{k: v for k, v in vars(value).items() if k not in _STATE}, value._parents])
+            self._add_all(
+                [{k: v for k, v in vars(value).items() if k not in _STATE}, value.parents]
+            )
         else:
-            self._function(value)
+            self._add_callable(value)
 
-    def _all(self, values: Iterable[object]) -> None:
+    def _add_all(self, values: Iterable[object]) -> None:
         value_list = list(values)
-        self._say(len(value_list))
+        self._hash(len(value_list))
         for value in value_list:
-            self.add(value)
+            self.add_value(value)
 
-    def _array(self, array: np.ndarray) -> None:
-        self._say(str(array.dtype), array.shape)
-        rows = array if array.nbytes <= _MOST else np.concatenate([array[:1], array[-1:]])
+    def _add_array(self, array: np.ndarray) -> None:
+        self._hash(str(array.dtype), array.shape)
+        rows = (
+            array if array.nbytes <= _MAX_ARRAY_BYTES else np.concatenate([array[:1], array[-1:]])
+        )
         self._update(repr(rows.tolist()).encode() if rows.dtype == object else rows.tobytes())
 
-    def _function(self, value: object) -> None:
+    def _add_callable(self, value: object) -> None:
         """Add a callable, or an object of an unknown class by its attributes."""
         if isinstance(value, ElementFunction):
-            self.add(value._python)
-            if value._random_map is not None:
-                self.add(global_seed())
+            self.add_value(value.python_function)
+            if value.random_map is not None:
+                self.add_value(get_global_seed())
         elif isinstance(value, Function):
-            self.add(value.python_function)
+            self.add_value(value.python_function)
         elif isinstance(value, types.MethodType):
-            self._all([value.__func__, value.__self__])
+            self._add_all([value.__func__, value.__self__])
         elif inspect.isfunction(value):
-            self._all([value.__defaults__, value.__kwdefaults__])
-            self._code(value.__code__, value.__globals__)
-            self._all(cell.cell_contents for cell in value.__closure__ or () if _is_set(cell))
+            self._add_all([value.__defaults__, value.__kwdefaults__])
+            self._add_code(value.__code__, value.__globals__)
+            self._add_all(cell.cell_contents for cell in value.__closure__ or () if _is_set(cell))
         elif inspect.isclass(value) or inspect.ismodule(value):
-            self._say(value.__name__)
+            self._hash(value.__name__)
         else:
-            self._object(value)
+            self._add_object(value)
 
-    def _code(self, code: types.CodeType, names: dict[str, Any]) -> None:
+    def _add_code(self, code: types.CodeType, names: dict[str, Any]) -> None:
         """Add the code of a function, the nested code objects, and the globals that they name."""
-        self._say(code.co_code, code.co_names, code.co_varnames)
+        self._hash(code.co_code, code.co_names, code.co_varnames)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
-                self._code(constant, names)
+                self._add_code(constant, names)
             else:
-                self.add(constant)
-        self._all(value for name in code.co_names for value in _worth_a_look(names.get(name)))
+                self.add_value(constant)
+        self._add_all(value for name in code.co_names for value in _filter_global(names.get(name)))
 
-    def _object(self, value: Any) -> None:
+    def _add_object(self, value: Any) -> None:
         cls = type(value)
         if callable(value) and inspect.isfunction(cls.__call__):
-            self._code(cls.__call__.__code__, cls.__call__.__globals__)
+            self._add_code(cls.__call__.__code__, cls.__call__.__globals__)
         if hasattr(cls, "get_config") and hasattr(cls, "weights"):
             # Most attributes of a layer are bookkeeping, so its configuration and weights are
             # added; some layers have no configuration.
             with contextlib.suppress(NotImplementedError, ValueError, TypeError):
-                self.add(_unnamed(value.get_config()))
-                self.add(list(value.weights))
+                self.add_value(_remove_names(value.get_config()))
+                self.add_value(list(value.weights))
         elif " at 0x" not in repr(value):
-            self._say(repr(value))
+            self._hash(repr(value))
         elif hasattr(value, "__dict__"):
-            self.add({k: v for k, v in vars(value).items() if k not in _NAMES})
+            self.add_value({k: v for k, v in vars(value).items() if k not in _IGNORED_NAMES})
 
 
-def _worth_a_look(value: object) -> Iterator[Any]:
+def _filter_global(value: object) -> Iterator[Any]:
     """Yield a global that a function names, unless it belongs to a library."""
     module = getattr(value, "__module__", None) or ""
     is_library = inspect.ismodule(value) or inspect.isclass(value) or inspect.isbuiltin(value)
@@ -167,10 +171,10 @@ def _is_set(cell: types.CellType) -> bool:
     return True
 
 
-def _unnamed(config: Json) -> Json:
+def _remove_names(config: Json) -> Json:
     """Remove the names from a configuration, because they count up."""
     if isinstance(config, dict):
-        return {k: _unnamed(v) for k, v in config.items() if k not in _NAMES}
+        return {k: _remove_names(v) for k, v in config.items() if k not in _IGNORED_NAMES}
     if isinstance(config, (list, tuple)):
-        return [_unnamed(v) for v in config]
+        return [_remove_names(v) for v in config]
     return config

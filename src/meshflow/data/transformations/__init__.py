@@ -6,7 +6,7 @@ indices.
 
 from __future__ import annotations
 
-from meshflow.data.transformations.base import Arranged, ElementList, Unary, WithOptions
+from meshflow.data.transformations.base import ElementList, Rearrange, Unary, WithOptions
 from meshflow.data.transformations.batching import Batch, PaddedBatch, Rebatch, SparseBatch, Unbatch
 from meshflow.data.transformations.caching import AssertCardinality, Cache, IgnoreErrors, Prefetch
 from meshflow.data.transformations.elementwise import (
@@ -24,12 +24,11 @@ from meshflow.data.transformations.order import (
     ShardHint,
     Shuffle,
     Slice,
-    shuffled,
-    shuffled_blocks,
+    shuffle_blocks,
+    shuffle_items,
 )
 
 __all__ = [
-    "Arranged",
     "AssertCardinality",
     "Batch",
     "Cache",
@@ -47,6 +46,7 @@ __all__ = [
     "PaddedBatch",
     "Prefetch",
     "RandomChoice",
+    "Rearrange",
     "Rebatch",
     "Repeat",
     "Scan",
@@ -61,6 +61,6 @@ __all__ = [
     "Window",
     "WithOptions",
     "Zip",
-    "shuffled",
-    "shuffled_blocks",
+    "shuffle_blocks",
+    "shuffle_items",
 ]

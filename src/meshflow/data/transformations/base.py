@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from meshflow.core.variables.random import kept_seed
+from meshflow.core.variables.random_streams import reserve_seed
 from meshflow.data import sources
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
-from meshflow.data.execution.resumable import Raising, Resuming
+from meshflow.data.execution.failures import RaisingIterator, ResumingIterator
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.options import Options
 from meshflow.data.static_shapes import StaticShapes
@@ -18,7 +18,7 @@ from meshflow.environment.types import PyTree
 
 # Larger chunks, in bytes, are kept separately, because concatenating them would need twice the
 # memory.
-_JOINED = 1 << 30
+_MAX_CONCATENATED_BYTES = 1 << 30
 
 
 class Unary(Dataset):
@@ -29,11 +29,11 @@ class Unary(Dataset):
     """
 
     def __init__(self, parent: DatasetNode) -> None:
-        self._parents = (parent,)
+        self.parents = (parent,)
 
     @property
-    def _parent(self) -> DatasetNode:
-        return self._parents[0]
+    def parent(self) -> DatasetNode:
+        return self.parents[0]
 
 
 class RandomTransformation(Unary):
@@ -49,9 +49,9 @@ class RandomTransformation(Unary):
 
     def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
-        self._seed = kept_seed()
+        self._seed = reserve_seed()
 
-    def seed(self) -> list[int]:
+    def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         if self._words is None:
             self._words = self._seed()
@@ -71,17 +71,17 @@ class ElementList(Dataset):
     def __init__(self, elements: list[Any], spec: PyTree) -> None:
         self._list, self._own_spec = elements, spec
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return len(self._list)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        return Raising(iter(self._list))
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return RaisingIterator(iter(self._list))
 
 
-class Stacked(Dataset):
+class ChunkList(Dataset):
     """A list of chunks as a dataset.
 
     Small chunks of equal shapes are concatenated, so that their elements can be gathered by index.
@@ -93,27 +93,31 @@ class Stacked(Dataset):
 
     def __init__(self, parts: list[chunks.Chunk], spec: PyTree) -> None:
         self._own_spec = spec
-        self._size = sum(map(chunks.length, parts))
-        can_concatenate = all(chunks.alike(part, parts[0]) for part in parts)
+        self._size = sum(map(chunks.count_elements, parts))
+        can_concatenate = all(chunks.are_stackable(part, parts[0]) for part in parts)
         num_bytes = sum(leaf.nbytes for part in parts for leaf in part)
-        self._parts = [chunks.joined(parts)] if can_concatenate and num_bytes < _JOINED else parts
+        self._parts = (
+            [chunks.concatenate_chunks(parts)]
+            if can_concatenate and num_bytes < _MAX_CONCATENATED_BYTES
+            else parts
+        )
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return self._size
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
         if len(self._parts) > 1:
             return None
-        return sources.rows_of(self._parts[0])
+        return sources.make_row_stream(self._parts[0])
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         return iter(self._parts)
 
 
-class Arranged(Unary):
+class Rearrange(Unary):
     """Elements with their components rearranged into another structure.
 
     Args:
@@ -125,12 +129,12 @@ class Arranged(Unary):
         super().__init__(parent)
         self._arrange = arrange
 
-    def _known_spec(self) -> PyTree:
-        return self._arrange(self._parent.element_spec)
+    def _infer_spec(self) -> PyTree:
+        return self._arrange(self.parent.element_spec)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        parent = self._parent._elements(epoch)
-        return Resuming(lambda: map(self._arrange, parent), parent)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        parent = self.parent.iter_elements(epoch)
+        return ResumingIterator(lambda: map(self._arrange, parent), parent)
 
 
 class WithOptions(Unary):
@@ -148,20 +152,20 @@ class WithOptions(Unary):
         self._own_options = options
 
     @property
-    def _options(self) -> Options:
-        return self._parent._options.merge(self._own_options)
+    def merged_options(self) -> Options:
+        return self.parent.merged_options.merge(self._own_options)
 
-    def _static_shapes(self) -> StaticShapes | None:
-        return self._parent._static_shapes()
+    def infer_static_shapes(self) -> StaticShapes | None:
+        return self.parent.infer_static_shapes()
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        return self._parent._elements(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return self.parent.iter_elements(epoch)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        return self._parent._in_chunks(epoch)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        return self.parent.iter_chunks(epoch)
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        return self._parent._vector(epoch)
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        return self.parent.vectorize(epoch)
 
 
 def is_live(dataset: DatasetNode) -> bool:
@@ -169,4 +173,4 @@ def is_live(dataset: DatasetNode) -> bool:
 
     Such elements are passed on at once, without waiting for further ones.
     """
-    return isinstance(dataset, sources.Generator) or any(map(is_live, dataset._parents))
+    return isinstance(dataset, sources.Generator) or any(map(is_live, dataset.parents))

@@ -15,26 +15,31 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import affine, chunks, padding
 from meshflow.data.execution.batched_gather import Gather
+from meshflow.data.execution.failures import (
+    Failure,
+    RaisingIterator,
+    ResumingIterator,
+    catch_failures,
+)
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
-from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught
-from meshflow.data.execution.timing import Timed
+from meshflow.data.execution.timing import TimedIterator
 from meshflow.data.node import DatasetNode
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Unary, is_live
 from meshflow.environment.types import PyTree
 
 
-def positive(size: IntLike, name: str) -> int:
+def parse_batch_size(size: IntLike, name: str) -> int:
     """Convert a batch size to an integer.
 
     Raises:
       InvalidArgumentError: If it is not greater than zero.
     """
-    value = integer(size, name)
+    value = to_int(size, name)
     if value < 1:
         raise InvalidArgumentError(f"Batch size must be greater than zero, got {name}={value}.")
     return value
@@ -51,40 +56,42 @@ class Batch(Unary):
 
     def __init__(self, parent: DatasetNode, size: IntLike, drop_remainder: bool) -> None:
         super().__init__(parent)
-        self._size = positive(size, "batch_size")
+        self._size = parse_batch_size(size, "batch_size")
         self._drop = bool(drop_remainder)
 
-    def _known_spec(self) -> PyTree:
-        return structure.batched(self._parent.element_spec, self._size if self._drop else None)
+    def _infer_spec(self) -> PyTree:
+        return structure.batch_spec(self.parent.element_spec, self._size if self._drop else None)
 
-    def _count(self) -> int:
-        count = self._parent._count()
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
         if count < 0:
             return count
         return count // self._size if self._drop else math.ceil(count / self._size)
 
-    def _static_shapes(self) -> StaticShapes | None:
-        shapes = self._parent._static_shapes()
-        return shapes and shapes.batched(self._size, self._drop)
+    def infer_static_shapes(self) -> StaticShapes | None:
+        shapes = self.parent.infer_static_shapes()
+        return shapes and shapes.batch(self._size, self._drop)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        vector = self._parent._vector(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        vector = self.parent.vectorize(epoch)
         if vector is not None:
-            return self._batches(vector.blocks, vector.gather, self._parent.element_spec)
-        parts = self._parent._in_chunks(epoch)
+            return self._prefetch_batches(vector.blocks, vector.gather, self.parent.element_spec)
+        parts = self.parent.iter_chunks(epoch)
         if parts is not None:
-            return Raising(self._packed(chunks.regrouped(parts, self._size, self._drop)))
-        epoch.together[id(self._parent)] = self._size
+            return RaisingIterator(
+                self._pack_batches(chunks.regroup_chunks(parts, self._size, self._drop))
+            )
+        epoch.batch_sizes[id(self.parent)] = self._size
         # If an element of a batch cannot be computed, the batch is dropped.
-        elements = caught(self._parent._elements(epoch))
-        return chunked(elements, self._size, self._drop, structure.stack)
+        elements = catch_failures(self.parent.iter_elements(epoch))
+        return join_groups(elements, self._size, self._drop, structure.stack_elements)
 
-    def _packed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        pack = structure.packer(self._parent.element_spec)
+    def _pack_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        pack = structure.make_packer(self.parent.element_spec)
         for batch in batches:
-            yield batch if type(batch) is Failed else pack(batch)
+            yield batch if type(batch) is Failure else pack(batch)
 
-    def mapped(
+    def gather_affine_batches(
         self, epoch: Epoch, affine_maps: affine.AffineMaps, spec: PyTree
     ) -> Generator[Any, None, None] | None:
         """Compute affine maps of the batches while their rows are gathered.
@@ -97,19 +104,21 @@ class Batch(Unary):
         Returns:
           The results for each batch, or None if the parent cannot compute affine maps.
         """
-        vector = self._parent._vector(epoch)
+        vector = self.parent.vectorize(epoch)
         if vector is None or vector.gather_affine is None:
             return None
-        batches = self._batches(vector.blocks, vector.gather_affine(affine_maps.wanted), spec)
-        return Timed(batches, self._stopwatch, True) if epoch.counts else batches
+        batches = self._prefetch_batches(
+            vector.blocks, vector.gather_affine(affine_maps.gathered_maps), spec
+        )
+        return TimedIterator(batches, self.stopwatch, True) if epoch.measures_time else batches
 
-    def _batches(
+    def _prefetch_batches(
         self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree
     ) -> PrefetchedBatches:
         return PrefetchedBatches(blocks, gather, spec, self._size, self._drop)
 
 
-def chunked(
+def join_groups(
     elements: Iterator[Any], size: int, drop: bool, join: Callable[[list[Any]], Any]
 ) -> Generator[Any, None, None]:
     """Apply a function to groups of consecutive elements; drop a group with a failure.
@@ -124,12 +133,12 @@ def chunked(
     def batches() -> Iterator[Any]:
         while group := list(itertools.islice(elements, size)):
             for item in group:
-                if type(item) is Failed:
+                if type(item) is Failure:
                     raise item.error
             if len(group) == size or not drop:
                 yield join(group)
 
-    return Resuming(batches, elements)
+    return ResumingIterator(batches, elements)
 
 
 class PaddedBatch(Unary):
@@ -152,7 +161,7 @@ class PaddedBatch(Unary):
         drop_remainder: bool,
     ) -> None:
         super().__init__(parent)
-        self._size, self._drop = positive(size, "batch_size"), bool(drop_remainder)
+        self._size, self._drop = parse_batch_size(size, "batch_size"), bool(drop_remainder)
         spec = parent.element_spec
         leaves = nest.flatten(spec)
         if not all(isinstance(s, TensorSpec) for s in leaves):
@@ -166,27 +175,31 @@ class PaddedBatch(Unary):
                 )
             self._shapes = [s.shape.as_list() for s in leaves]
         else:
-            flat = padding.flat_up_to(spec, shapes)
-            self._shapes = [padding.sizes(s, leaf) for s, leaf in zip(flat, leaves, strict=True)]
-        flat_values = [None] * len(leaves) if values is None else padding.flat_values(spec, values)
+            flat = padding.flatten_shapes(spec, shapes)
+            self._shapes = [
+                padding.parse_shape(s, leaf) for s, leaf in zip(flat, leaves, strict=True)
+            ]
+        flat_values = (
+            [None] * len(leaves) if values is None else padding.flatten_values(spec, values)
+        )
         self._values = [
-            padding.padding_value(v, s) for v, s in zip(flat_values, leaves, strict=True)
+            padding.parse_padding_value(v, s) for v, s in zip(flat_values, leaves, strict=True)
         ]
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         batch_size = self._size if self._drop else None
         leaves = [
             TensorSpec([batch_size, *[None if n in (None, -1) else n for n in shape]], s.dtype)
-            for shape, s in zip(self._shapes, nest.flatten(self._parent.element_spec), strict=True)
+            for shape, s in zip(self._shapes, nest.flatten(self.parent.element_spec), strict=True)
         ]
-        return nest.pack_sequence_as(self._parent.element_spec, leaves)
+        return nest.pack_sequence_as(self.parent.element_spec, leaves)
 
-    def _count(self) -> int:
-        return Batch._count(self)  # type: ignore[arg-type]
+    def count_elements(self) -> int:
+        return Batch.count_elements(self)  # type: ignore[arg-type]
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        pad = lambda chunk: structure.padded(chunk, self._shapes, self._values)
-        return chunked(self._parent._elements(epoch), self._size, self._drop, pad)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        pad = lambda chunk: structure.pad_and_stack(chunk, self._shapes, self._values)
+        return join_groups(self.parent.iter_elements(epoch), self._size, self._drop, pad)
 
 
 class SparseBatch(Unary):
@@ -203,21 +216,21 @@ class SparseBatch(Unary):
         spec = parent.element_spec
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"sparse_batch: elements must be one tensor each, got {spec}.")
-        self._size = positive(size, "batch_size")
+        self._size = parse_batch_size(size, "batch_size")
         self._row = [None if n in (None, -1) else n for n in as_shape(row_shape).as_list()]
         self._own_spec = SparseTensorSpec([None, *self._row], spec.dtype)
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
-        count = self._parent._count()
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
         return count if count < 0 else math.ceil(count / self._size)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        elements = caught(self._parent._elements(epoch))
-        join = lambda arrays: sparse_leaves.of_arrays(arrays, self._row)
-        return chunked(elements, self._size, False, join)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        elements = catch_failures(self.parent.iter_elements(epoch))
+        join = lambda arrays: sparse_leaves.arrays_to_sparse(arrays, self._row)
+        return join_groups(elements, self._size, False, join)
 
 
 class Unbatch(Unary):
@@ -229,64 +242,64 @@ class Unbatch(Unary):
 
     def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
-        structure.unbatched(parent.element_spec)
+        structure.unbatch_spec(parent.element_spec)
 
-    def _known_spec(self) -> PyTree:
-        return structure.unbatched(self._parent.element_spec)
+    def _infer_spec(self) -> PyTree:
+        return structure.unbatch_spec(self.parent.element_spec)
 
-    def _count(self) -> int:
-        count = self._parent._count()
-        leaves = nest.flatten(self._parent.element_spec)
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
+        leaves = nest.flatten(self.parent.element_spec)
         rows = leaves[0].shape.as_list()[0] if leaves and leaves[0].shape.rank else None
         if count == INFINITE_CARDINALITY or count == 0:
             return count
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
-        parent = self._parent._elements(epoch)
-        return Resuming(lambda: self._taken_apart(parent), parent)
+        parent = self.parent.iter_elements(epoch)
+        return ResumingIterator(lambda: self._split_elements(parent), parent)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         spec = self.element_spec
-        if not chunks.stackable(spec):
+        if not chunks.is_stackable(spec):
             return None
-        size = chunks.size_for(spec)
+        size = chunks.choose_chunk_size(spec)
 
         def parts() -> Iterator[Any]:
-            for element in caught(self._parent._elements(epoch)):
-                leaves = [] if type(element) is Failed else nest.flatten(element)
+            for element in catch_failures(self.parent.iter_elements(epoch)):
+                leaves = [] if type(element) is Failure else nest.flatten(element)
                 if len({len(leaf) for leaf in leaves}) > 1:
-                    yield _uneven(leaves)
+                    yield _make_uneven_failure(leaves)
                 elif not leaves:
                     yield element
                 else:
                     for start in range(0, len(leaves[0]), size):
-                        yield chunks.part(leaves, start, start + size)
+                        yield chunks.slice_chunk(leaves, start, start + size)
 
-        return parts() if is_live(self._parent) else chunks.merged(parts(), size)
+        return parts() if is_live(self.parent) else chunks.merge_chunks(parts(), size)
 
-    def _taken_apart(self, parent: Iterator[Any]) -> Iterator[Any]:
+    def _split_elements(self, parent: Iterator[Any]) -> Iterator[Any]:
         for element in parent:
             arrays = [
-                sparse_leaves.rows(a) if sparse_leaves.is_sparse(a) else a
+                sparse_leaves.split_rows(a) if sparse_leaves.is_sparse(a) else a
                 for a in nest.flatten(element)
             ]
             num_rows = {len(a) for a in arrays if a is not None}
             if len(num_rows) > 1:
-                raise _uneven([a for a in arrays if a is not None]).error
+                raise _make_uneven_failure([a for a in arrays if a is not None]).error
             columns = [itertools.repeat(None) if a is None else a for a in arrays]
             for _, *row in zip(range(max(num_rows)), *columns, strict=False):
                 yield nest.pack_sequence_as(
-                    element, [None if v is None else structure.scalar(v) for v in row]
+                    element, [None if v is None else structure.item_to_array(v) for v in row]
                 )
 
 
-def _uneven(leaves: list[Any]) -> Failed:
+def _make_uneven_failure(leaves: list[Any]) -> Failure:
     """Return the failure for an element with different numbers of rows in its components."""
-    return Failed(
+    return Failure(
         InvalidArgumentError(
             "Input element must have the same batch size in each component, got "
             f"{sorted({len(leaf) for leaf in leaves})}."
@@ -308,35 +321,35 @@ class Rebatch(Unary):
     ) -> None:
         super().__init__(parent)
         values = structure.to_array(sizes).reshape(-1).tolist()
-        self._sizes = [integer(n, "batch_size") for n in values]
+        self._sizes = [to_int(n, "batch_size") for n in values]
         if not self._sizes or max(self._sizes) < 1 or min(self._sizes) < 0:
             raise InvalidArgumentError(
                 f"Batch size must be greater than zero, got batch_size={self._sizes}."
             )
         self._drop = bool(drop_remainder)
-        structure.unbatched(parent.element_spec, "batch_sizes: first `batch` the dataset")
+        structure.unbatch_spec(parent.element_spec, "batch_sizes: first `batch` the dataset")
 
-    def _known_spec(self) -> PyTree:
-        spec = self._parent.element_spec
+    def _infer_spec(self) -> PyTree:
+        spec = self.parent.element_spec
         leaf = nest.flatten(spec)[0]
         old_size = leaf.shape.as_list()[0] if leaf.shape.rank else None
         divides = self._drop or (old_size is not None and old_size % sum(self._sizes) == 0)
         is_constant = len(set(self._sizes)) == 1
-        return structure.batched(
-            structure.unbatched(spec), self._sizes[0] if is_constant and divides else None
+        return structure.batch_spec(
+            structure.unbatch_spec(spec), self._sizes[0] if is_constant and divides else None
         )
 
-    def _count(self) -> int:
-        count = self._parent._count()
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
         return count if count in (INFINITE_CARDINALITY, 0) else UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         sizes = itertools.cycle(self._sizes)
-        parent = self._parent._elements(epoch)
-        return Resuming(lambda: self._cut(parent, sizes), parent)
+        parent = self.parent.iter_elements(epoch)
+        return ResumingIterator(lambda: self._resize_batches(parent, sizes), parent)
 
-    def _cut(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
-        spec = self._parent.element_spec
+    def _resize_batches(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
+        spec = self.parent.element_spec
         pending: list[Any] = []
         for size in sizes:
             while not pending or len(pending[0]) < size:

@@ -8,17 +8,17 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Epoch, ahead
+from meshflow.data.epoch import Epoch, prefetch
 from meshflow.data.execution import chunks
-from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.storage.element_files import ElementWriter, read_elements
-from meshflow.data.transformations.base import ElementList, Stacked, Unary
+from meshflow.data.transformations.base import ChunkList, ElementList, Unary
 from meshflow.files import gfile
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
 
 
 class Cache(Unary):
@@ -33,86 +33,86 @@ class Cache(Unary):
         super().__init__(parent)
         self._name = filename
         self._file = f"{filename}.meshflow" if filename else None
-        self._kept: Dataset | None = None
+        self._cached: Dataset | None = None
 
-    def _forget(self, suffix: str) -> None:
+    def reset_for_shard(self, suffix: str) -> None:
         """Empty the cache, and use another file, for a shard of the data.
 
         Args:
           suffix: Suffix of the file name.
         """
-        self._kept = None
+        self._cached = None
         if self._file is not None:
             self._name = f"{self._name}.{suffix}"
             self._file = f"{self._name}.meshflow"
 
-    def _static_shapes(self) -> StaticShapes | None:
-        return self._parent._static_shapes()
+    def infer_static_shapes(self) -> StaticShapes | None:
+        return self.parent.infer_static_shapes()
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
-        return Raising(self._items(epoch)) if rows is None else rows
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
+        return RaisingIterator(self._iter_items(epoch)) if rows is None else rows
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        return None if self._kept is None else self._kept._vector(epoch)
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        return None if self._cached is None else self._cached.vectorize(epoch)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if self._file is not None or self._kept is not None:
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        if self._file is not None or self._cached is not None:
             return None
-        if not chunks.stackable(self.element_spec):
+        if not chunks.is_stackable(self.element_spec):
             return None
-        parent = self._parent._in_chunks(epoch)
-        return None if parent is None else self._keep(parent)
+        parent = self.parent.iter_chunks(epoch)
+        return None if parent is None else self._cache_chunks(parent)
 
-    def _items(self, epoch: Epoch) -> Iterator[Any]:
-        if self._kept is not None:
-            yield from self._kept._elements(epoch)
+    def _iter_items(self, epoch: Epoch) -> Iterator[Any]:
+        if self._cached is not None:
+            yield from self._cached.iter_elements(epoch)
         elif self._file is not None and gfile.exists(self._file):
             yield from read_elements(self._file, self.element_spec)
         elif self._file is not None:
-            yield from self._write(caught(self._parent._elements(epoch)))
-        elif chunks.stackable(self.element_spec):
+            yield from self._write_file(catch_failures(self.parent.iter_elements(epoch)))
+        elif chunks.is_stackable(self.element_spec):
             # The cache holds stacked arrays, so that later passes can access elements by index.
-            elements = chunks.singles(caught(self._parent._elements(epoch)))
-            yield from chunks.rows(self._keep(elements), self.element_spec)
+            elements = chunks.wrap_elements(catch_failures(self.parent.iter_elements(epoch)))
+            yield from chunks.unpack_chunks(self._cache_chunks(elements), self.element_spec)
         else:
-            yield from self._keep_elements(caught(self._parent._elements(epoch)))
+            yield from self._cache_elements(catch_failures(self.parent.iter_elements(epoch)))
 
-    def _keep_elements(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _cache_elements(self, items: Iterator[Any]) -> Iterator[Any]:
         elements, is_complete = [], True
         for item in items:
             elements.append(item)
-            is_complete = is_complete and type(item) is not Failed
+            is_complete = is_complete and type(item) is not Failure
             yield item
         if is_complete:
-            self._kept = ElementList(elements, self.element_spec)
+            self._cached = ElementList(elements, self.element_spec)
 
-    def _keep(self, parts: Iterator[Any]) -> Iterator[Any]:
+    def _cache_chunks(self, parts: Iterator[Any]) -> Iterator[Any]:
         cached_chunks, is_complete = [], True
         for chunk in parts:
             cached_chunks.append(chunk)
-            is_complete = is_complete and type(chunk) is not Failed
+            is_complete = is_complete and type(chunk) is not Failure
             yield chunk
         if is_complete and cached_chunks:
-            self._kept = Stacked(cached_chunks, self.element_spec)
+            self._cached = ChunkList(cached_chunks, self.element_spec)
 
-    def _write(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _write_file(self, items: Iterator[Any]) -> Iterator[Any]:
         assert self._file is not None
-        with contextlib.suppress(_HasHoleError), replacing(self._file) as file:
+        with contextlib.suppress(_IncompleteCacheError), replace_file(self._file) as file:
             writer = ElementWriter(file, self.element_spec)
             is_complete = True
             for item in items:
-                if type(item) is Failed:
+                if type(item) is Failure:
                     is_complete = False
                 else:
                     writer.write(item)
                 yield item
-            writer.finish()
+            writer.write_end()
             if not is_complete:
-                raise _HasHoleError
+                raise _IncompleteCacheError
 
 
-class _HasHoleError(Exception):
+class _IncompleteCacheError(Exception):
     """Signals that an element is missing, so that the file is discarded."""
 
 
@@ -125,30 +125,30 @@ class Prefetch(Unary):
         prefetching.
     """
 
-    _apart = True
+    runs_parents_in_thread = True
 
     def __init__(self, parent: DatasetNode, buffer_size: IntLike | None) -> None:
         super().__init__(parent)
-        size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")
+        size = 2 if buffer_size is None else to_int(buffer_size, "buffer_size")
         if size < -1:
             raise InvalidArgumentError(
                 f"buffer_size must be >= 0, or -1 for auto-tuning, got {size}."
             )
         self._size = 2 if size < 0 else size
 
-    def _static_shapes(self) -> StaticShapes | None:
-        return self._parent._static_shapes()
+    def infer_static_shapes(self) -> StaticShapes | None:
+        return self.parent.infer_static_shapes()
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        elements = self._parent._elements(epoch)
-        return elements if self._size == 0 else ahead(elements, self._size)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        elements = self.parent.iter_elements(epoch)
+        return elements if self._size == 0 else prefetch(elements, self._size)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(epoch)
-        return parent if parent is None or self._size == 0 else ahead(parent, 1)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self.parent.iter_chunks(epoch)
+        return parent if parent is None or self._size == 0 else prefetch(parent, 1)
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        return self._parent._vector(epoch)
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        return self.parent.vectorize(epoch)
 
 
 class AssertCardinality(Unary):
@@ -161,26 +161,26 @@ class AssertCardinality(Unary):
 
     def __init__(self, parent: DatasetNode, expected: IntLike) -> None:
         super().__init__(parent)
-        self._expected = integer(expected, "expected_cardinality")
+        self._expected = to_int(expected, "expected_cardinality")
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return self._expected
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        return Raising(self._counted(caught(self._parent._elements(epoch))))
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return RaisingIterator(self._check_count(catch_failures(self.parent.iter_elements(epoch))))
 
-    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _check_count(self, items: Iterator[Any]) -> Iterator[Any]:
         count = 0
         for item in items:
-            count += type(item) is not Failed
+            count += type(item) is not Failure
             if 0 <= self._expected < count:
-                raise _unexpected(self._expected, f"at least {count}")
+                raise _make_count_error(self._expected, f"at least {count}")
             yield item
         if count != self._expected and self._expected >= INFINITE_CARDINALITY:
-            raise _unexpected(self._expected, str(count))
+            raise _make_count_error(self._expected, str(count))
 
 
-def _unexpected(expected: int, actual: str) -> Exception:
+def _make_count_error(expected: int, actual: str) -> Exception:
     return FailedPreconditionError(
         f"Input dataset was expected to contain {expected} elements but contained {actual} elements."
     )
@@ -198,25 +198,29 @@ class IgnoreErrors(Unary):
         super().__init__(parent)
         self._warn = log_warning
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
-        return Raising(self._left(caught(self._parent._elements(epoch)))) if rows is None else rows
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
+        return (
+            RaisingIterator(self._drop_failures(catch_failures(self.parent.iter_elements(epoch))))
+            if rows is None
+            else rows
+        )
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(epoch)
-        return None if parent is None else self._left(parent)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self.parent.iter_chunks(epoch)
+        return None if parent is None else self._drop_failures(parent)
 
-    def _left(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _drop_failures(self, items: Iterator[Any]) -> Iterator[Any]:
         for item in items:
-            if type(item) is Failed:
-                _report(item.error, self._warn)
+            if type(item) is Failure:
+                _log_failure(item.error, self._warn)
             else:
                 yield item
 
 
-def _report(error: BaseException, warn: bool) -> None:
+def _log_failure(error: BaseException, warn: bool) -> None:
     if warn:
         logging.getLogger("meshflow").warning("Skipping an element that failed: %s", error)

@@ -12,16 +12,26 @@ import numpy as np
 
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.variables.random import call_keys, keys_of_calls
+from meshflow.core.variables.random_streams import call_key_scope, compute_call_keys
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer, threads_of
-from meshflow.data.epoch import Epoch, in_threads
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, parse_parallel_calls, to_int
+from meshflow.data.epoch import Epoch, map_in_threads
 from meshflow.data.execution import chunks
-from meshflow.data.execution.host_plan import Plan, places
-from meshflow.data.execution.map_function import ElementFunction, randomness, same_randomness
-from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught, close
+from meshflow.data.execution.failures import (
+    Failure,
+    RaisingIterator,
+    ResumingIterator,
+    catch_failures,
+    close_iterator,
+)
+from meshflow.data.execution.host_plan import HostPlan, split_blocks
+from meshflow.data.execution.map_function import (
+    ElementFunction,
+    are_states_equal,
+    get_random_states,
+)
 from meshflow.data.node import DatasetNode, IndexStream
-from meshflow.data.states import function_of_state
+from meshflow.data.states import make_state_function
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import RandomTransformation, Unary, is_live
 from meshflow.data.transformations.batching import Batch
@@ -48,68 +58,72 @@ class Map(RandomTransformation):
         spec: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(parent)
-        self._spec_of = spec
+        self._infer_result_spec = spec
         self.function = ElementFunction(fn, parent.element_spec, "map")
-        threads = 1 if calls is None else threads_of(calls)
+        threads = 1 if calls is None else parse_parallel_calls(calls)
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
 
-    def _known_spec(self) -> PyTree:
-        if self._spec_of is not None:
-            return self._spec_of(self._parent.element_spec)
+    def _infer_spec(self) -> PyTree:
+        if self._infer_result_spec is not None:
+            return self._infer_result_spec(self.parent.element_spec)
         return self.function.output_spec
 
-    def _static_shapes(self) -> StaticShapes | None:
-        shapes = self._parent._static_shapes()
-        return shapes and shapes.mapped(self.function.results_of)
+    def infer_static_shapes(self) -> StaticShapes | None:
+        shapes = self.parent.infer_static_shapes()
+        return shapes and shapes.apply_function(self.function.infer_result_spec)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
-        if rows is None and self.function.rows is not None and type(self._parent) is Batch:
-            rows = self._parent.mapped(epoch, self.function.rows, self.element_spec)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
+        if rows is None and self.function.rows is not None and type(self.parent) is Batch:
+            rows = self.parent.gather_affine_batches(epoch, self.function.rows, self.element_spec)
         if rows is not None:
             return rows
-        parent = self._parent._elements(epoch)
+        parent = self.parent.iter_elements(epoch)
         if self.function.plan is not None:
-            return Raising(self._planned(self.function.plan, parent, epoch))
+            return RaisingIterator(self._run_plan(self.function.plan, parent, epoch))
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
-            return Resuming(self._in_threads(parent, epoch), parent)
-        return Resuming(lambda: map(self.function.with_states(epoch.random_states), parent), parent)
+            return ResumingIterator(self._map_in_threads(parent, epoch), parent)
+        return ResumingIterator(
+            lambda: map(self.function.bind_random_states(epoch.random_states), parent), parent
+        )
 
-    def _planned(self, plan: Plan, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+    def _run_plan(self, plan: HostPlan, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """Compute the results with a host plan, for groups of elements."""
-        indices = epoch.random_states.numbers(self.function)
-        batch_size = plan.together(epoch.together.get(id(self), 1))
-        max_group_size = 1 if is_live(self._parent) else plan.size
-        keys = self._keys(epoch)
+        indices = epoch.random_states.count_calls(self.function)
+        batch_size = plan.choose_block_length(epoch.batch_sizes.get(id(self), 1))
+        max_group_size = 1 if is_live(self.parent) else plan.group_size
+        keys = self._make_pass_words(epoch)
 
         def iter_groups() -> Iterator[list[Any]]:
             free_slots: list[list[np.ndarray]] = []
-            items, size = caught(parent), 1
+            items, size = catch_failures(parent), 1
             while next_items := list(itertools.islice(items, size)):
                 # The first groups are small, so that a consumer of one element does not wait for many.
                 size = min(2 * size, max_group_size)
                 group: list[Any] = []
                 for item in next_items:
-                    free_slots = free_slots or places(plan.blocks(batch_size), batch_size)
-                    failed = type(item) is Failed
+                    free_slots = free_slots or split_blocks(
+                        plan.allocate_blocks(batch_size), batch_size
+                    )
+                    failed = type(item) is Failure
                     group.append(item if failed else (item, next(indices), free_slots.pop(0)))
                 yield group
 
         def compute(group: list[Any]) -> list[Any]:
-            items = [item for item in group if type(item) is not Failed]
+            items = [item for item in group if type(item) is not Failure]
             try:
-                results = iter(self._of_group(plan, items, keys))
+                results = iter(self._compute_group(plan, items, keys))
             except Exception as error:
                 if len(items) > 1:
                     # If one element fails, the others of the group are computed individually.
                     return [result for item in group for result in compute([item])]
-                results = iter([Failed(error)])
-            return [item if type(item) is Failed else next(results) for item in group]
+                results = iter([Failure(error)])
+            return [item if type(item) is Failure else next(results) for item in group]
 
         parallel = self._parallel and not self.function.holds_variables
         groups_of_results = (
-            in_threads(compute, iter_groups(), self._threads)
+            map_in_threads(compute, iter_groups(), self._threads)
             if parallel
             else map(compute, iter_groups())
         )
@@ -117,19 +131,19 @@ class Map(RandomTransformation):
             for results in groups_of_results:
                 yield from results
         finally:
-            close(groups_of_results)
-            close(parent)
+            close_iterator(groups_of_results)
+            close_iterator(parent)
 
-    def _of_group(
-        self, plan: Plan, items: list[Any], draw_words: Callable[[], list[int]]
+    def _compute_group(
+        self, plan: HostPlan, items: list[Any], draw_words: Callable[[], list[int]]
     ) -> list[Any]:
         if not items:
             return []
         leaves = [nest.flatten(element) for element, _, _ in items]
-        keys = keys_of_calls([index for _, index, _ in items], plan.draws, draw_words)
-        return plan.results(leaves, keys, [slot for _, _, slot in items])
+        keys = compute_call_keys([index for _, index, _ in items], plan.draws, draw_words)
+        return plan.compute_elements(leaves, keys, [slot for _, _, slot in items])
 
-    def _keys(self, epoch: Epoch) -> Callable[[], list[int]]:
+    def _make_pass_words(self, epoch: Epoch) -> Callable[[], list[int]]:
         """Return a function that draws the seed of random ops in this pass, if none is set."""
         words: list[int] = []
         lock = threading.Lock()
@@ -138,33 +152,33 @@ class Map(RandomTransformation):
             # The words are drawn on first use, because most functions do not draw random numbers.
             with lock:
                 if not words:
-                    words.extend(epoch.generator(self).integers(1 << 32, size=2).tolist())
+                    words.extend(epoch.create_generator(self).integers(1 << 32, size=2).tolist())
             return words
 
         return pass_words
 
-    def _in_threads(self, parent: Iterator[Any], epoch: Epoch) -> Callable[[], Iterator[Any]]:
+    def _map_in_threads(self, parent: Iterator[Any], epoch: Epoch) -> Callable[[], Iterator[Any]]:
         """Return a function that starts an iterator over the results, computed in threads."""
-        pass_words = self._keys(epoch)
+        pass_words = self._make_pass_words(epoch)
 
         def compute(indexed_element: tuple[Any, int]) -> Any:
             # Random ops draw by the index of the element, so the order of the threads does not matter.
             element, index = indexed_element
-            with call_keys(index, pass_words):
+            with call_key_scope(index, pass_words):
                 return self.function(element)
 
-        elements = zip(parent, epoch.random_states.numbers(self.function), strict=False)
+        elements = zip(parent, epoch.random_states.count_calls(self.function), strict=False)
         threads: list[Iterator[Any]] = []
 
         def results() -> Iterator[Any]:
             if not threads:
-                before = randomness()
+                before = get_random_states()
                 yield compute(next(elements))
                 # A function that draws from Python's or NumPy's random state must run in the order
                 # of the elements.
-                is_deterministic = same_randomness(before, randomness())
+                is_deterministic = are_states_equal(before, get_random_states())
                 threads.append(
-                    in_threads(compute, elements, self._threads)
+                    map_in_threads(compute, elements, self._threads)
                     if is_deterministic
                     else map(compute, elements)
                 )
@@ -172,33 +186,33 @@ class Map(RandomTransformation):
 
         return results
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        parent = self._parent._vector(epoch) if self.function.vectorizes else None
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        parent = self.parent.vectorize(epoch) if self.function.vectorizes else None
         if parent is None:
             return None
         affine_maps = self.function.affine_maps
         if affine_maps is not None and parent.gather_affine is not None:
-            affine_gather = parent.gather_affine(affine_maps.wanted)
+            affine_gather = parent.gather_affine(affine_maps.gathered_maps)
             gather = (
                 affine_gather
-                if affine_maps.are_all
-                else lambda i: affine_maps.finished(affine_gather(i))
+                if affine_maps.are_all_affine
+                else lambda i: affine_maps.finish(affine_gather(i))
             )
         else:
-            gather = lambda i: self.function.many(parent.gather(i))
+            gather = lambda i: self.function.compute_many(parent.gather(i))
         return parent._replace(gather=gather, gather_affine=None)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(epoch) if self.function.takes_chunks else None
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self.parent.iter_chunks(epoch) if self.function.takes_chunks else None
         if parent is None:
             return None
-        compute = lambda chunk: self.function.chunk(chunk, epoch.random_states)
-        return chunks.applied(compute, parent)
+        compute = lambda chunk: self.function.compute_chunk(chunk, epoch.random_states)
+        return chunks.map_chunks(compute, parent)
 
-    def _why_not_vectorized(self) -> str:
+    def explain_fallback(self) -> str:
         if self.function.plan is not None and self.function.vectorizes:
             return f"{self.function.reason}, then vectorized"
-        reason = self.function.reason or super()._why_not_vectorized()
+        reason = self.function.reason or super().explain_fallback()
         uses_threads = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if uses_threads else reason
 
@@ -226,13 +240,13 @@ class HostMap(Unary):
         self._fn, self._own_spec = fn, spec
         self._workers = os.cpu_count() or 1 if workers is None else workers
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        return in_threads(self._fn, self._parent._elements(epoch), self._workers)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return map_in_threads(self._fn, self.parent.iter_elements(epoch), self._workers)
 
-    def _why_not_vectorized(self) -> str:
+    def explain_fallback(self) -> str:
         return f"it calls Python, in {self._workers} threads"
 
 
@@ -249,26 +263,26 @@ class Filter(Unary):
         self._predicate = ElementFunction(predicate, parent.element_spec, "filter")
         self._predicate.check_condition()
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
-        parent = self._parent._elements(epoch)
-        return Resuming(
-            lambda: filter(self._predicate.with_states(epoch.random_states), parent), parent
+        parent = self.parent.iter_elements(epoch)
+        return ResumingIterator(
+            lambda: filter(self._predicate.bind_random_states(epoch.random_states), parent), parent
         )
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        return filtered(self._parent, self._predicate, epoch, _of_mask)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        return filter_chunks(self.parent, self._predicate, epoch, _select_by_mask)
 
-    def _why_not_vectorized(self) -> str:
-        return self._predicate.reason or super()._why_not_vectorized()
+    def explain_fallback(self) -> str:
+        return self._predicate.reason or super().explain_fallback()
 
 
-def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
+def _select_by_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
     """Return the elements of a chunk where a mask is true, None if there are none."""
     count = np.count_nonzero(mask)
     if count == len(mask):
@@ -276,7 +290,7 @@ def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
     return [leaf[mask] for leaf in chunk] if count else None
 
 
-def filtered(
+def filter_chunks(
     parent: DatasetNode,
     predicate: ElementFunction,
     epoch: Epoch,
@@ -296,11 +310,12 @@ def filtered(
     # The predicate must see changes of variables between two elements.
     if not predicate.takes_chunks or predicate.reads_variables:
         return None
-    parent_chunks = parent._in_chunks(epoch)
+    parent_chunks = parent.iter_chunks(epoch)
     if parent_chunks is None:
         return None
-    return chunks.applied(
-        lambda c: select(c, predicate.chunk(c, epoch.random_states)[0].reshape(-1)), parent_chunks
+    return chunks.map_chunks(
+        lambda c: select(c, predicate.compute_chunk(c, epoch.random_states)[0].reshape(-1)),
+        parent_chunks,
     )
 
 
@@ -317,39 +332,43 @@ class TakeWhile(Unary):
         self._predicate = ElementFunction(predicate, parent.element_spec, "take_while")
         self._predicate.check_condition()
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
-        parent = self._parent._elements(epoch)
-        return Resuming(
-            lambda: itertools.takewhile(self._predicate.with_states(epoch.random_states), parent),
+        parent = self.parent.iter_elements(epoch)
+        return ResumingIterator(
+            lambda: itertools.takewhile(
+                self._predicate.bind_random_states(epoch.random_states), parent
+            ),
             parent,
         )
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        masked_chunks = filtered(self._parent, self._predicate, epoch, lambda c, mask: [mask, *c])
-        return None if masked_chunks is None else self._until(masked_chunks)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        masked_chunks = filter_chunks(
+            self.parent, self._predicate, epoch, lambda c, mask: [mask, *c]
+        )
+        return None if masked_chunks is None else self._take_until_false(masked_chunks)
 
     @staticmethod
-    def _until(parts: Iterator[Any]) -> Iterator[Any]:
+    def _take_until_false(parts: Iterator[Any]) -> Iterator[Any]:
         for item in parts:
-            if type(item) is Failed:
+            if type(item) is Failure:
                 yield item
                 continue
             mask, *chunk = item
             stop = len(mask) if mask.all() else int(mask.argmin())
             if stop:
-                yield chunks.part(chunk, 0, stop)
+                yield chunks.slice_chunk(chunk, 0, stop)
             if stop < len(mask):
-                close(parts)
+                close_iterator(parts)
                 return
 
-    def _why_not_vectorized(self) -> str:
-        return self._predicate.reason or super()._why_not_vectorized()
+    def explain_fallback(self) -> str:
+        return self._predicate.reason or super().explain_fallback()
 
 
 class Scan(Unary):
@@ -364,12 +383,12 @@ class Scan(Unary):
     def __init__(self, parent: DatasetNode, initial_state: PyTree, fn: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._state = structure.to_arrays(initial_state)
-        self._function = function_of_state(
-            fn, self._state, parent.element_spec, "scan", self._next_state
+        self._function = make_state_function(
+            fn, self._state, parent.element_spec, "scan", self._select_next_state
         )
 
     @staticmethod
-    def _next_state(results: PyTree) -> PyTree:
+    def _select_next_state(results: PyTree) -> PyTree:
         if not (type(results) is tuple and len(results) == 2):
             raise TypeError(
                 "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
@@ -377,13 +396,13 @@ class Scan(Unary):
             )
         return results[0]
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         results = self._function.output_spec
         return None if results is None else results[1]
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         state = self._state
-        parent = self._parent._elements(epoch)
+        parent = self.parent.iter_elements(epoch)
 
         def results() -> Iterator[Any]:
             nonlocal state
@@ -391,7 +410,7 @@ class Scan(Unary):
                 state, result = self._function((state, element), epoch.random_states)
                 yield result
 
-        return Resuming(results, parent)
+        return ResumingIterator(results, parent)
 
 
 class Enumerate(Unary):
@@ -404,44 +423,44 @@ class Enumerate(Unary):
 
     def __init__(self, parent: DatasetNode, start: IntLike) -> None:
         super().__init__(parent)
-        self._start = integer(start, "start")
+        self._start = to_int(start, "start")
 
-    def _known_spec(self) -> PyTree:
-        return TensorSpec([], dtypes.int64), self._parent.element_spec
+    def _infer_spec(self) -> PyTree:
+        return TensorSpec([], dtypes.int64), self.parent.element_spec
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        parent = self._parent._vector(epoch)
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        parent = self.parent.vectorize(epoch)
         if parent is None or not parent.is_in_order:
             return None
         gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
         return parent._replace(gather=gather, gather_affine=None)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
         indices = itertools.count(self._start)
-        items = caught(self._parent._elements(epoch))
+        items = catch_failures(self.parent.iter_elements(epoch))
         # An element that failed uses up an index.
         indexed = (
-            item if type(item) is Failed else (np.asarray(np.int64(index)), item)
+            item if type(item) is Failure else (np.asarray(np.int64(index)), item)
             for index, item in zip(indices, items, strict=False)
         )
-        return Raising(indexed)
+        return RaisingIterator(indexed)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(epoch)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self.parent.iter_chunks(epoch)
         if parent is None:
             return None
-        return self._numbered(parent)
+        return self._enumerate_chunks(parent)
 
-    def _numbered(self, parent: Iterator[Any]) -> Iterator[Any]:
+    def _enumerate_chunks(self, parent: Iterator[Any]) -> Iterator[Any]:
         index = self._start
         for chunk in parent:
-            if type(chunk) is Failed:
+            if type(chunk) is Failure:
                 index += 1
                 yield chunk
                 continue
-            count = chunks.length(chunk)
+            count = chunks.count_elements(chunk)
             yield [np.arange(index, index + count), *chunk]
             index += count

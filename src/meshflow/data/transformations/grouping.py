@@ -13,20 +13,20 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.variables.random import call_keys
+from meshflow.core.variables.random_streams import call_key_scope
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.execution.failures import Failure, catch_failures
 from meshflow.data.execution.map_function import ElementFunction
-from meshflow.data.execution.resumable import Failed, caught
 from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
-from meshflow.data.states import function_of_state
+from meshflow.data.states import make_state_function
 from meshflow.data.transformations.base import ElementList, RandomTransformation, Unary
 from meshflow.environment.types import PyTree
 
-_NOTHING = object()
+_END = object()
 
 
 class Window(Unary):
@@ -44,19 +44,19 @@ class Window(Unary):
         self, parent: DatasetNode, size: IntLike, shift: IntLike | None, stride: IntLike, drop: bool
     ) -> None:
         super().__init__(parent)
-        self._size = integer(size, "size")
-        self._shift = self._size if shift is None else integer(shift, "shift")
-        self._stride = integer(stride, "stride")
+        self._size = to_int(size, "size")
+        self._shift = self._size if shift is None else to_int(shift, "shift")
+        self._stride = to_int(stride, "stride")
         for name, value in (("size", self._size), ("shift", self._shift), ("stride", self._stride)):
             if value < 1:
                 raise InvalidArgumentError(f"Window {name} must be greater than zero, got {value}.")
         self._drop = bool(drop)
 
-    def _known_spec(self) -> PyTree:
-        return structure.map_specs(DatasetSpec, self._parent.element_spec)
+    def _infer_spec(self) -> PyTree:
+        return structure.map_specs(DatasetSpec, self.parent.element_spec)
 
-    def _count(self) -> int:
-        count = self._parent._count()
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
         if count < 0:
             return count
         if not self._drop:
@@ -64,35 +64,35 @@ class Window(Unary):
         span = (self._size - 1) * self._stride + 1
         return max(0, (count - span) // self._shift + 1)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         span = (self._size - 1) * self._stride + 1
         # A failure is an element of every window that contains it.
-        elements = caught(self._parent._elements(epoch))
+        elements = catch_failures(self.parent.iter_elements(epoch))
         buffer: list[Any] = []
         is_exhausted = False
         while True:
             while not is_exhausted and len(buffer) < span:
-                element = next(elements, _NOTHING)
-                if element is _NOTHING:
+                element = next(elements, _END)
+                if element is _END:
                     is_exhausted = True
                 else:
                     buffer.append(element)
             window = buffer[: span : self._stride]
             if not buffer or (self._drop and len(buffer) < span):
                 return
-            yield self._datasets(window)
+            yield self._make_datasets(window)
             skipped = self._shift - len(buffer)
             buffer = buffer[self._shift :]
             for _ in range(max(skipped, 0)):
-                if next(elements, _NOTHING) is _NOTHING:
+                if next(elements, _END) is _END:
                     is_exhausted = True
                     break
 
-    def _datasets(self, window: list[Any]) -> PyTree:
+    def _make_datasets(self, window: list[Any]) -> PyTree:
         """Return a dataset for each component, in the structure of an element."""
-        spec = self._parent.element_spec
+        spec = self.parent.element_spec
         width = len(nest.flatten(spec))
-        rows = [[e] * width if type(e) is Failed else nest.flatten(e) for e in window]
+        rows = [[e] * width if type(e) is Failure else nest.flatten(e) for e in window]
         columns = zip(*rows, strict=True)
         datasets = [
             ElementList(list(column), leaf)
@@ -132,31 +132,31 @@ class GroupByWindow(RandomTransformation):
         _check_key(self._key)
         self._reduce, self._window = reduce_func, window_size_func
 
-    def _reduced(self, key: int, group: list[Any], call_index: int = 0) -> Dataset:
-        with call_keys(call_index):
+    def _reduce_group(self, key: int, group: list[Any], call_index: int = 0) -> Dataset:
+        with call_key_scope(call_index):
             dataset = self._reduce(
-                convert_to_tensor(np.int64(key)), ElementList(group, self._parent.element_spec)
+                convert_to_tensor(np.int64(key)), ElementList(group, self.parent.element_spec)
             )
         if not isinstance(dataset, Dataset):
             raise TypeError(f"`reduce_func` must return a `Dataset` object. Got {type(dataset)}.")
         return dataset
 
-    def _known_spec(self) -> PyTree:
-        elements = self._parent._elements(Epoch(self._parent))
+    def _infer_spec(self) -> PyTree:
+        elements = self.parent.iter_elements(Epoch(self.parent))
         try:
             first = next(elements, None)
-            return None if first is None else self._reduced(0, [first]).element_spec
+            return None if first is None else self._reduce_group(0, [first]).element_spec
         finally:
             elements.close()
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
-        call_indices = epoch.random_states.numbers(self)
-        for element in self._parent._elements(epoch):
+        call_indices = epoch.random_states.count_calls(self)
+        for element in self.parent.iter_elements(epoch):
             key = int(self._key(element))
             if key not in sizes:
                 sizes[key] = int(self._window(key))
@@ -166,11 +166,11 @@ class GroupByWindow(RandomTransformation):
                     )
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
-                dataset = self._reduced(key, groups.pop(key), next(call_indices))
-                yield from dataset._elements(epoch.within(self, dataset))
+                dataset = self._reduce_group(key, groups.pop(key), next(call_indices))
+                yield from dataset.iter_elements(epoch.create_inner_pass(self, dataset))
         for key in sorted(groups):
-            dataset = self._reduced(key, groups.pop(key), next(call_indices))
-            yield from dataset._elements(epoch.within(self, dataset))
+            dataset = self._reduce_group(key, groups.pop(key), next(call_indices))
+            yield from dataset.iter_elements(epoch.create_inner_pass(self, dataset))
 
 
 class GroupReducer(Protocol):
@@ -198,25 +198,25 @@ class GroupByReducer(Unary):
         _check_key(self._key)
         self._reducer = reducer
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return None
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
-        for element in self._parent._elements(epoch):
+        for element in self.parent.iter_elements(epoch):
             key = int(self._key(element))
             if key not in states:
                 first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
                 states[key] = structure.to_arrays(first)
             if function is None:
-                function = function_of_state(
+                function = make_state_function(
                     self._reducer.reduce_func,
                     states[key],
-                    self._parent.element_spec,
+                    self.parent.element_spec,
                     "group_by_reducer",
                 )
             states[key] = function((states[key], element))
@@ -245,12 +245,12 @@ class Unique(Unary):
                 f"`unique` does not support {leaves[0].dtype.name}, only int32, int64 and string."
             )
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         known_keys = set()
-        for element in self._parent._elements(epoch):
+        for element in self.parent.iter_elements(epoch):
             key = tuple(
                 (a.shape, tuple(a.reshape(-1).tolist()) if a.dtype == object else a.tobytes())
                 for a in nest.flatten(element)

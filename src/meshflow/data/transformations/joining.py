@@ -16,23 +16,23 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.variables.random import call_keys
+from meshflow.core.variables.random_streams import call_key_scope
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import AffineMap
-from meshflow.data.execution.batched_gather import Gather, joined
-from meshflow.data.execution.resumable import Failed, Raising, caught
-from meshflow.data.execution.round_robin import in_turn
+from meshflow.data.execution.batched_gather import Gather, join_gathers
+from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
+from meshflow.data.execution.round_robin import interleave
 from meshflow.data.node import DatasetNode, IndexStream
-from meshflow.data.sources import index_blocks, seed_of
+from meshflow.data.sources import iter_index_blocks, make_seed_words
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.transformations.base import ElementList, RandomTransformation
 from meshflow.environment.types import PyTree
 
-_NOTHING = object()
+_END = object()
 
 
 class Concatenate(Dataset):
@@ -44,39 +44,43 @@ class Concatenate(Dataset):
     """
 
     def __init__(self, first: DatasetNode, second: DatasetNode) -> None:
-        self._parents = (first, second)
-        self._own_spec = structure.merged(first.element_spec, second.element_spec)
+        self.parents = (first, second)
+        self._own_spec = structure.merge_specs(first.element_spec, second.element_spec)
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
-        counts = [p._count() for p in self._parents]
+    def count_elements(self) -> int:
+        counts = [p.count_elements() for p in self.parents]
         if INFINITE_CARDINALITY in counts:
             return INFINITE_CARDINALITY
         return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
-        return Raising(e for parent in self._parents for e in caught(parent._elements(epoch)))
+        return RaisingIterator(
+            e for parent in self.parents for e in catch_failures(parent.iter_elements(epoch))
+        )
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if not chunks.stackable(self._own_spec):
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        if not chunks.is_stackable(self._own_spec):
             return None
-        first, second = (p._in_chunks(epoch) for p in self._parents)
+        first, second = (p.iter_chunks(epoch) for p in self.parents)
         if first is None and second is None:
             return None
         return itertools.chain.from_iterable(
-            chunks.singles(caught(parent._elements(epoch))) if stream is None else stream
-            for stream, parent in zip((first, second), self._parents, strict=True)
+            chunks.wrap_elements(catch_failures(parent.iter_elements(epoch)))
+            if stream is None
+            else stream
+            for stream, parent in zip((first, second), self.parents, strict=True)
         )
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        if not chunks.stackable(self._own_spec):
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        if not chunks.is_stackable(self._own_spec):
             return None
-        first, second = (p._vector(epoch) for p in self._parents)
+        first, second = (p.vectorize(epoch) for p in self.parents)
         if (
             first is None
             or second is None
@@ -88,7 +92,7 @@ class Concatenate(Dataset):
             return None
         offset = first.index_limit
         return IndexStream(
-            chunk_reordering.gather_of_two(first.gather, second.gather, offset),
+            chunk_reordering.concatenate_gathers(first.gather, second.gather, offset),
             itertools.chain(first.blocks, (block + offset for block in second.blocks)),
             is_in_order=first.is_in_order and second.is_in_order,
             index_limit=offset + second.index_limit,
@@ -104,29 +108,29 @@ class Zip(Dataset):
 
     def __init__(self, datasets: PyTree) -> None:
         self._tree = datasets
-        self._parents = tuple(_datasets(datasets))
-        for item in self._parents:
+        self.parents = tuple(_flatten_datasets(datasets))
+        for item in self.parents:
             if not isinstance(item, Dataset):
                 raise TypeError(
                     f"The argument to `Dataset.zip()` must be a (nested) structure of `Dataset` objects. Got {type(item)}."
                 )
 
-    def _known_spec(self) -> PyTree:
-        return _filled(self._tree, iter([p.element_spec for p in self._parents]))
+    def _infer_spec(self) -> PyTree:
+        return _replace_leaves(self._tree, iter([p.element_spec for p in self.parents]))
 
-    def _count(self) -> int:
-        counts = [p._count() for p in self._parents]
+    def count_elements(self) -> int:
+        counts = [p.count_elements() for p in self.parents]
         known_counts = [c for c in counts if c >= 0]
         if UNKNOWN_CARDINALITY in counts:
             return UNKNOWN_CARDINALITY
         return min(known_counts) if known_counts else INFINITE_CARDINALITY
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        streams = [p._vector(epoch) for p in self._parents]
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        streams = [p.vectorize(epoch) for p in self.parents]
         parts = [s for s in streams if s is not None and s.is_in_order]
-        if len(parts) < len(streams) or self._count() < 0:
+        if len(parts) < len(streams) or self.count_elements() < 0:
             return None
-        order, starts = self._order()
+        order, starts = self._order_leaves()
 
         def gather_affine(affine_maps: list[AffineMap]) -> Gather:
             """Let each parent compute the affine maps of its leaves."""
@@ -140,84 +144,84 @@ class Zip(Dataset):
                 ]
                 gathers.append(part.gather_affine(maps))  # type: ignore[misc]
                 gathered += selected
-            return joined(gathers, [gathered.index(i) for i in range(len(affine_maps))])
+            return join_gathers(gathers, [gathered.index(i) for i in range(len(affine_maps))])
 
         spreads = [part.max_spread for part in parts if part.max_spread is not None]
         return IndexStream(
-            joined([part.gather for part in parts], order),
-            index_blocks(self._count()),
+            join_gathers([part.gather for part in parts], order),
+            iter_index_blocks(self.count_elements()),
             min(spreads, default=None),
             gather_affine if all(part.gather_affine is not None for part in parts) else None,
             is_in_order=True,
-            index_limit=self._count(),
+            index_limit=self.count_elements(),
         )
 
-    def _order(self) -> tuple[list[int], list[int]]:
+    def _order_leaves(self) -> tuple[list[int], list[int]]:
         """Return the order of the leaves of all parents in an element, and where each parent starts.
 
         Returns:
           For each leaf of an element its index among the leaves of all parents, concatenated; and
           for each parent the index of its first leaf.
         """
-        sizes = [len(structure.nest.flatten(p.element_spec)) for p in self._parents]
+        sizes = [len(structure.nest.flatten(p.element_spec)) for p in self.parents]
         starts = [0, *itertools.accumulate(sizes)]
         indices = (
             structure.nest.pack_sequence_as(p.element_spec, list(range(start, start + size)))
-            for p, start, size in zip(self._parents, starts, sizes, strict=False)
+            for p, start, size in zip(self.parents, starts, sizes, strict=False)
         )
-        return structure.nest.flatten(_filled(self._tree, iter(list(indices)))), starts
+        return structure.nest.flatten(_replace_leaves(self._tree, iter(list(indices)))), starts
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         streams = []
-        for parent in self._parents:
-            stream = parent._in_chunks(epoch)
+        for parent in self.parents:
+            stream = parent.iter_chunks(epoch)
             if stream is None:
                 return None
             streams.append(stream)
-        order, _ = self._order()
+        order, _ = self._order_leaves()
         return (
-            item if type(item) is Failed else [list(itertools.chain(*item))[i] for i in order]
-            for item in chunk_reordering.side_by_side(streams)
+            item if type(item) is Failure else [list(itertools.chain(*item))[i] for i in order]
+            for item in chunk_reordering.align_streams(streams)
         )
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
-        iterators = [p._elements(epoch) for p in self._parents]
+        iterators = [p.iter_elements(epoch) for p in self.parents]
 
         def zip_elements() -> Iterator[Any]:
             try:
-                for parts in zip(*map(caught, iterators), strict=False):
-                    failures = [part for part in parts if type(part) is Failed]
-                    yield failures[0] if failures else _filled(self._tree, iter(parts))
+                for parts in zip(*map(catch_failures, iterators), strict=False):
+                    failures = [part for part in parts if type(part) is Failure]
+                    yield failures[0] if failures else _replace_leaves(self._tree, iter(parts))
             finally:
                 for iterator in iterators:
                     iterator.close()
 
-        return Raising(zip_elements())
+        return RaisingIterator(zip_elements())
 
 
-def _datasets(tree: PyTree) -> list[Any]:
+def _flatten_datasets(tree: PyTree) -> list[Any]:
     """Return the datasets in a structure, in the order of `tf.nest.flatten`."""
     if isinstance(tree, list):
         raise TypeError(
             "The argument to `Dataset.zip()` must be a tuple or a dictionary, not a list."
         )
     if isinstance(tree, tuple):
-        return [d for item in tree for d in _datasets(item)]
+        return [d for item in tree for d in _flatten_datasets(item)]
     if isinstance(tree, dict):
-        return [d for key in sorted(tree) for d in _datasets(tree[key])]
+        return [d for key in sorted(tree) for d in _flatten_datasets(tree[key])]
     return [tree]
 
 
-def _filled(tree: PyTree, parts: Iterator[Any]) -> PyTree:
+def _replace_leaves(tree: PyTree, parts: Iterator[Any]) -> PyTree:
     """Replace the leaves of a structure by the items of an iterator."""
     if isinstance(tree, tuple):
-        items = [_filled(item, parts) for item in tree]
+        items = [_replace_leaves(item, parts) for item in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
     if isinstance(tree, dict):
-        values = {key: _filled(tree[key], parts) for key in sorted(tree)}
+        values = {key: _replace_leaves(tree[key], parts) for key in sorted(tree)}
         return {key: values[key] for key in tree}
     return next(parts)
 
@@ -247,11 +251,11 @@ class FlatMap(RandomTransformation):
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
         # This is True if the first datasets can produce chunks, see `_known_spec`.
-        self._in_parts = False
-        if structure.static(parent.element_spec):
-            self._try()
+        self._supports_chunks = False
+        if structure.is_static(parent.element_spec):
+            self._check_result()
 
-    def _try(self) -> None:
+    def _check_result(self) -> None:
         """Check the result of the function if it can be traced without an element."""
         results: list[Any] = []
 
@@ -261,48 +265,55 @@ class FlatMap(RandomTransformation):
 
         # Other errors of the function are raised when it gets an element.
         with contextlib.suppress(Exception):
-            trace_shapes(probe, (self._parent.element_spec,), {})
+            trace_shapes(probe, (self.parent.element_spec,), {})
         if results:
-            self._check(results[0])
+            self._check_dataset(results[0])
 
-    def _inner(self, element: PyTree, call_index: int = 0) -> Dataset:
+    def _create_inner_dataset(self, element: PyTree, call_index: int = 0) -> Dataset:
         """Call the function on an element; `number` determines its random numbers."""
         tensors = structure.to_tensors(element)
-        with call_keys(call_index):
-            return self._check(self._fn(*tensors) if self._unpack else self._fn(tensors))
+        with call_key_scope(call_index):
+            return self._check_dataset(self._fn(*tensors) if self._unpack else self._fn(tensors))
 
     @staticmethod
-    def _check(dataset: object) -> Dataset:
+    def _check_dataset(dataset: object) -> Dataset:
         if not isinstance(dataset, Dataset):
             raise TypeError(
                 f"The `map_func` argument must return a `Dataset` object. Got {type(dataset)}."
             )
         return dataset
 
-    def _known_spec(self) -> PyTree:
-        elements = self._parent._elements(Epoch(self._parent))
+    def _infer_spec(self) -> PyTree:
+        elements = self.parent.iter_elements(Epoch(self.parent))
         try:
             samples = list(itertools.islice(elements, 2))
         finally:
             elements.close()
-        samples = samples or [structure.map_specs(_blank, self._parent.element_spec)]
-        inner = [self._inner(element, index) for index, element in enumerate(samples)]
-        self._in_parts = all(d._in_chunks(Epoch(d)) is not None for d in inner)
+        samples = samples or [structure.map_specs(_make_blank_leaf, self.parent.element_spec)]
+        inner = [
+            self._create_inner_dataset(element, index) for index, element in enumerate(samples)
+        ]
+        self._supports_chunks = all(d.iter_chunks(Epoch(d)) is not None for d in inner)
         # The sizes may differ between the datasets, so the specs are merged.
-        return functools.reduce(structure.merged, [d.element_spec for d in inner])
+        return functools.reduce(structure.merge_specs, [d.element_spec for d in inner])
 
-    def _count(self) -> int:
-        is_infinite = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
+    def count_elements(self) -> int:
+        is_infinite = (
+            self._block is not None and self.parent.count_elements() == INFINITE_CARDINALITY
+        )
         return INFINITE_CARDINALITY if is_infinite else UNKNOWN_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        open_inner = self._opener(
-            lambda inner: caught(inner._elements(epoch.within(self, inner))), epoch
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        open_inner = self._make_opener(
+            lambda inner: catch_failures(inner.iter_elements(epoch.create_inner_pass(self, inner))),
+            epoch,
         )
-        parent = self._parent._elements(epoch)
-        return Raising(in_turn(caught(parent), open_inner, self._cycle, self._block or sys.maxsize))
+        parent = self.parent.iter_elements(epoch)
+        return RaisingIterator(
+            interleave(catch_failures(parent), open_inner, self._cycle, self._block or sys.maxsize)
+        )
 
-    def _opener(
+    def _make_opener(
         self, start: Callable[[Dataset], Iterator[Any]], epoch: Epoch
     ) -> Callable[[Any], Iterator[Any]]:
         """Return a function from an element to an iterator over its dataset.
@@ -311,40 +322,40 @@ class FlatMap(RandomTransformation):
           start: Function that starts the iterator.
           epoch: The pass.
         """
-        call_indices = epoch.random_states.numbers(self)
+        call_indices = epoch.random_states.count_calls(self)
 
         def open_inner(element: PyTree) -> Iterator[Any]:
-            if type(element) is Failed:
+            if type(element) is Failure:
                 return iter([element])
             try:
-                return start(self._inner(element, next(call_indices)))
+                return start(self._create_inner_dataset(element, next(call_indices)))
             except Exception as error:
-                return iter([Failed(error)])
+                return iter([Failure(error)])
 
         return open_inner
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if not chunks.stackable(self.element_spec) or not self._in_parts:
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        if not chunks.is_stackable(self.element_spec) or not self._supports_chunks:
             return None
 
         def start(inner: Dataset) -> Iterator[Any]:
-            inner_epoch = epoch.within(self, inner)
-            stream = inner._in_chunks(inner_epoch)
+            inner_epoch = epoch.create_inner_pass(self, inner)
+            stream = inner.iter_chunks(inner_epoch)
             if stream is None:
-                return chunks.singles(caught(inner._elements(inner_epoch)))
+                return chunks.wrap_elements(catch_failures(inner.iter_elements(inner_epoch)))
             return stream
 
-        parent = caught(self._parent._elements(epoch))
-        return chunk_reordering.in_turn(
-            parent, self._opener(start, epoch), self._cycle, self._block or sys.maxsize
+        parent = catch_failures(self.parent.iter_elements(epoch))
+        return chunk_reordering.interleave_chunks(
+            parent, self._make_opener(start, epoch), self._cycle, self._block or sys.maxsize
         )
 
 
-def _blank(spec: PyTree) -> Dataset | np.ndarray:
+def _make_blank_leaf(spec: PyTree) -> Dataset | np.ndarray:
     """Return a leaf that matches a spec: an empty dataset, or an array of zeros."""
     if isinstance(spec, DatasetSpec):
         return ElementList([], spec.element_spec)
-    return structure.zeros(spec)
+    return structure.make_zeros(spec)
 
 
 class Choose(Dataset):
@@ -367,51 +378,51 @@ class Choose(Dataset):
             raise TypeError(
                 f"Invalid `choice_dataset`. Its elements must be scalar `tf.int64` tensors but are {choice_spec}."
             )
-        self._parents = (choices, *datasets)
+        self.parents = (choices, *datasets)
         self._stop = stop_on_empty
         spec = datasets[0].element_spec
         for dataset in datasets[1:]:
-            spec = structure.merged(spec, dataset.element_spec)
+            spec = structure.merge_specs(spec, dataset.element_spec)
         self._own_spec = spec
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return self._own_spec
 
-    def _count(self) -> int:
-        counts = [p._count() for p in self._parents[1:]]
+    def count_elements(self) -> int:
+        counts = [p.count_elements() for p in self.parents[1:]]
         if all(c == INFINITE_CARDINALITY for c in counts):
-            return self._parents[0]._count()
+            return self.parents[0].count_elements()
         return UNKNOWN_CARDINALITY
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if not chunks.stackable(self._own_spec):
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        if not chunks.is_stackable(self._own_spec):
             return None
-        all_streams = [p._in_chunks(epoch) for p in self._parents]
+        all_streams = [p.iter_chunks(epoch) for p in self.parents]
         streams = [s for s in all_streams if s is not None]
         if len(streams) < len(all_streams):
             return None
-        return chunk_reordering.chosen(streams[0], streams[1:], self._stop)
+        return chunk_reordering.choose_chunks(streams[0], streams[1:], self._stop)
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
-        return Raising(self._one_by_one(epoch)) if rows is None else rows
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
+        return RaisingIterator(self._iter_choices(epoch)) if rows is None else rows
 
-    def _one_by_one(self, epoch: Epoch) -> Iterator[Any]:
-        choices, *iterators = [caught(p._elements(epoch)) for p in self._parents]
+    def _iter_choices(self, epoch: Epoch) -> Iterator[Any]:
+        choices, *iterators = [catch_failures(p.iter_elements(epoch)) for p in self.parents]
         open_iterators: list[Iterator[Any] | None] = list(iterators)
         for choice in choices:
-            if type(choice) is Failed:
+            if type(choice) is Failure:
                 yield choice
                 continue
             index = int(choice)
             if not 0 <= index < len(open_iterators):
-                yield chunk_reordering.no_such(index, len(open_iterators))
+                yield chunk_reordering.make_choice_failure(index, len(open_iterators))
                 return
             current = open_iterators[index]
             if current is None:
                 continue
-            element = next(current, _NOTHING)
-            if element is _NOTHING:
+            element = next(current, _END)
+            if element is _END:
                 if self._stop:
                     return
                 open_iterators[index] = None
@@ -435,37 +446,37 @@ class RandomChoice(Dataset):
     ) -> None:
         self._weights = weights
         if isinstance(weights, DatasetNode):
-            self._parents = (weights,)
-        self._words = seed_of(seed)
+            self.parents = (weights,)
+        self._words = make_seed_words(seed)
         self.seeded = seed is not None
         self.reshuffles = reshuffle
         self.epoch = 0
 
-    def seed(self) -> list[int]:
+    def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> PyTree:
+    def _infer_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64)
 
-    def _count(self) -> int:
+    def count_elements(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
-        return Raising(self._drawn(epoch)) if rows is None else rows
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
+        return RaisingIterator(self._draw_with_varying_weights(epoch)) if rows is None else rows
 
-    def _drawn(self, epoch: Epoch) -> Iterator[Any]:
-        rng = epoch.generator(self)
+    def _draw_with_varying_weights(self, epoch: Epoch) -> Iterator[Any]:
+        rng = epoch.create_generator(self)
         assert isinstance(self._weights, DatasetNode)
-        for weights in self._weights._elements(epoch):
+        for weights in self._weights.iter_elements(epoch):
             yield np.asarray(rng.choice(len(weights), p=weights / weights.sum()))
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        return None if isinstance(self._weights, DatasetNode) else self._drawn_at_once(epoch)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        return None if isinstance(self._weights, DatasetNode) else self._draw_chunks(epoch)
 
-    def _drawn_at_once(self, epoch: Epoch) -> Iterator[Any]:
+    def _draw_chunks(self, epoch: Epoch) -> Iterator[Any]:
         assert isinstance(self._weights, np.ndarray)
-        rng, shares = epoch.generator(self), self._weights / self._weights.sum()
+        rng, shares = epoch.create_generator(self), self._weights / self._weights.sum()
         while True:
-            yield [rng.choice(len(shares), chunks.BLOCK, p=shares)]
+            yield [rng.choice(len(shares), chunks.MAX_CHUNK_SIZE, p=shares)]

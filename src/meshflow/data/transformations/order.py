@@ -11,13 +11,18 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data import structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
-from meshflow.data.execution.draws import Draws, Ring
-from meshflow.data.execution.resumable import Failed, Raising, caught, close
+from meshflow.data.execution.failures import (
+    Failure,
+    RaisingIterator,
+    catch_failures,
+    close_iterator,
+)
+from meshflow.data.execution.random_draws import RandomDraws, ShuffleRing
 from meshflow.data.node import DatasetNode, IndexStream
-from meshflow.data.sources import seed_of
+from meshflow.data.sources import make_seed_words
 from meshflow.data.transformations.base import Unary
 
 
@@ -35,72 +40,76 @@ class Shuffle(Unary):
         self, parent: DatasetNode, buffer_size: IntLike, seed: int | None, reshuffle: bool | None
     ) -> None:
         super().__init__(parent)
-        self._buffer = integer(buffer_size, "buffer_size")
+        self._buffer = to_int(buffer_size, "buffer_size")
         if self._buffer == UNKNOWN_CARDINALITY:
             self._buffer = sys.maxsize
         if self._buffer < 1:
             raise InvalidArgumentError(
                 f"buffer_size must be greater than zero, got {self._buffer}."
             )
-        self._words = seed_of(seed)
+        self._words = make_seed_words(seed)
         self.seeded = seed is not None
         self.reshuffles = True if reshuffle is None else bool(reshuffle)
         self.epoch = 0
 
-    def seed(self) -> list[int]:
+    def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         return self._words
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
-        parent = caught(self._parent._elements(epoch))
+        parent = catch_failures(self.parent.iter_elements(epoch))
 
         def draw_elements() -> Iterator[Any]:
             # The epoch starts when the first element is requested, as for blocks of indices.
-            yield from shuffled(parent, self._buffer, epoch.draws(self))
+            yield from shuffle_items(parent, self._buffer, epoch.create_draws(self))
 
-        return Raising(draw_elements())
+        return RaisingIterator(draw_elements())
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        parent = self._parent._vector(epoch)
-        if parent is None or not self._reaches(parent):
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        parent = self.parent.vectorize(epoch)
+        if parent is None or not self._can_shuffle_indices(parent):
             return None
 
         def blocks() -> Iterator[np.ndarray]:
             # The epoch starts when the first index is requested, and not when a caller only checks
             # for a stream.
-            yield from shuffled_blocks(parent.blocks, self._buffer, epoch.draws(self))
+            yield from shuffle_blocks(parent.blocks, self._buffer, epoch.create_draws(self))
 
         return parent._replace(blocks=blocks(), is_in_order=False)
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if not chunks.stackable(self.element_spec):
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        if not chunks.is_stackable(self.element_spec):
             return None
-        parent = self._parent._in_chunks(epoch)
+        parent = self.parent.iter_chunks(epoch)
         if parent is None:
             return None
 
         def parts() -> Iterator[Any]:
-            blank = [structure.zeros(s)[None] for s in structure.nest.flatten(self.element_spec)]
-            yield from chunk_reordering.shuffled(parent, blank, self._buffer, epoch.draws(self))
+            blank = [
+                structure.make_zeros(s)[None] for s in structure.nest.flatten(self.element_spec)
+            ]
+            yield from chunk_reordering.shuffle_chunks(
+                parent, blank, self._buffer, epoch.create_draws(self)
+            )
 
         return parts()
 
-    def _reaches(self, parent: IndexStream | None) -> bool:
+    def _can_shuffle_indices(self, parent: IndexStream | None) -> bool:
         """Check whether the parent can gather indices with a distance up to the size of the buffer."""
         return parent is not None and (
             parent.max_spread is None or self._buffer <= parent.max_spread
         )
 
-    def _why_not_vectorized(self) -> str:
-        if self._parent._vector(Epoch(self._parent)) is None:
-            return super()._why_not_vectorized()
+    def explain_fallback(self) -> str:
+        if self.parent.vectorize(Epoch(self.parent)) is None:
+            return super().explain_fallback()
         return "its buffer is larger than the source holds in memory"
 
 
-def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[Any]:
+def shuffle_items(items: Iterator[Any], buffer_size: int, draws: RandomDraws) -> Iterator[Any]:
     """Draw items at random from a buffer that is refilled with the next items.
 
     Args:
@@ -122,14 +131,14 @@ def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[A
             # The buffer is a ring, with the same exchanges as `row_gather.exchange`.
             buffer[index], buffer[first] = buffer[first], item
             first = (first + 1) % buffer_size
-        draws.words.taken -= len(words) - used
-    for index in draws.drained(np.roll(np.arange(len(buffer)), -first)).tolist():
+        draws.words.num_taken -= len(words) - used
+    for index in draws.shuffle_all(np.roll(np.arange(len(buffer)), -first)).tolist():
         yield buffer[index]
         buffer[index] = None
 
 
-def shuffled_blocks(
-    blocks: Iterator[np.ndarray], buffer_size: int, draws: Draws
+def shuffle_blocks(
+    blocks: Iterator[np.ndarray], buffer_size: int, draws: RandomDraws
 ) -> Iterator[np.ndarray]:
     """Shuffle the indices in blocks in the same order as `shuffle_items`, one block at a time.
 
@@ -148,12 +157,12 @@ def shuffled_blocks(
         count += len(block)
     indices = np.concatenate(first_blocks) if first_blocks else np.zeros(0, np.int64)
     buffer, rest = indices[:buffer_size].copy(), indices[buffer_size:]
-    ring = Ring(draws.words, buffer)
+    ring = ShuffleRing(draws.words, buffer)
     if len(buffer) == buffer_size:
         for items in itertools.chain([rest], blocks):
             if len(items):
                 yield ring.exchange(items)
-    yield draws.drained(ring.left())
+    yield draws.shuffle_all(ring.get_remaining())
 
 
 class Repeat(Unary):
@@ -166,10 +175,10 @@ class Repeat(Unary):
 
     def __init__(self, parent: DatasetNode, count: IntLike | None) -> None:
         super().__init__(parent)
-        self._times = -1 if count is None else integer(count, "count")
+        self._times = -1 if count is None else to_int(count, "count")
 
-    def _count(self) -> int:
-        count = self._parent._count()
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
         if self._times == 0:
             return 0
         if count == 0:
@@ -178,34 +187,34 @@ class Repeat(Unary):
             return INFINITE_CARDINALITY
         return count * self._times if count >= 0 else count
 
-    def _turns(self) -> Iterator[int]:
+    def _iter_repetitions(self) -> Iterator[int]:
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
 
         def repeat_elements() -> Iterator[Any]:
-            for _ in self._turns():
+            for _ in self._iter_repetitions():
                 is_empty = True
-                for element in caught(self._parent._elements(epoch)):
+                for element in catch_failures(self.parent.iter_elements(epoch)):
                     is_empty = False
                     yield element
                 if is_empty:
                     return
 
-        return Raising(repeat_elements())
+        return RaisingIterator(repeat_elements())
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        first = self._parent._in_chunks(epoch)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        first = self.parent.iter_chunks(epoch)
         if first is None:
             return None
 
         def repeat_chunks() -> Iterator[Any]:
-            for turn in self._turns():
+            for turn in self._iter_repetitions():
                 is_empty = True
-                for chunk in first if turn == 0 else self._parent._in_chunks(epoch) or ():
+                for chunk in first if turn == 0 else self.parent.iter_chunks(epoch) or ():
                     is_empty = False
                     yield chunk
                 if is_empty:
@@ -213,14 +222,14 @@ class Repeat(Unary):
 
         return repeat_chunks()
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        first = self._parent._vector(epoch)
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        first = self.parent.vectorize(epoch)
         if first is None:
             return None
 
         def blocks() -> Iterator[np.ndarray]:
-            for turn in self._turns():
-                vector = first if turn == 0 else self._parent._vector(epoch)
+            for turn in self._iter_repetitions():
+                vector = first if turn == 0 else self.parent.vectorize(epoch)
                 assert vector is not None
                 is_empty = True
                 for block in vector.blocks:
@@ -248,8 +257,8 @@ class Slice(Unary):
         super().__init__(parent)
         self._start, self._stop, self._step = start, stop, step
 
-    def _count(self) -> int:
-        count = self._parent._count()
+    def count_elements(self) -> int:
+        count = self.parent.count_elements()
         if count == INFINITE_CARDINALITY:
             if self._stop is None:
                 return count
@@ -258,39 +267,39 @@ class Slice(Unary):
             return 0 if self._stop == 0 else count
         return len(range(count)[self._start : self._stop : self._step])
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        rows = self._rows(epoch)
-        return Raising(self._items(epoch)) if rows is None else rows
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._iter_rows(epoch)
+        return RaisingIterator(self._slice_elements(epoch)) if rows is None else rows
 
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(epoch)
-        return None if parent is None else self._cut(parent)
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self.parent.iter_chunks(epoch)
+        return None if parent is None else self._slice_chunks(parent)
 
-    def _cut(self, parent: Iterator[Any]) -> Iterator[Any]:
+    def _slice_chunks(self, parent: Iterator[Any]) -> Iterator[Any]:
         seen = 0
         while self._stop is None or seen < self._stop:
             chunk = next(parent, None)
             if chunk is None:
                 break
             # Failed elements do not count.
-            if type(chunk) is Failed:
+            if type(chunk) is Failure:
                 yield chunk
                 continue
-            count = chunks.length(chunk)
+            count = chunks.count_elements(chunk)
             first = max(self._start - seen, (self._start - seen) % self._step)
             stop = count if self._stop is None else min(count, self._stop - seen)
             if first < stop:
                 yield [leaf[first : stop : self._step] for leaf in chunk]
             seen += count
-        close(parent)
+        close_iterator(parent)
 
-    def _items(self, epoch: Epoch) -> Iterator[Any]:
+    def _slice_elements(self, epoch: Epoch) -> Iterator[Any]:
         if self._stop == 0:
             return
         index = 0
-        for item in caught(self._parent._elements(epoch)):
+        for item in catch_failures(self.parent.iter_elements(epoch)):
             # Failed elements do not count.
-            if type(item) is Failed:
+            if type(item) is Failure:
                 yield item
                 continue
             if index >= self._start and (index - self._start) % self._step == 0:
@@ -299,8 +308,8 @@ class Slice(Unary):
             if index == self._stop:
                 return
 
-    def _vector(self, epoch: Epoch) -> IndexStream | None:
-        parent = self._parent._vector(epoch)
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        parent = self.parent.vectorize(epoch)
         if parent is None:
             return None
 
@@ -323,7 +332,7 @@ class Slice(Unary):
 class ShardHint(Unary):
     """The place in a pipeline where the auto-shard policy HINT splits the dataset."""
 
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         raise FailedPreconditionError(
             "`shard(SHARD_HINT, SHARD_HINT)` is only replaced when a dataset is distributed under the auto-shard policy "
             "HINT. Pass integers to `shard` otherwise."

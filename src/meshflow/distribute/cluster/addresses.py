@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from meshflow.core.runtime.errors import InvalidValueError, UnavailableError
 
 __all__ = [
-    "free_port",
+    "choose_listening_host",
+    "find_free_port",
+    "find_route_address",
+    "format_address",
     "is_loopback",
-    "listening",
-    "listening_host",
-    "parse",
-    "route_to",
-    "with_port",
+    "open_listening_socket",
+    "parse_address",
 ]
 
 # JAX's variable with the address 'host:port' that the coordinator binds to. The rendezvous binds to
 # the same host.
-_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+_BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
-def parse(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Parse the host and port of a worker's address.
 
     Args:
@@ -42,24 +42,24 @@ def parse(text: str) -> tuple[str, int]:
     return host.strip("[]") or "localhost", int(port)
 
 
-def with_port(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """Format an address for gRPC."""
     if not host:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def listening_host(host: str, others: Sequence[str] = ()) -> str:
+def choose_listening_host(host: str, others: Sequence[str] = ()) -> str:
     """Choose the address to listen on for a job; "" (all interfaces) if it cannot be determined.
 
     Args:
       host: Name or address by which this machine's workers, and others, reach this process.
       others: Names or addresses of the other workers.
     """
-    if _BIND in os.environ:
-        chosen = parse(os.environ[_BIND])[0]
+    if _BIND_VARIABLE in os.environ:
+        chosen = parse_address(os.environ[_BIND_VARIABLE])[0]
         return "" if chosen in ("0.0.0.0", "::") else chosen
-    candidates = _addresses(host)
+    candidates = _resolve_host(host)
     if candidates and not any(is_loopback(a) for a in candidates):
         remote_hosts: list[str] = []
     else:
@@ -69,20 +69,22 @@ def listening_host(host: str, others: Sequence[str] = ()) -> str:
         )
     if remote_hosts:
         candidates = [
-            a for a in (*candidates, *map(route_to, remote_hosts)) if a and not is_loopback(a)
+            a
+            for a in (*candidates, *map(find_route_address, remote_hosts))
+            if a and not is_loopback(a)
         ]
     for address in candidates:
-        with contextlib.suppress(OSError), _socket(address) as probe:
+        with contextlib.suppress(OSError), _create_socket(address) as probe:
             probe.bind((address, 0))
             return address
     logging.getLogger("meshflow").warning(
         "%s is not an address of this machine: listening at all its addresses. %s sets another.",
-        *(host, _BIND),
+        *(host, _BIND_VARIABLE),
     )
     return ""
 
 
-def route_to(host: str) -> str | None:
+def find_route_address(host: str) -> str | None:
     """Find the local address from which this machine reaches a host; None if the host is unknown."""
     # Connecting a UDP socket sends no data; the system only selects the interface.
     with contextlib.suppress(OSError):
@@ -93,7 +95,7 @@ def route_to(host: str) -> str | None:
     return None
 
 
-def listening(host: str, port: int, owner: str) -> socket.socket:
+def open_listening_socket(host: str, port: int, owner: str) -> socket.socket:
     """Open a listening socket.
 
     Args:
@@ -105,7 +107,7 @@ def listening(host: str, port: int, owner: str) -> socket.socket:
       UnavailableError: If the port is in use.
     """
     dual = not host and socket.has_dualstack_ipv6()
-    listener = socket.socket(socket.AF_INET6) if dual else _socket(host)
+    listener = socket.socket(socket.AF_INET6) if dual else _create_socket(host)
     if dual:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,18 +126,18 @@ def listening(host: str, port: int, owner: str) -> socket.socket:
     return listener
 
 
-def free_port(host: str = "") -> int:
+def find_free_port(host: str = "") -> int:
     """Find a free port."""
-    with _socket(host) as probe:
+    with _create_socket(host) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
-def _socket(host: str) -> socket.socket:
+def _create_socket(host: str) -> socket.socket:
     return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
-def _addresses(host: str) -> list[str]:
+def _resolve_host(host: str) -> list[str]:
     """Resolve a host name; IPv4 addresses precede IPv6 addresses, as in gRPC."""
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -20,32 +20,32 @@ from collections.abc import Iterator
 
 from meshflow.environment.types import Json
 
-__all__ = ["SECRET", "Channel", "Mistrusted", "new_secret", "own_secret"]
+__all__ = ["SECRET_VARIABLE", "SignedChannel", "UntrustedPeerError", "create_secret", "get_secret"]
 
 # Environment variable with the secret of a job. Other users can read command lines, but not the
 # environment.
-SECRET = "MESHFLOW_SECRET"
+SECRET_VARIABLE = "MESHFLOW_SECRET"
 # The longest message is the hello, which contains the addresses of all workers.
-_LONGEST = 1 << 20
-_SIGNATURE = hashlib.sha256().digest_size * 2
-_NONCE = 32
+_MAX_LINE_BYTES = 1 << 20
+_SIGNATURE_LENGTH = hashlib.sha256().digest_size * 2
+_NONCE_BYTES = 32
 
 
-class Mistrusted(Exception):
+class UntrustedPeerError(Exception):
     """Error for a peer that does not belong to this job."""
 
 
-def new_secret() -> str:
+def create_secret() -> str:
     """Create a random secret for a job."""
     return secrets.token_hex(32)
 
 
-def own_secret() -> str:
+def get_secret() -> str:
     """Return the secret of this process's job, or an empty string."""
-    return os.environ.get(SECRET, "")
+    return os.environ.get(SECRET_VARIABLE, "")
 
 
-class Channel:
+class SignedChannel:
     """One end of a connection with signed messages.
 
     Args:
@@ -68,19 +68,19 @@ class Channel:
     ) -> None:
         self.socket = connection
         self._buffer = b""
-        nonce = secrets.token_hex(_NONCE)
+        nonce = secrets.token_hex(_NONCE_BYTES)
         self._deadline: float | None = time.monotonic() + timeout
         connection.settimeout(timeout)
         connection.sendall(json.dumps({"meshflow": nonce}).encode() + b"\n")
-        peer_nonce = _parsed(self._line()).get("meshflow")
+        peer_nonce = _parse_message(self._read_line()).get("meshflow")
         if not isinstance(peer_nonce, str) or len(peer_nonce) != len(nonce):
-            raise Mistrusted("it does not speak Meshflow's protocol")
+            raise UntrustedPeerError("it does not speak Meshflow's protocol")
         nonces = f"{nonce} {peer_nonce}" if answers else f"{peer_nonce} {nonce}"
         self.key = hmac.digest(secret.encode(), nonces.encode(), "sha256")
-        self.ways = (b"answer", b"call") if answers else (b"call", b"answer")
+        self.directions = (b"answer", b"call") if answers else (b"call", b"answer")
         self._counts = [0, 0]
 
-    def wait(self, timeout: float | None) -> None:
+    def set_timeout(self, timeout: float | None) -> None:
         """Limit the total time for receiving the next messages.
 
         Args:
@@ -92,7 +92,7 @@ class Channel:
     def send(self, message: dict[str, Json]) -> None:
         """Send a message."""
         text = json.dumps(message).encode()
-        self.socket.sendall(self._signature(0, text) + text + b"\n")
+        self.socket.sendall(self._sign(0, text) + text + b"\n")
 
     def receive(self) -> dict[str, Json]:
         """Receive the next message; an empty one if the peer has disconnected.
@@ -101,21 +101,21 @@ class Channel:
           UntrustedPeerError: If a process outside the job sent the message.
           OSError: If the message does not arrive in time.
         """
-        line = self._line()
+        line = self._read_line()
         if not line:
             return {}
-        signature, text = line[:_SIGNATURE], line[_SIGNATURE:]
-        if not hmac.compare_digest(signature, self._signature(1, text)):
-            raise Mistrusted("it does not know the job's secret")
-        return _parsed(text)
+        signature, text = line[:_SIGNATURE_LENGTH], line[_SIGNATURE_LENGTH:]
+        if not hmac.compare_digest(signature, self._sign(1, text)):
+            raise UntrustedPeerError("it does not know the job's secret")
+        return _parse_message(text)
 
-    def messages(self) -> Iterator[dict[str, Json]]:
+    def iterate_messages(self) -> Iterator[dict[str, Json]]:
         """Yield all messages until the peer disconnects."""
-        with contextlib.suppress(OSError, Mistrusted):
+        with contextlib.suppress(OSError, UntrustedPeerError):
             while message := self.receive():
                 yield message
 
-    def is_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Check whether the peer has disconnected, unless another thread receives at the same time."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -128,16 +128,16 @@ class Channel:
         """Close the connection."""
         self.socket.close()
 
-    def _signature(self, direction: int, text: bytes) -> bytes:
+    def _sign(self, direction: int, text: bytes) -> bytes:
         count, self._counts[direction] = self._counts[direction], self._counts[direction] + 1
-        signed = b"%s %d %s" % (self.ways[direction], count, text)
+        signed = b"%s %d %s" % (self.directions[direction], count, text)
         return hmac.digest(self.key, signed, "sha256").hex().encode()
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         """Read the next line; empty at the end of the stream."""
         while b"\n" not in self._buffer:
-            if len(self._buffer) > _LONGEST:
-                raise Mistrusted(f"it sends a line of more than {_LONGEST} bytes")
+            if len(self._buffer) > _MAX_LINE_BYTES:
+                raise UntrustedPeerError(f"it sends a line of more than {_MAX_LINE_BYTES} bytes")
             if self._deadline is not None:
                 # The deadline covers the full line, so a peer cannot block this side by sending
                 # single bytes.
@@ -150,7 +150,7 @@ class Channel:
         return line
 
 
-def _parsed(text: bytes) -> dict[str, Json]:
+def _parse_message(text: bytes) -> dict[str, Json]:
     """Parse a message; return an empty one if the text is invalid."""
     try:
         message = json.loads(text)

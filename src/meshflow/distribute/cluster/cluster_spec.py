@@ -38,7 +38,7 @@ class ClusterSpec:
                 f"addresses, or a `ClusterSpec` or `ClusterDef`, got {type(cluster).__name__}."
             )
         self._tasks: dict[str, dict[int, str]] = {
-            _text(job, "Job name"): _numbered(job, t) for job, t in cluster.items()
+            _to_string(job, "Job name"): _index_tasks(job, t) for job, t in cluster.items()
         }
 
     @property
@@ -68,7 +68,7 @@ class ClusterSpec:
         Raises:
           ValueError: If there is no such job.
         """
-        return len(self._job(job_name))
+        return len(self._get_tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
         """Return the task ids of a job.
@@ -76,7 +76,7 @@ class ClusterSpec:
         Raises:
           ValueError: If there is no such job.
         """
-        return list(self._job(job_name))
+        return list(self._get_tasks(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
         """Return the address of a task.
@@ -84,7 +84,7 @@ class ClusterSpec:
         Raises:
           ValueError: If there is no such task.
         """
-        tasks = self._job(job_name)
+        tasks = self._get_tasks(job_name)
         if task_index not in tasks:
             raise ValueError(f"No task with index {task_index!r} in job {job_name!r}.")
         return tasks[task_index]
@@ -95,10 +95,10 @@ class ClusterSpec:
         Raises:
           ValueError: If there is no such job.
         """
-        tasks = self._job(job_name)
+        tasks = self._get_tasks(job_name)
         return [tasks.get(i) for i in range(max(tasks, default=-1) + 1)]
 
-    def _job(self, name: str) -> dict[int, str]:
+    def _get_tasks(self, name: str) -> dict[int, str]:
         if name not in self._tasks:
             raise ValueError(f"No such job in cluster: {name!r}; it has {self.jobs}.")
         return self._tasks[name]
@@ -118,7 +118,7 @@ class ClusterSpec:
         return f"ClusterSpec({dict(sorted(self.as_dict().items()))!r})"
 
 
-def _numbered(job: object, tasks: object) -> dict[int, str]:
+def _index_tasks(job: object, tasks: object) -> dict[int, str]:
     """Return the addresses of a job by task id."""
     if isinstance(tasks, list | tuple):
         tasks = dict(enumerate(tasks))
@@ -126,11 +126,11 @@ def _numbered(job: object, tasks: object) -> dict[int, str]:
         raise TypeError(
             f"The tasks for job {job!r} must be a list or a dictionary from integers to strings, got {tasks!r}."
         )
-    indexed = {int(i): _text(address, "Task address") for i, address in tasks.items()}
+    indexed = {int(i): _to_string(address, "Task address") for i, address in tasks.items()}
     return dict(sorted(indexed.items()))
 
 
-def _text(value: object, label: str) -> str:
+def _to_string(value: object, label: str) -> str:
     if isinstance(value, bytes):
         return value.decode()
     if not isinstance(value, str):

@@ -23,37 +23,37 @@ from typing import Any
 
 import jax
 
-from meshflow.core.functions.concrete_function import Settings
-from meshflow.core.variables import random
+from meshflow.core.functions.concrete_function import FunctionSettings
+from meshflow.core.variables import random_streams
 from meshflow.distribute.cluster import addresses as network
-from meshflow.distribute.cluster.channel import Channel, own_secret
-from meshflow.distribute.cluster.rendezvous import TIMEOUT, Rendezvous, join_rendezvous
+from meshflow.distribute.cluster.channel import SignedChannel, get_secret
+from meshflow.distribute.cluster.rendezvous import TIMEOUT_VARIABLE, Rendezvous, join_rendezvous
 from meshflow.environment.jax_internals import distributed, runtime, xla_bridge
 
-__all__ = ["COORDINATOR", "LEAVING", "WATCHDOG", "join_cluster"]
+__all__ = ["COORDINATOR_VARIABLE", "SHUTDOWN_SECONDS", "WATCHDOG_VARIABLE", "join_cluster"]
 
 # Environment variable that `meshflow launch` sets: the address of its rendezvous.
-COORDINATOR = "MESHFLOW_COORDINATOR"
+COORDINATOR_VARIABLE = "MESHFLOW_COORDINATOR"
 # Environment variable that `meshflow launch` sets: the number of seconds without messages before a
 # peer is lost.
-WATCHDOG = "MESHFLOW_WATCHDOG"
+WATCHDOG_VARIABLE = "MESHFLOW_WATCHDOG"
 # Network interface for collectives between CPUs, on machines with several; PyTorch reads the same
 # variable.
-INTERFACE = "GLOO_SOCKET_IFNAME"
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 # Seconds between two heartbeats of a worker.
-_BEAT = 0.2
+_HEARTBEAT_SECONDS = 0.2
 # Seconds that a worker waits for the others at the end of the program.
-LEAVING = 3600
+SHUTDOWN_SECONDS = 3600
 
 
-def _start_service(address: str, workers: int) -> object:
+def _start_coordination_service(address: str, workers: int) -> object:
     """Start JAX's coordination service in this process."""
     return runtime.get_distributed_runtime_service(
-        address, workers, heartbeat_timeout=100, shutdown_timeout=LEAVING
+        address, workers, heartbeat_timeout=100, shutdown_timeout=SHUTDOWN_SECONDS
     )
 
 
-def _connect(service: str, index: int, workers: int, local_host: str) -> None:
+def _connect_to_service(service: str, index: int, workers: int, local_host: str) -> None:
     # JAX's public `initialize` always hosts the service in worker 0, so the service would end with
     # that worker. Private JAX APIs are used in this module only.
     state = distributed.global_state
@@ -62,10 +62,10 @@ def _connect(service: str, index: int, workers: int, local_host: str) -> None:
         service, index, init_timeout=120, heartbeat_timeout=100, use_compression=True
     )
     state.client.connect()
-    _exit_at_once_after_errors()
+    _exit_immediately_after_errors()
     # By default, gloo listens on the address of the host name, which is the loopback interface on
     # many machines.
-    interface = os.environ.get(INTERFACE)
+    interface = os.environ.get(INTERFACE_VARIABLE)
     endpoint = {"hostname": local_host}
     if interface and not network.is_loopback(local_host):
         endpoint = {"interface": interface}
@@ -75,12 +75,12 @@ def _connect(service: str, index: int, workers: int, local_host: str) -> None:
     )
 
 
-def _local_address(channel: Channel) -> str:
+def _get_local_address(channel: SignedChannel) -> str:
     """Return the address by which the peer reaches this machine."""
     return str(channel.socket.getsockname()[0]).removeprefix("::ffff:")
 
 
-_joined: list[list[str] | int] = []
+_current_cluster: list[list[str] | int] = []
 
 
 def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> None:
@@ -100,10 +100,10 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
       InvalidValueError: If the workers have different descriptions of the cluster.
     """
     cluster: list[list[str] | int] = [list(tasks), list(addresses), index]
-    if _joined:
-        if _joined != cluster:
+    if _current_cluster:
+        if _current_cluster != cluster:
             raise RuntimeError(
-                f"This process is already worker {_joined[2]} of the tasks {_joined[0]} at {_joined[1]}; it cannot "
+                f"This process is already worker {_current_cluster[2]} of the tasks {_current_cluster[0]} at {_current_cluster[1]}; it cannot "
                 f"become {tasks[index]} of {list(addresses)}."
             )
         return
@@ -113,59 +113,63 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
             "before. Create the MultiWorkerMirroredStrategy at the beginning of the program."
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    timeout = float(os.environ.get(TIMEOUT, 300))
-    launcher = os.environ.get(COORDINATOR)
-    secret = own_secret()
+    timeout = float(os.environ.get(TIMEOUT_VARIABLE, 300))
+    launcher = os.environ.get(COORDINATOR_VARIABLE)
+    secret = get_secret()
     hello = {"worker": index, "workers": len(tasks), "addresses": list(addresses)}
     if launcher:
         hello["addresses"] = None
         service, channel = join_rendezvous(
             launcher, hello, secret, tasks[index], "the launcher", timeout
         )
-        local_host = _local_address(channel)
-        _report(channel)
+        local_host = _get_local_address(channel)
+        _start_reporting(channel)
     elif index == 0:
-        service, local_host = _hold(tasks, addresses, secret, timeout)
+        service, local_host = _host_rendezvous(tasks, addresses, secret, timeout)
     else:
         service, channel = join_rendezvous(
             addresses[0], hello, secret, tasks[index], tasks[0], timeout
         )
-        local_host = _local_address(channel)
+        local_host = _get_local_address(channel)
         channel.close()
     if len(tasks) > 1:
-        _connect(service, index, len(tasks), local_host)
-        _share_seeds()
-    _joined.extend(cluster)
+        _connect_to_service(service, index, len(tasks), local_host)
+        _share_random_seed()
+    _current_cluster.extend(cluster)
 
 
-def _hold(
+def _host_rendezvous(
     tasks: Sequence[str], addresses: Sequence[str], secret: str, timeout: float
 ) -> tuple[str, str]:
     """Wait for the workers and start the service; return its address and that of this machine."""
-    own_host, port = network.parse(addresses[0])
-    host = network.listening_host(own_host, [network.parse(a)[0] for a in addresses[1:]])
+    own_host, port = network.parse_address(addresses[0])
+    host = network.choose_listening_host(
+        own_host, [network.parse_address(a)[0] for a in addresses[1:]]
+    )
     rendezvous = Rendezvous(host, port, tasks, addresses, secret, present=[0])
-    rendezvous.gather(timeout)
+    rendezvous.wait_for_workers(timeout)
     # The service uses the same port, because firewalls may allow only this one.
     rendezvous.stop_listening()
-    distributed.global_state.service = _start_service(network.with_port(host, port), len(tasks))
-    rendezvous.release(addresses[0])
-    local_host = next(map(_local_address, rendezvous.connections.values()), "localhost")
+    distributed.global_state.service = _start_coordination_service(
+        network.format_address(host, port), len(tasks)
+    )
+    rendezvous.send_service_address(addresses[0])
+    local_host = next(map(_get_local_address, rendezvous.connections.values()), "localhost")
     rendezvous.close()
-    return network.with_port(host or "localhost", port), local_host
+    return network.format_address(host or "localhost", port), local_host
 
 
-def _share_seeds() -> None:
+def _share_random_seed() -> None:
     """Use worker 0's random seed in all workers, for equal initial values, shuffling and dropout."""
     client: Any = distributed.global_state.client
     key = "meshflow/entropy"
     if distributed.global_state.process_id == 0:
-        client.key_value_set(key, str(random._global._entropy))
+        client.key_value_set(key, str(random_streams._global._entropy))
     else:
-        random._global._entropy = int(client.blocking_key_value_get(key, 600_000))
+        random_streams._global._entropy = int(client.blocking_key_value_get(key, 600_000))
 
 
-def _report(channel: Channel) -> None:
+def _start_reporting(channel: SignedChannel) -> None:
     """Send heartbeats and step counts to the launcher in a thread; exit if the launcher is lost."""
     steps = 0
 
@@ -180,20 +184,20 @@ def _report(channel: Channel) -> None:
             except OSError:
                 # A worker without its launcher would not be restarted.
                 os._exit(1)
-            time.sleep(_BEAT)
+            time.sleep(_HEARTBEAT_SECONDS)
 
-    Settings.progress = count_step
+    FunctionSettings.on_launch = count_step
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Without this timeout, sends over a broken network succeed for minutes, because no
         # connection is closed.
-        timeout = float(os.environ.get(WATCHDOG, 600))
+        timeout = float(os.environ.get(WATCHDOG_VARIABLE, 600))
         channel.socket.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(timeout * 1000), 1)
         )
     threading.Thread(target=send_reports, name="meshflow report", daemon=True).start()
 
 
-def _exit_at_once_after_errors() -> None:
+def _exit_immediately_after_errors() -> None:
     """Let a failed process exit without waiting for the others, which wait for it."""
     failed = threading.Event()
     previous = sys.excepthook

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.cluster.resolvers import ClusterResolver, SimpleClusterResolver
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 
 __all__ = [
     "GCEClusterResolver",
@@ -26,7 +26,7 @@ __all__ = [
 _Tasks: TypeAlias = list[str] | dict[int, str]
 
 
-def _spec(jobs: Mapping[str, object]) -> ClusterSpec:
+def _make_cluster_spec(jobs: Mapping[str, object]) -> ClusterSpec:
     """Create the `ClusterSpec` of addresses by job."""
     return SimpleClusterResolver(jobs).cluster_spec()
 
@@ -62,10 +62,10 @@ def _expand_host(part: str) -> list[str]:
             raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
         numbers = range(int(first), int(last or first) + 1)
         middles += [str(n).zfill(len(first)) for n in numbers]
-    return [prefix + middle + tail for middle in middles for tail in _tails(suffix)]
+    return [prefix + middle + tail for middle in middles for tail in _expand_suffix(suffix)]
 
 
-def _tails(suffix: str) -> list[str]:
+def _expand_suffix(suffix: str) -> list[str]:
     return _expand_host(suffix) if suffix else [""]
 
 
@@ -90,7 +90,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
     return counts
 
 
-def _slurm(name: str) -> str:
+def _read_slurm_variable(name: str) -> str:
     """Read a variable of the current step, or of the job if there is no step."""
     for prefix in ("SLURM_STEP_", "SLURM_JOB_", "SLURM_"):
         value = os.environ.get(prefix + name)
@@ -138,9 +138,9 @@ class SlurmClusterResolver(ClusterResolver):
                 "script with srun."
             )
         rank = int(procid)
-        hosts = expand_hostlist(_slurm("NODELIST"))
+        hosts = expand_hostlist(_read_slurm_variable("NODELIST"))
         if tasks_per_node is None:
-            tasks_per_node = _slurm("TASKS_PER_NODE")
+            tasks_per_node = _read_slurm_variable("TASKS_PER_NODE")
         if isinstance(tasks_per_node, str):
             tasks_per_node = expand_tasks_per_node(tasks_per_node)
         elif isinstance(tasks_per_node, int):
@@ -174,7 +174,7 @@ class SlurmClusterResolver(ClusterResolver):
             raise RuntimeError(f"SLURM_PROCID is {rank}, but there are {total} tasks.")
         node = next(n for n in range(len(counts)) if rank < sum(counts[: n + 1]))
         local = int(os.environ.get("SLURM_LOCALID", rank - sum(counts[:node])))
-        self._gpus = _own_gpus(gpus_per_node, gpus_per_task, counts[node], local)
+        self._gpus = _select_gpus(gpus_per_node, gpus_per_task, counts[node], local)
         if auto_set_gpu and self._gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
 
@@ -184,7 +184,7 @@ class SlurmClusterResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses by job."""
-        return _spec(self._addresses)
+        return _make_cluster_spec(self._addresses)
 
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
@@ -193,7 +193,7 @@ class SlurmClusterResolver(ClusterResolver):
         return {"GPU": len(self._gpus)}
 
 
-def _own_gpus(per_node: int | None, per_task: int | None, tasks: int, local: int) -> list[str]:
+def _select_gpus(per_node: int | None, per_task: int | None, tasks: int, local: int) -> list[str]:
     """Select the GPU ids of the task with index `local` on its node."""
     names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
     listed = next((os.environ[n] for n in names if os.environ.get(n)), "")
@@ -253,7 +253,7 @@ class KubernetesClusterResolver(ClusterResolver):
             )
         self._labels = dict(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
         self._port, self.rpc_layer = tf_server_port, rpc_layer
-        self._client = override_client or _kubernetes(executable_location)
+        self._client = override_client or _create_kubernetes_client(executable_location)
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of the pods by job, in the order of the pod names.
@@ -279,11 +279,11 @@ class KubernetesClusterResolver(ClusterResolver):
             if not pods:
                 raise RuntimeError(f"No pod has one of the labels {list(selectors)} of job {job}.")
             jobs[job] = [f"{pod.status.host_ip}:{self._port}" for pod in pods]
-        return _spec(jobs)
+        return _make_cluster_spec(jobs)
 
 
-def _kubernetes(location: KubernetesExecutableLocation) -> Any:
-    kubernetes = extras.load(
+def _create_kubernetes_client(location: KubernetesExecutableLocation) -> Any:
+    kubernetes = optional_packages.import_extra(
         "kubernetes",
         "kubernetes",
         "The Kubernetes Python client must be installed before using the Kubernetes Cluster Resolver",
@@ -330,7 +330,7 @@ class GCEClusterResolver(ClusterResolver):
     ) -> None:
         self._project, self._zone, self._group, self._port = project, zone, instance_group, port
         self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
-        self._service = service or _compute_engine(credentials)
+        self._service = service or _create_compute_service(credentials)
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of the running machines, in the order of their names."""
@@ -354,14 +354,14 @@ class GCEClusterResolver(ClusterResolver):
                 f"The instance group {self._group} of project {self._project} in {self._zone} has no "
                 "running machine."
             )
-        return _spec({str(self.task_type): addresses})
+        return _make_cluster_spec({str(self.task_type): addresses})
 
 
-def _compute_engine(credentials: Any) -> Any:
+def _create_compute_service(credentials: Any) -> Any:
     message = "googleapiclient must be installed before using the GCE cluster resolver"
-    discovery = extras.load("googleapiclient.discovery", "gce", message)
+    discovery = optional_packages.import_extra("googleapiclient.discovery", "gce", message)
     if credentials == "default":
-        credentials, _ = extras.load("google.auth", "gce", message).default()
+        credentials, _ = optional_packages.import_extra("google.auth", "gce", message).default()
     return discovery.build("compute", "v1", credentials=credentials)
 
 
@@ -420,9 +420,9 @@ class UnionResolver(ClusterResolver):
         """Return the addresses by job; lists are concatenated, and tasks with ids keep their ids."""
         jobs: dict[str, _Tasks] = {}
         for resolver in self._resolvers:
-            for job, tasks in _as_dict(resolver.cluster_spec()).items():
-                jobs[job] = tasks if job not in jobs else _together(job, jobs[job], tasks)
-        return _spec(jobs)
+            for job, tasks in _to_dict(resolver.cluster_spec()).items():
+                jobs[job] = tasks if job not in jobs else _merge_tasks(job, jobs[job], tasks)
+        return _make_cluster_spec(jobs)
 
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
@@ -431,12 +431,12 @@ class UnionResolver(ClusterResolver):
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
-def _as_dict(spec: Any) -> dict[str, _Tasks]:
+def _to_dict(spec: Any) -> dict[str, _Tasks]:
     as_dict: Callable[[], dict[str, _Tasks]] | None = getattr(spec, "as_dict", None)
     return dict(spec) if as_dict is None else as_dict()
 
 
-def _together(job: str, first: _Tasks, second: _Tasks) -> _Tasks:
+def _merge_tasks(job: str, first: _Tasks, second: _Tasks) -> _Tasks:
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         return [*first, *second]
     merged, added = (

@@ -8,9 +8,9 @@ from typing import Any, TypeGuard
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    from meshflow.distribute.cluster import messages  # noqa: PLC0415 - optional dependency
+    from meshflow.distribute.cluster import cluster_messages  # noqa: PLC0415 - optional dependency
 
-    message_class = globals()[name] = getattr(messages, name)
+    message_class = globals()[name] = getattr(cluster_messages, name)
     return message_class
 
 

@@ -14,18 +14,32 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from meshflow.distribute.cluster import coordination_service
-from meshflow.distribute.cluster.addresses import free_port, listening_host, parse, with_port
-from meshflow.distribute.cluster.channel import SECRET, Channel, new_secret
-from meshflow.distribute.cluster.coordination import COORDINATOR, LEAVING, WATCHDOG
-from meshflow.distribute.cluster.rendezvous import TIMEOUT, Rendezvous
+from meshflow.distribute.cluster.addresses import (
+    choose_listening_host,
+    find_free_port,
+    format_address,
+    parse_address,
+)
+from meshflow.distribute.cluster.channel import SECRET_VARIABLE, SignedChannel, create_secret
+from meshflow.distribute.cluster.coordination import (
+    COORDINATOR_VARIABLE,
+    SHUTDOWN_SECONDS,
+    WATCHDOG_VARIABLE,
+)
+from meshflow.distribute.cluster.rendezvous import TIMEOUT_VARIABLE, Rendezvous
 
-__all__ = ["RESTARTS", "Failure", "Supervisor", "virtual_devices"]
+__all__ = [
+    "RESTARTS_VARIABLE",
+    "JobSupervisor",
+    "WorkerFailureError",
+    "make_virtual_device_environment",
+]
 
 # Environment variable of workers: the number of restarts of the job.
-RESTARTS = "MESHFLOW_RESTARTS"
+RESTARTS_VARIABLE = "MESHFLOW_RESTARTS"
 
 
-class Failure(Exception):
+class WorkerFailureError(Exception):
     """Error for a failed worker.
 
     Attributes:
@@ -37,7 +51,7 @@ class Failure(Exception):
         self.code = code
 
 
-class Progress:
+class WorkerProgress:
     """Last reports of a worker.
 
     Attributes:
@@ -47,20 +61,20 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self.heard: float | None = None
-        self.moved: float | None = None
+        self.heartbeat_time: float | None = None
+        self.step_time: float | None = None
         self.steps = 0
 
-    def note(self, steps: int) -> None:
+    def record_report(self, steps: int) -> None:
         """Record a report."""
-        self.heard = time.monotonic()
+        self.heartbeat_time = time.monotonic()
         if steps != self.steps:
             self.steps = steps
             # The first steps include compilation, which takes longer than all other steps.
-            self.moved = self.heard if steps > 1 else None
+            self.step_time = self.heartbeat_time if steps > 1 else None
 
 
-def virtual_devices(count: int) -> dict[str, str]:
+def make_virtual_device_environment(count: int) -> dict[str, str]:
     """Return the environment variables of a process with virtual CPU devices."""
     # NPROC sets the size of XLA's thread pool: with too few threads, collectives of virtual devices
     # deadlock.
@@ -68,7 +82,7 @@ def virtual_devices(count: int) -> dict[str, str]:
     return {"JAX_NUM_CPU_DEVICES": str(count), "NPROC": str(threads)}
 
 
-class Supervisor:
+class JobSupervisor:
     """Supervisor of the workers of one start of a job: it connects and monitors them.
 
     Args:
@@ -82,12 +96,16 @@ class Supervisor:
         tasks = [f"worker:{i}" for i in range(len(addresses))]
         self._watchdog, self._host = watchdog, host
         self._problem: str | None = None
-        self.workers = [Progress() for _ in addresses]
-        listening_address = listening_host(host, [parse(a)[0] for a in addresses])
-        self._secret = new_secret()
-        self._point = Rendezvous(listening_address, 0, tasks, addresses, self._secret)
-        self._port = free_port(listening_address)
-        arguments = [with_port(listening_address, self._port), str(len(addresses)), str(LEAVING)]
+        self.workers = [WorkerProgress() for _ in addresses]
+        listening_address = choose_listening_host(host, [parse_address(a)[0] for a in addresses])
+        self._secret = create_secret()
+        self._rendezvous = Rendezvous(listening_address, 0, tasks, addresses, self._secret)
+        self._port = find_free_port(listening_address)
+        arguments = [
+            format_address(listening_address, self._port),
+            str(len(addresses)),
+            str(SHUTDOWN_SECONDS),
+        ]
         self._service = subprocess.Popen(
             [sys.executable, coordination_service.__file__, *arguments],
             stdin=subprocess.PIPE,
@@ -96,38 +114,40 @@ class Supervisor:
             text=True,
             start_new_session=True,
         )
-        _thread(self._meet)
+        _start_thread(self._connect_workers)
 
-    def environment(self, restarts: int) -> dict[str, str]:
+    def make_environment(self, restarts: int) -> dict[str, str]:
         """Return the environment variables of workers, which contain the secret of the job."""
         return {
-            COORDINATOR: with_port(self._host, self._point.port),
-            SECRET: self._secret,
-            RESTARTS: str(restarts),
-            WATCHDOG: str(self._watchdog),
+            COORDINATOR_VARIABLE: format_address(self._host, self._rendezvous.port),
+            SECRET_VARIABLE: self._secret,
+            RESTARTS_VARIABLE: str(restarts),
+            WATCHDOG_VARIABLE: str(self._watchdog),
         }
 
-    def _meet(self) -> None:
+    def _connect_workers(self) -> None:
         """Wait for the workers, if they connect, and start to read their reports."""
         try:
-            self._point.gather(float(os.environ.get(TIMEOUT, 300)), from_first=True)
+            self._rendezvous.wait_for_workers(
+                float(os.environ.get(TIMEOUT_VARIABLE, 300)), from_first=True
+            )
         except Exception:
             return  # the workers received the error and fail
-        self._point.stop_listening()
+        self._rendezvous.stop_listening()
         assert self._service.stdout is not None
         if not self._service.stdout.readline():
             self._problem = f"The coordination service did not start at port {self._port}."
             return
-        self._point.release(with_port(self._host, self._port))
-        for index, channel in list(self._point.connections.items()):
-            self.workers[index].heard = time.monotonic()
-            _thread(self._listen, self.workers[index], channel)
+        self._rendezvous.send_service_address(format_address(self._host, self._port))
+        for index, channel in list(self._rendezvous.connections.items()):
+            self.workers[index].heartbeat_time = time.monotonic()
+            _start_thread(self._read_reports, self.workers[index], channel)
 
-    def _listen(self, worker: Progress, channel: Channel) -> None:
-        for message in channel.messages():
-            worker.note(int(message.get("steps", 0)))
+    def _read_reports(self, worker: WorkerProgress, channel: SignedChannel) -> None:
+        for message in channel.iterate_messages():
+            worker.record_report(int(message.get("steps", 0)))
 
-    def check(self, running: Collection[int]) -> None:
+    def check_workers(self, running: Collection[int]) -> None:
         """Check that no worker hangs.
 
         Args:
@@ -137,27 +157,27 @@ class Supervisor:
           WorkerFailureError: If a worker hangs; the message names it.
         """
         if self._problem is not None:
-            raise Failure(self._problem)
+            raise WorkerFailureError(self._problem)
         now = time.monotonic()
         for index in running:
             worker = self.workers[index]
-            if worker.heard is not None and now - worker.heard > self._watchdog:
-                raise Failure(
+            if worker.heartbeat_time is not None and now - worker.heartbeat_time > self._watchdog:
+                raise WorkerFailureError(
                     f"Worker {index} has given no sign of life for {self._watchdog:g} s (after step "
                     f"{worker.steps}): it is stopped or stuck."
                 )
-        step_times = [self.workers[n].moved for n in running]
+        step_times = [self.workers[n].step_time for n in running]
         latest = max((m for m in step_times if m is not None), default=None)
         if latest is not None and None not in step_times and now - latest > self._watchdog:
             steps = ", ".join(f"worker {n} did {self.workers[n].steps}" for n in running)
-            raise Failure(
+            raise WorkerFailureError(
                 f"No worker has done a step for {self._watchdog:g} s (steps: {steps}): they wait for each "
                 "other. If steps or the work between them take longer, increase the watchdog's time."
             )
 
     def close(self) -> None:
         """Stop the supervisor; workers that still run end, too."""
-        self._point.close()
+        self._rendezvous.close()
         self._service.kill()
         self._service.wait()
         for pipe in (self._service.stdin, self._service.stdout):
@@ -165,7 +185,7 @@ class Supervisor:
                 pipe.close()
 
 
-def _thread(function: Callable[..., None], *arguments: object) -> threading.Thread:
+def _start_thread(function: Callable[..., None], *arguments: object) -> threading.Thread:
     thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
     return thread

@@ -12,34 +12,34 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.device_to_host import replicated
+from meshflow.core.runtime.device_to_host import replicate
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
-from meshflow.core.variables.variable_creation import initial_array
-from meshflow.distribute.cluster.coordination import COORDINATOR, join_cluster
+from meshflow.core.variables.variable_creation import compute_initial_array
+from meshflow.distribute.cluster.coordination import COORDINATOR_VARIABLE, join_cluster
 from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClusterResolver
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
-from meshflow.distribute.multi_worker.input import WorkerDataset, agreed_array
+from meshflow.distribute.multi_worker.worker_dataset import WorkerDataset, synchronize_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.replicas.collectives import ReduceOp, divisible
-from meshflow.distribute.replicas.reductions_and_gathers import replica_axes
-from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_mean
+from meshflow.distribute.replicas.reductions_and_gathers import to_stacked_axes
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.distribute.replicas.variables import SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.math import reduce_mean, reduce_sum
-from meshflow.placement.layout import Layout, put
-from meshflow.placement.mesh import device_name
+from meshflow.placement.layout import Layout, put_on_mesh
+from meshflow.placement.mesh import get_device_name
 
 __all__ = ["MultiWorkerMirroredStrategy"]
 
 # Jobs with training tasks, in the order of the worker indices of TensorFlow.
-_JOBS = ("chief", "worker")
+_TRAINING_JOBS = ("chief", "worker")
 
 
 class MultiWorkerExtended(StrategyExtended):
@@ -51,7 +51,7 @@ class MultiWorkerExtended(StrategyExtended):
     def worker_devices(self) -> tuple[str, ...]:
         """Return the names of this worker's devices."""
         devices = self._strategy._devices
-        return tuple(device_name(d) for d in devices if d.process_index == jax.process_index())
+        return tuple(get_device_name(d) for d in devices if d.process_index == jax.process_index())
 
     parameter_devices = worker_devices
 
@@ -104,15 +104,15 @@ class MultiWorkerMirroredStrategy(Strategy):
                 f"tf.distribute.experimental.CommunicationOptions, got {options!r}."
             )
         self._resolver = cluster_resolver or TFConfigClusterResolver()
-        tasks, addresses, index = _workers(self._resolver)
-        self.workers = max(len(tasks), 1)
+        tasks, addresses, index = _list_workers(self._resolver)
+        self.num_workers = max(len(tasks), 1)
         if tasks:
             join_cluster(tasks, addresses, index)
-        if self.workers > 1:
+        if self.num_workers > 1:
             devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         else:
             devices = jax.local_devices()
-        self._start(devices)
+        self._initialize(devices)
         self.extended = MultiWorkerExtended(self)
         process = jax.process_index()
         self.local_replicas = [i for i, d in enumerate(devices) if d.process_index == process]
@@ -129,25 +129,25 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def __repr__(self) -> str:
         devices = f"{self.num_replicas_in_sync} devices"
-        return f"<MultiWorkerMirroredStrategy of {devices} on {self.workers} workers>"
+        return f"<MultiWorkerMirroredStrategy of {devices} on {self.num_workers} workers>"
 
     # ---- variables -------------------------------------------------------------------------
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
-        if self.workers > 1:
+        if self.num_workers > 1:
             dtype = kwargs.get("dtype")
             requested_dtype = None if dtype is None else dtypes.as_dtype(dtype)
-            array, computed = initial_array(kwargs["initial_value"], requested_dtype)
+            array, computed = compute_initial_array(kwargs["initial_value"], requested_dtype)
             # A value that was computed in a program is already that of the first replica.
             if computed is None:
                 with init_scope():
-                    value = self.same_everywhere(np.asarray(array))
+                    value = self.broadcast_array(np.asarray(array))
                     kwargs["initial_value"] = Tensor(value)
         return super()._create_variable(next_creator, **kwargs)
 
-    def same_everywhere(self, array: np.ndarray) -> np.ndarray:
+    def broadcast_array(self, array: np.ndarray) -> np.ndarray:
         """Return worker 0's value of an array that has the same shape on all workers."""
-        return agreed_array(array) if self.workers > 1 else array
+        return synchronize_array(array) if self.num_workers > 1 else array
 
     # ---- input -----------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         worker reads all data and takes its rows of each batch. With `OFF` and `FILE`, each worker
         contributes its part of every batch from the data that it reads.
         """
-        if self.workers == 1:
+        if self.num_workers == 1:
             return super().experimental_distribute_dataset(dataset, options)
         return WorkerDataset(self, dataset, split=True)
 
@@ -168,9 +168,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
     ) -> Iterable[PyTree]:
         """Create a dataset with batches for one replica each."""
-        if self.workers == 1:
+        if self.num_workers == 1:
             return super().distribute_datasets_from_function(dataset_fn, options)
-        context = InputContext(self.workers, jax.process_index(), self.num_replicas_in_sync)
+        context = InputContext(self.num_workers, jax.process_index(), self.num_replicas_in_sync)
         return WorkerDataset(self, dataset_fn(context), split=False)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
@@ -179,21 +179,21 @@ class MultiWorkerMirroredStrategy(Strategy):
         self, value_fn: Callable[[ValueContext], PyTree]
     ) -> PyTree:
         """Create a value for each replica of all workers."""
-        if self.workers == 1:
+        if self.num_workers == 1:
             return super().experimental_distribute_values_from_function(value_fn)
         count = self.num_replicas_in_sync
         values = [value_fn(ValueContext(i, count)) for i in self.local_replicas]
         return nest.map_structure(
-            lambda *parts: self.stacked_from_local(
+            lambda *parts: self.stack_local_values(
                 [np.asarray(convert_to_tensor(v)) for v in parts]
             ),
             *values,
         )
 
-    def stacked_from_local(self, parts: Sequence[np.ndarray]) -> Stacked:
+    def stack_local_values(self, parts: Sequence[np.ndarray]) -> Stacked:
         """Create a per-replica value from arrays of this worker's replicas, of one shape everywhere."""
         rank = parts[0].ndim + 1
-        sharding = self.batched(rank).sharding()
+        sharding = self.get_stacked_layout(rank).to_sharding()
         shards = [
             jax.device_put(part[None], self._devices[i])
             for part, i in zip(parts, self.local_replicas, strict=True)
@@ -201,89 +201,88 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
-    def _onto_devices(self, batch: PyTree, axis: int) -> PyTree:
-        if self.workers > 1:
-            batch = jax.tree.map(lambda array: self._agreed(array, axis), batch)
-        return super()._onto_devices(batch, axis)
+    def _place_on_devices(self, batch: PyTree, axis: int) -> PyTree:
+        if self.num_workers > 1:
+            batch = jax.tree.map(lambda array: self._synchronize(array, axis), batch)
+        return super()._place_on_devices(batch, axis)
 
-    def _agreed(self, array: Array, axis: int) -> Array:
+    def _synchronize(self, array: Array, axis: int) -> Array:
         """Return an array that is equal on all workers, unless each will read only its own rows."""
-        if _is_placed(array) or array.dtype == object:
+        if _spans_processes(array) or array.dtype == object:
             return array
         array = np.asarray(array)
         if array.ndim <= axis or array.shape[axis] % self.num_replicas_in_sync:
-            array = self.same_everywhere(array)
+            array = self.broadcast_array(array)
         return array
 
-    def as_one_batch(self, value: PerReplica | TensorLike) -> Array | TensorLike:
+    def join_replica_batches(self, value: PerReplica | TensorLike) -> Array | TensorLike:
         """Join the batches of the replicas to one global batch on the devices."""
         if isinstance(value, Stacked):
-            return _merged(value.stacked._value, self.batched(value.stacked.ndim - 1))
+            array: Any = value.stacked.array
+            return _merge_replica_axis(array, self.get_stacked_layout(value.stacked.ndim - 1))
         if isinstance(value, PerReplica):
             array = np.concatenate([np.asarray(v) for v in value.values])
-            return put(array, self.replicated(array.ndim))
+            return put_on_mesh(array, self.get_replicated_layout(array.ndim))
         return value
 
     # ---- reductions and gathers ------------------------------------------------------------
 
     def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: Any = None) -> PyTree:
         """Reduce the values of all workers' replicas; see `Strategy.reduce`."""
-        if self.workers == 1:
+        if self.num_workers == 1:
             return super().reduce(reduce_op, value, axis)
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
         def reduce_leaf(leaf: PerReplica | TensorLike) -> Tensor:
-            leaf = stack(leaf.values) if _is_plain(leaf) else leaf
+            leaf = stack_values(leaf.values) if _is_unstacked(leaf) else leaf
             if not isinstance(leaf, Stacked):
                 return Strategy.reduce(self, reduce_op, leaf, axis)
-            stacked = divisible(leaf.stacked) if mean else leaf.stacked
-            return reducer(stacked, replica_axes(axis))
+            stacked = convert_for_mean(leaf.stacked) if mean else leaf.stacked
+            return reducer(stacked, to_stacked_axes(axis))
 
         return map_replicas(reduce_leaf, value)
 
     def gather(self, value: PyTree, axis: int) -> PyTree:
         """Concatenate the values of all workers' replicas along an axis, on every worker."""
-        if self.workers == 1:
+        if self.num_workers == 1:
             return super().gather(value, axis)
 
         def gather_leaf(leaf: PerReplica | TensorLike) -> Tensor:
             if not isinstance(leaf, Stacked):
                 return Strategy.gather(self, leaf, axis)
             stacked = leaf.stacked
-            if (
-                not isinstance(stacked._value, jax.core.Tracer)
-                and not stacked._value.is_fully_addressable
-            ):
-                stacked = Tensor(replicated(stacked._value))
+            array: Any = stacked.array
+            if not isinstance(array, jax.core.Tracer) and not array.is_fully_addressable:
+                stacked = Tensor(replicate(array))
             return apply(_join, (stacked,), (int(axis),))
 
         return map_replicas(gather_leaf, value)
 
     def experimental_local_results(self, value: PyTree) -> tuple[PyTree, ...]:
         """Return the values of this worker's replicas as a tuple."""
-        if isinstance(value, SyncOnReadVariable) and self.workers > 1:
+        if isinstance(value, SyncOnReadVariable) and self.num_workers > 1:
             value = Stacked((value.stacked_variable.value(),))
-        if self.workers == 1 or not isinstance(value, PerReplica):
+        if self.num_workers == 1 or not isinstance(value, PerReplica):
             return super().experimental_local_results(value)
         if isinstance(value, Stacked):
-            return tuple(_rows(value.stacked, self.local_replicas))
+            return tuple(_select_local_rows(value.stacked, self.local_replicas))
         return tuple(value.values[i] for i in self.local_replicas)
 
     unwrap = experimental_local_results
 
 
-def _is_plain(leaf: object) -> TypeGuard[PerReplica]:
+def _is_unstacked(leaf: object) -> TypeGuard[PerReplica]:
     return isinstance(leaf, PerReplica) and not isinstance(leaf, Stacked)
 
 
-def _is_placed(array: Array) -> bool:
+def _spans_processes(array: Array) -> bool:
     return isinstance(array, jax.Array) and not array.is_fully_addressable
 
 
-def _rows(stacked: Tensor, indices: Sequence[int]) -> list[Tensor]:
+def _select_local_rows(stacked: Tensor, indices: Sequence[int]) -> list[Tensor]:
     """Select this worker's rows of a tensor with one row for each replica."""
-    array = stacked._value
+    array: Any = stacked.array
     if isinstance(array, jax.core.Tracer) or array.is_fully_addressable:
         return [stacked[i] for i in indices]
     rows: dict[int, np.ndarray] = {}
@@ -293,7 +292,7 @@ def _rows(stacked: Tensor, indices: Sequence[int]) -> list[Tensor]:
     return [Tensor(jnp.asarray(rows[i])) for i in indices]
 
 
-def _joined(operands: Sequence[jax.Array], static: tuple[int]) -> jax.Array:
+def _compute_join(operands: Sequence[jax.Array], static: tuple[int]) -> jax.Array:
     (stacked,) = operands
     rank = stacked.ndim - 1
     axis = static[0] % rank
@@ -303,31 +302,33 @@ def _joined(operands: Sequence[jax.Array], static: tuple[int]) -> jax.Array:
     return moved.reshape(shape)
 
 
-_join = Op("gather_replicas", _joined)
+_join = Op("gather_replicas", _compute_join)
 
 
-def _merged(array: jax.Array, layout: Layout) -> jax.Array:
+def _merge_replica_axis(array: jax.Array, layout: Layout) -> jax.Array:
     """Reshape [replicas, n, ...] to [replicas * n, ...] without moving rows between devices."""
     key = array.shape, array.dtype, layout
-    if key not in _mergers:
+    if key not in _merge_functions:
         shape = (array.shape[0] * array.shape[1], *array.shape[2:])
-        _mergers[key] = jax.jit(lambda a: a.reshape(shape), out_shardings=layout.sharding())
-    return _mergers[key](array)
+        _merge_functions[key] = jax.jit(
+            lambda a: a.reshape(shape), out_shardings=layout.to_sharding()
+        )
+    return _merge_functions[key](array)
 
 
-_mergers: dict[tuple[object, ...], Callable[[jax.Array], jax.Array]] = {}
+_merge_functions: dict[tuple[object, ...], Callable[[jax.Array], jax.Array]] = {}
 
 
-def _workers(resolver: ClusterResolver) -> tuple[list[str], list[str], int]:
+def _list_workers(resolver: ClusterResolver) -> tuple[list[str], list[str], int]:
     """Return the names and addresses of the workers and this worker's index; empty for one process."""
     cluster: Any = resolver.cluster_spec()
     spec = cluster.as_dict() if hasattr(cluster, "as_dict") else dict(cluster or {})
     if resolver.task_type in ("evaluator", "ps"):
         return [], [], 0
-    jobs = {job: _numbered(spec[job]) for job in _JOBS if job in spec}
+    jobs = {job: _index_tasks(spec[job]) for job in _TRAINING_JOBS if job in spec}
     tasks = [f"{job}:{i}" for job, by_index in jobs.items() for i in by_index]
     addresses = [str(a) for by_index in jobs.values() for a in by_index.values()]
-    if len(tasks) < 2 and not os.environ.get(COORDINATOR):
+    if len(tasks) < 2 and not os.environ.get(COORDINATOR_VARIABLE):
         return [], [], 0
     own_task = f"{resolver.task_type}:{resolver.task_id}"
     if own_task not in tasks:
@@ -338,6 +339,6 @@ def _workers(resolver: ClusterResolver) -> tuple[list[str], list[str], int]:
     return tasks, addresses, tasks.index(own_task)
 
 
-def _numbered(tasks: list[str] | dict[int, str]) -> dict[int, str]:
+def _index_tasks(tasks: list[str] | dict[int, str]) -> dict[int, str]:
     """Return the addresses of a job by task id."""
     return dict(sorted(tasks.items())) if isinstance(tasks, dict) else dict(enumerate(tasks))

@@ -24,25 +24,25 @@ from meshflow.core.runtime import philox
 from meshflow.environment.types import PyTree
 
 __all__ = [
-    "Attend",
-    "Partial",
-    "Places",
-    "Saved",
-    "attend",
-    "backward",
-    "finished",
-    "forward",
-    "merged",
-    "nothing",
-    "with_backward",
+    "AttentionOptions",
+    "AttentionResiduals",
+    "BlockOffsets",
+    "PartialAttention",
+    "attend_blockwise",
+    "attend_partial",
+    "define_attention",
+    "differentiate_partial",
+    "make_empty",
+    "merge",
+    "normalize",
 ]
 
 # Score of masked keys: its exponential is 0 relative to any other.
-_UNSEEN = -1e30
+_MASKED_SCORE = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
-class Attend:
+class AttentionOptions:
     """Static options of attention.
 
     Attributes:
@@ -58,7 +58,7 @@ class Attend:
     keys: int | None = None
 
 
-class Partial(NamedTuple):
+class PartialAttention(NamedTuple):
     """Attention to some of the keys.
 
     Attributes:
@@ -72,21 +72,21 @@ class Partial(NamedTuple):
     total: jax.Array
 
 
-class Places(NamedTuple):
+class BlockOffsets(NamedTuple):
     """Offsets of a part of the queries and keys in the full sequences."""
 
     query: jax.Array | int
     key: jax.Array | int
 
 
-_START = Places(0, 0)
+_ZERO_OFFSETS = BlockOffsets(0, 0)
 
 
-def _kind(array: jax.Array) -> np.dtype:
+def _get_accumulation_dtype(array: jax.Array) -> np.dtype:
     return jnp.promote_types(array.dtype, jnp.float32)
 
 
-def nothing(q: jax.Array, v: jax.Array) -> Partial:
+def make_empty(q: jax.Array, v: jax.Array) -> PartialAttention:
     """Return attention to no keys.
 
     Args:
@@ -97,23 +97,23 @@ def nothing(q: jax.Array, v: jax.Array) -> Partial:
       The empty partial attention.
     """
     b, t, n, _ = q.shape
-    dtype = _kind(q)
-    return Partial(
+    dtype = _get_accumulation_dtype(q)
+    return PartialAttention(
         jnp.zeros((b, t, n, v.shape[-1]), dtype),
-        jnp.full((b, n, t), _UNSEEN, dtype),
+        jnp.full((b, n, t), _MASKED_SCORE, dtype),
         jnp.zeros((b, n, t), dtype),
     )
 
 
-def merged(a: Partial, b: Partial) -> Partial:
+def merge(a: PartialAttention, b: PartialAttention) -> PartialAttention:
     """Merge attention of the same queries to two sets of keys."""
     largest = jnp.maximum(a.largest, b.largest)
     scale_a, scale_b = jnp.exp(a.largest - largest), jnp.exp(b.largest - largest)
-    sums = a.sums * _by_row(scale_a) + b.sums * _by_row(scale_b)
-    return Partial(sums, largest, a.total * scale_a + b.total * scale_b)
+    sums = a.sums * _to_row_axes(scale_a) + b.sums * _to_row_axes(scale_b)
+    return PartialAttention(sums, largest, a.total * scale_a + b.total * scale_b)
 
 
-def finished(partial: Partial, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+def normalize(partial: PartialAttention, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
     """Normalize partial attention.
 
     Args:
@@ -124,14 +124,14 @@ def finished(partial: Partial, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
       Values [b, t, n, h], and the logarithm of the sum of exponentials [b, n, t].
     """
     total = jnp.where(partial.total > 0, partial.total, 1)
-    return (partial.sums / _by_row(total)).astype(dtype), partial.largest + jnp.log(total)
+    return (partial.sums / _to_row_axes(total)).astype(dtype), partial.largest + jnp.log(total)
 
 
-def _by_row(x: jax.Array) -> jax.Array:
+def _to_row_axes(x: jax.Array) -> jax.Array:
     return x.transpose(0, 2, 1)[..., None]
 
 
-class _Tiles:
+class _ScoreTiles:
     """Tiles of the scores between a part of the queries and a part of the keys.
 
     Args:
@@ -145,95 +145,103 @@ class _Tiles:
 
     def __init__(
         self,
-        options: Attend,
+        options: AttentionOptions,
         q: jax.Array,
         k: jax.Array,
         mask: jax.Array | None,
         key: jax.Array | None,
-        offsets: Places,
+        offsets: BlockOffsets,
     ) -> None:
-        self.options, self.key, self.places = options, key, offsets
+        self.options, self.key, self.offsets = options, key, offsets
         self.queries, self.keys = q.shape[1], k.shape[1]
-        self.tall, self.wide = min(options.block, self.queries), min(options.block, self.keys)
-        self.down, self.across = -(-self.queries // self.tall), -(-self.keys // self.wide)
+        self.tile_height, self.tile_width = (
+            min(options.block, self.queries),
+            min(options.block, self.keys),
+        )
+        self.num_rows, self.num_columns = (
+            -(-self.queries // self.tile_height),
+            -(-self.keys // self.tile_width),
+        )
         self.mask = mask
         if mask is not None:
-            rows = 0 if mask.shape[1] == 1 else self.down * self.tall - self.queries
-            more = self.across * self.wide - self.keys
+            rows = 0 if mask.shape[1] == 1 else self.num_rows * self.tile_height - self.queries
+            more = self.num_columns * self.tile_width - self.keys
             self.mask = jnp.pad(mask, [(0, 0), (0, rows), (0, more)])
 
-    def cut(self, x: jax.Array, axis: int, size: int) -> jax.Array:
+    def split_blocks(self, x: jax.Array, axis: int, size: int) -> jax.Array:
         """Split an axis into blocks, which become the first axis."""
         padding = -x.shape[axis] % size
         x = jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
         shape = (*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
         return jnp.moveaxis(x.reshape(shape), axis, 0)
 
-    def joined(self, blocks: jax.Array, axis: int, count: int) -> jax.Array:
+    def join_blocks(self, blocks: jax.Array, axis: int, count: int) -> jax.Array:
         """Undo `split_blocks`; `count` is the size of the axis."""
         x = jnp.moveaxis(blocks, 0, axis)
         x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
         return lax.slice_in_dim(x, 0, count, axis=axis)
 
-    def seen(self, i: jax.Array, j: jax.Array) -> jax.Array:
+    def get_visibility(self, i: jax.Array, j: jax.Array) -> jax.Array:
         """Return which keys of a tile its queries can attend to: bool [b or 1, 1, height or 1, width]."""
-        positions = j * self.wide + jnp.arange(self.wide)
-        key = self.places.key + positions
+        positions = j * self.tile_width + jnp.arange(self.tile_width)
+        key = self.offsets.key + positions
         visible = positions < self.keys
         if self.options.keys is not None:
             visible &= key < self.options.keys
         visible = visible[None, :]
         if self.options.causal:
-            query = self.places.query + i * self.tall + jnp.arange(self.tall)
+            query = self.offsets.query + i * self.tile_height + jnp.arange(self.tile_height)
             visible = visible & (query[:, None] >= key)
         visible = visible[None]
         if self.mask is not None:
-            part = lax.dynamic_slice_in_dim(self.mask, j * self.wide, self.wide, axis=2)
+            part = lax.dynamic_slice_in_dim(self.mask, j * self.tile_width, self.tile_width, axis=2)
             if part.shape[1] > 1:
-                part = lax.dynamic_slice_in_dim(part, i * self.tall, self.tall, axis=1)
+                part = lax.dynamic_slice_in_dim(
+                    part, i * self.tile_height, self.tile_height, axis=1
+                )
             visible = visible & part
         return visible[:, None]
 
-    def is_past(self, i: jax.Array, j: jax.Array) -> jax.Array:
+    def has_visible(self, i: jax.Array, j: jax.Array) -> jax.Array:
         """Check whether a query of a tile is at or after the position of a key."""
-        last = self.places.query + (i + 1) * self.tall - 1
-        return last >= self.places.key + j * self.wide
+        last = self.offsets.query + (i + 1) * self.tile_height - 1
+        return last >= self.offsets.key + j * self.tile_width
 
-    def kept(
+    def make_dropout(
         self, i: jax.Array, j: jax.Array, shape: tuple[int, ...], dtype: DTypeLike
     ) -> jax.Array:
         """Return the factors that dropout multiplies the weights of a tile by."""
-        offsets = self.places.query + i * self.tall, self.places.key + j * self.wide
+        offsets = self.offsets.query + i * self.tile_height, self.offsets.key + j * self.tile_width
         assert self.key is not None
         key = self.key
         for offset in offsets:
-            key = philox.folded(key, offset)
-        return (philox.uniform(key, shape, jnp.float32) >= self.options.rate).astype(dtype) / (
+            key = philox.fold_in(key, offset)
+        return (philox.draw_uniform(key, shape, jnp.float32) >= self.options.rate).astype(dtype) / (
             1 - self.options.rate
         )
 
-    def when_past(
+    def run_if_visible(
         self, i: jax.Array, j: jax.Array, function: Callable[[], PyTree], otherwise: PyTree
     ) -> PyTree:
         """Return `function()`, or `otherwise` if causal attention masks the entire tile."""
         if not self.options.causal:
             return function()
-        return lax.cond(self.is_past(i, j), function, lambda: otherwise)
+        return lax.cond(self.has_visible(i, j), function, lambda: otherwise)
 
 
-def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
-    return jnp.einsum("btnh,bsnh->bnts", q, k, preferred_element_type=_kind(q))
+def _compute_scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    return jnp.einsum("btnh,bsnh->bnts", q, k, preferred_element_type=_get_accumulation_dtype(q))
 
 
-def forward(
-    options: Attend,
+def attend_partial(
+    options: AttentionOptions,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     mask: jax.Array | None,
     key: jax.Array | None,
-    offsets: Places = _START,
-) -> Partial:
+    offsets: BlockOffsets = _ZERO_OFFSETS,
+) -> PartialAttention:
     """Compute attention of some queries to some keys.
 
     Args:
@@ -248,42 +256,52 @@ def forward(
     Returns:
       The attention to these keys, before normalization.
     """
-    tiles = _Tiles(options, q, k, mask, key, offsets)
-    keys, values = tiles.cut(k, 1, tiles.wide), tiles.cut(v, 1, tiles.wide)
+    tiles = _ScoreTiles(options, q, k, mask, key, offsets)
+    keys, values = (
+        tiles.split_blocks(k, 1, tiles.tile_width),
+        tiles.split_blocks(v, 1, tiles.tile_width),
+    )
 
-    def attend_row(block: tuple[jax.Array, jax.Array]) -> Partial:
+    def attend_row(block: tuple[jax.Array, jax.Array]) -> PartialAttention:
         i, queries = block
 
-        def step(done: Partial, block: tuple[jax.Array, ...]) -> tuple[Partial, None]:
+        def step(
+            done: PartialAttention, block: tuple[jax.Array, ...]
+        ) -> tuple[PartialAttention, None]:
             j, k, v = block
 
-            def attend_tile() -> Partial:
-                seen, scores = tiles.seen(i, j), _scores(queries, k)
-                scores = jnp.where(seen, scores, _UNSEEN)
+            def attend_tile() -> PartialAttention:
+                seen, scores = tiles.get_visibility(i, j), _compute_scores(queries, k)
+                scores = jnp.where(seen, scores, _MASKED_SCORE)
                 largest = jnp.maximum(done.largest, scores.max(-1))
                 weights = jnp.where(seen, jnp.exp(scores - largest[..., None]), 0)
                 before = jnp.exp(done.largest - largest)
                 total = done.total * before + weights.sum(-1)
                 if options.rate:
-                    weights = weights * tiles.kept(i, j, weights.shape, weights.dtype)
+                    weights = weights * tiles.make_dropout(i, j, weights.shape, weights.dtype)
                 found = jnp.einsum(
-                    "bnts,bsnh->btnh", weights.astype(v.dtype), v, preferred_element_type=_kind(v)
+                    "bnts,bsnh->btnh",
+                    weights.astype(v.dtype),
+                    v,
+                    preferred_element_type=_get_accumulation_dtype(v),
                 )
-                return Partial(done.sums * _by_row(before) + found, largest, total)
+                return PartialAttention(done.sums * _to_row_axes(before) + found, largest, total)
 
-            return tiles.when_past(i, j, attend_tile, done), None
+            return tiles.run_if_visible(i, j, attend_tile, done), None
 
-        start = nothing(queries, v)
-        return lax.scan(step, start, (jnp.arange(tiles.across), keys, values))[0]
+        start = make_empty(queries, v)
+        return lax.scan(step, start, (jnp.arange(tiles.num_columns), keys, values))[0]
 
-    partials = lax.map(attend_row, (jnp.arange(tiles.down), tiles.cut(q, 1, tiles.tall)))
+    partials = lax.map(
+        attend_row, (jnp.arange(tiles.num_rows), tiles.split_blocks(q, 1, tiles.tile_height))
+    )
     axes = 1, 2, 2
-    return Partial(
-        *(tiles.joined(f, a, tiles.queries) for f, a in zip(partials, axes, strict=True))
+    return PartialAttention(
+        *(tiles.join_blocks(f, a, tiles.queries) for f, a in zip(partials, axes, strict=True))
     )
 
 
-class Saved(NamedTuple):
+class AttentionResiduals(NamedTuple):
     """Values for the backward pass of attention.
 
     Attributes:
@@ -292,20 +310,20 @@ class Saved(NamedTuple):
       gradient_dot_values: Sum over features of gradient times values [b, n, t].
     """
 
-    sums: jax.Array
-    given: jax.Array
-    paid: jax.Array
+    log_sums: jax.Array
+    gradient: jax.Array
+    gradient_dot_values: jax.Array
 
 
-def backward(
-    options: Attend,
+def differentiate_partial(
+    options: AttentionOptions,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     mask: jax.Array | None,
     key: jax.Array | None,
-    saved: Saved,
-    offsets: Places = _START,
+    saved: AttentionResiduals,
+    offsets: BlockOffsets = _ZERO_OFFSETS,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute gradients of queries, keys and values from the attention between them.
 
@@ -324,17 +342,17 @@ def backward(
     Returns:
       Gradients of q, k and v.
     """
-    tiles = _Tiles(options, q, k, mask, key, offsets)
+    tiles = _ScoreTiles(options, q, k, mask, key, offsets)
     by_query = (
-        jnp.arange(tiles.down),
-        tiles.cut(q, 1, tiles.tall),
-        Saved(
-            tiles.cut(saved.sums, 2, tiles.tall),
-            tiles.cut(saved.given, 1, tiles.tall),
-            tiles.cut(saved.paid, 2, tiles.tall),
+        jnp.arange(tiles.num_rows),
+        tiles.split_blocks(q, 1, tiles.tile_height),
+        AttentionResiduals(
+            tiles.split_blocks(saved.log_sums, 2, tiles.tile_height),
+            tiles.split_blocks(saved.gradient, 1, tiles.tile_height),
+            tiles.split_blocks(saved.gradient_dot_values, 2, tiles.tile_height),
         ),
     )
-    dtype = _kind(q)
+    dtype = _get_accumulation_dtype(q)
 
     def differentiate_column(dq: jax.Array, block: tuple[jax.Array, ...]) -> PyTree:
         j, k, v = block
@@ -344,42 +362,50 @@ def backward(
 
             def differentiate_tile() -> PyTree:
                 dk, dv = done
-                seen = tiles.seen(i, j)
-                weights = jnp.where(seen, jnp.exp(_scores(q, k) - saved.sums[..., None]), 0)
-                dw = _scores(saved.given, v)
+                seen = tiles.get_visibility(i, j)
+                weights = jnp.where(
+                    seen, jnp.exp(_compute_scores(q, k) - saved.log_sums[..., None]), 0
+                )
+                dw = _compute_scores(saved.gradient, v)
                 dropped = weights
                 if options.rate:
-                    dropout = tiles.kept(i, j, weights.shape, weights.dtype)
+                    dropout = tiles.make_dropout(i, j, weights.shape, weights.dtype)
                     dropped, dw = weights * dropout, dw * dropout
-                ds = weights * (dw - saved.paid[..., None])
+                ds = weights * (dw - saved.gradient_dot_values[..., None])
                 product = functools.partial(jnp.einsum, preferred_element_type=dtype)
-                dv = dv + product("bnts,btnh->bsnh", dropped, saved.given.astype(dtype))
+                dv = dv + product("bnts,btnh->bsnh", dropped, saved.gradient.astype(dtype))
                 dk = dk + product("bnts,btnh->bsnh", ds, q.astype(dtype))
                 return (dk, dv), product("bnts,bsnh->btnh", ds, k.astype(dtype))
 
-            return tiles.when_past(i, j, differentiate_tile, (done, jnp.zeros(q.shape, dtype)))
+            return tiles.run_if_visible(i, j, differentiate_tile, (done, jnp.zeros(q.shape, dtype)))
 
         start = jnp.zeros(k.shape, dtype), jnp.zeros(v.shape, dtype)
         dk_dv, column_dq = lax.scan(step, start, by_query)
         return dq + column_dq, dk_dv
 
-    blocks = jnp.arange(tiles.across), tiles.cut(k, 1, tiles.wide), tiles.cut(v, 1, tiles.wide)
+    blocks = (
+        jnp.arange(tiles.num_columns),
+        tiles.split_blocks(k, 1, tiles.tile_width),
+        tiles.split_blocks(v, 1, tiles.tile_width),
+    )
     dq, (dk, dv) = lax.scan(differentiate_column, jnp.zeros(by_query[1].shape, dtype), blocks)
     return (
-        tiles.joined(dq, 1, tiles.queries),
-        tiles.joined(dk, 1, tiles.keys),
-        tiles.joined(dv, 1, tiles.keys),
+        tiles.join_blocks(dq, 1, tiles.queries),
+        tiles.join_blocks(dk, 1, tiles.keys),
+        tiles.join_blocks(dv, 1, tiles.keys),
     )
 
 
-def _saved_of(values: jax.Array, sums: jax.Array, gradient: jax.Array) -> Saved:
+def _make_residuals(values: jax.Array, sums: jax.Array, gradient: jax.Array) -> AttentionResiduals:
     """Compute the residuals from the values, their logarithms of sums, and the incoming gradient."""
-    dtype = _kind(values)
+    dtype = _get_accumulation_dtype(values)
     paid = jnp.einsum("btnh,btnh->bnt", values.astype(dtype), gradient.astype(dtype))
-    return Saved(sums, gradient.astype(values.dtype), paid)
+    return AttentionResiduals(sums, gradient.astype(values.dtype), paid)
 
 
-def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def define_attention(
+    forward: Callable[..., Any], backward: Callable[..., Any]
+) -> Callable[..., Any]:
     """Define attention with a backward pass that uses the values and sums of the forward pass.
 
     Args:
@@ -415,7 +441,7 @@ def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> 
 
     def run_backward(static: tuple[Any, ...], residuals: PyTree, gradient: jax.Array) -> PyTree:
         *operands, values, sums = residuals
-        gradients = backward(*static, *operands, _saved_of(values, sums, gradient))
+        gradients = backward(*static, *operands, _make_residuals(values, sums, gradient))
         pairs = zip(gradients, operands[:3], strict=True)
         return *(g.astype(x.dtype) for g, x in pairs), None, None
 
@@ -423,22 +449,22 @@ def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> 
     return attention
 
 
-def _whole_forward(
-    options: Attend,
+def _attend_all(
+    options: AttentionOptions,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     mask: jax.Array | None,
     key: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    return finished(forward(options, q, k, v, mask, key), v.dtype)
+    return normalize(attend_partial(options, q, k, v, mask, key), v.dtype)
 
 
-_attention = with_backward(_whole_forward, backward)
+_attention = define_attention(_attend_all, differentiate_partial)
 
 
-def attend(
-    options: Attend,
+def attend_blockwise(
+    options: AttentionOptions,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,

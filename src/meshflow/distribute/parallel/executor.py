@@ -20,25 +20,25 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.runtime import philox
-from meshflow.distribute.parallel.cutting import StageProgram
 from meshflow.distribute.parallel.packs import (
     AbstractArray,
     Buffers,
-    Pack,
-    Shelf,
-    alike,
-    chosen,
+    StagePack,
+    UnpackedBuffers,
+    constrain_sharding,
     is_float,
+    switch_on_index,
 )
 from meshflow.distribute.parallel.schedule import Schedule
-from meshflow.distribute.parallel.slots import Work, columns_of
-from meshflow.distribute.parallel.stage_weights import Cut, WeightPack
-from meshflow.distribute.parallel.weight_passes import Halves, halved
+from meshflow.distribute.parallel.schedule_columns import WorkColumns, build_columns
+from meshflow.distribute.parallel.stage_programs import StageProgram
+from meshflow.distribute.parallel.stage_weights import WeightCut, WeightPack
+from meshflow.distribute.parallel.weight_passes import SplitBackward, split_backward
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, PyTree
-from meshflow.placement.scratch import Scratch
+from meshflow.placement.activation_files import ActivationFiles
 
-__all__ = ["Carry", "Kinds", "Loop"]
+__all__ = ["CaptureRoles", "LoopCarry", "PipelineLoop"]
 
 # The buffers of a stage's weights, by pack, and of its other captures.
 _StageValues: TypeAlias = tuple[Sequence[Buffers], Buffers]
@@ -47,7 +47,7 @@ _MicroBatch: TypeAlias = tuple[list[jax.Array], Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kinds:
+class CaptureRoles:
     """Roles of the captures of the stages, by index.
 
     Attributes:
@@ -58,7 +58,7 @@ class Kinds:
       zero: The capture that is zero but unknown to the compiler, or None.
     """
 
-    trained: dict[int, Cut]
+    trained: dict[int, WeightCut]
     streams: dict[int, int]
     sums: dict[int, int]
     carried: dict[int, int]
@@ -67,7 +67,7 @@ class Kinds:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
-class Carry:
+class LoopCarry:
     """Values that a device accumulates in the loop.
 
     Attributes:
@@ -83,7 +83,7 @@ class Carry:
     rows: list[Any]
 
 
-class Loop:
+class PipelineLoop:
     """Stages of a program in a loop over the ticks of a schedule.
 
     Args:
@@ -115,7 +115,7 @@ class Loop:
         self,
         programs: Sequence[StageProgram],
         captures: Sequence[AbstractArray],
-        kinds: Kinds,
+        kinds: CaptureRoles,
         writes: Sequence[AbstractArray],
         results: Sequence[tuple[jax.ShapeDtypeStruct, bool]],
         schedule: Schedule,
@@ -125,22 +125,22 @@ class Loop:
         shares: int,
         divided: bool,
         keeps: bool = True,
-        scratch: Scratch | None = None,
+        scratch: ActivationFiles | None = None,
     ) -> None:
         self.scratch = scratch
-        self.programs, self.kinds, self.schedule, self.over = programs, kinds, schedule, over
+        self.programs, self.roles, self.schedule, self.over = programs, kinds, schedule, over
         self.shares = shares
         self.results = list(results)
-        self.keeps = schedule.splits_backward and keeps
-        self.columns = columns_of(schedule, self.keeps)
-        self.trains = schedule.trains
-        self._halves: dict[int, Halves] = {}
-        self._kept: Pack | Shelf = Pack([])
+        self.keeps = schedule.has_weight_passes and keeps
+        self.columns = build_columns(schedule, self.keeps)
+        self.trains = schedule.has_backward_passes
+        self._split_backwards: dict[int, SplitBackward] = {}
+        self._residuals: StagePack | UnpackedBuffers = StagePack([])
 
         def select(indices: Container[int]) -> list[dict[int, AbstractArray]]:
             return [{i: captures[i] for i in p.captures if i in indices} for p in programs]
 
-        by_kind: dict[Any, dict[int, Cut]] = {}
+        by_kind: dict[Any, dict[int, WeightCut]] = {}
         for i, cut in kinds.trained.items():
             by_kind.setdefault(cut.kind, {})[i] = cut
         self.divided = divided
@@ -149,24 +149,24 @@ class Loop:
             for cuts in by_kind.values()
         ]
         fixed = set(range(len(captures))) - kinds.trained.keys()
-        self.fixed = Pack(select(fixed), self.divided)
-        self.written = Pack([{k: writes[k] for k in p.writes} for p in programs], self.divided)
-        self.edge = Pack([dict(enumerate(p.sends)) for p in programs[:-1]], self.divided)
-        self._branch_of, self._examples = self._distinct()
+        self.fixed = StagePack(select(fixed), self.divided)
+        self.written = StagePack([{k: writes[k] for k in p.writes} for p in programs], self.divided)
+        self.edge = StagePack([dict(enumerate(p.sends)) for p in programs[:-1]], self.divided)
+        self._branch_of, self._examples = self._group_equal_stages()
 
-    def _distinct(self) -> tuple[np.ndarray, list[int]]:
+    def _group_equal_stages(self) -> tuple[np.ndarray, list[int]]:
         """Return the branch index of each stage, and one stage of each branch, for equal stages."""
         keys: dict[Any, int] = {}
         branches, examples = [], []
         for s, program in enumerate(self.programs):
             packs: list[Any] = [*self.weights, self.fixed, self.written]
-            spans = tuple(tuple(pack.places[s].values()) for pack in packs)
+            spans = tuple(tuple(pack.spans[s].values()) for pack in packs)
             ends = tuple(
-                tuple(self.edge.places[e].values()) if 0 <= e < len(self.programs) - 1 else None
+                tuple(self.edge.spans[e].values()) if 0 <= e < len(self.programs) - 1 else None
                 for e in (s - 1, s)
             )
-            kinds = tuple(self._kind(i, program) for i in program.captures)
-            sums = tuple(k in self.kinds.sums.values() for k in program.writes)
+            kinds = tuple(self._find_role(i, program) for i in program.captures)
+            sums = tuple(k in self.roles.sums.values() for k in program.writes)
             key = program.text, spans, ends, program.arguments, kinds, sums
             if key not in keys:
                 keys[key] = len(keys)
@@ -174,39 +174,39 @@ class Loop:
             branches.append(keys[key])
         return np.array(branches, np.int32), examples
 
-    def _kind(self, index: int, program: StageProgram) -> object:
+    def _find_role(self, index: int, program: StageProgram) -> object:
         for name in ("streams", "sums"):
-            if index in getattr(self.kinds, name):
+            if index in getattr(self.roles, name):
                 return name
-        write = self.kinds.carried.get(index)
+        write = self.roles.carried.get(index)
         if write in program.writes:
             return program.writes.index(write)
-        return self.kinds.trained.get(index)
+        return self.roles.trained.get(index)
 
     @property
-    def distinct(self) -> int:
+    def num_programs(self) -> int:
         """Return the number of different programs among the stages."""
         return len(self._examples)
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Return the bytes that a device keeps for micro-batches in flight."""
-        columns, zeros = self.columns, self.edge.zeros(floats=True)
+        columns, zeros = self.columns, self.edge.make_zeros(floats=True)
         gradients = columns.gradients * sum(z.nbytes for z in zeros.values())
-        residuals = columns.kept * self._kept.bytes()
-        return columns.inputs * self.edge.bytes() + gradients + residuals
+        residuals = columns.residuals * self._residuals.count_bytes()
+        return columns.inputs * self.edge.count_bytes() + gradients + residuals
 
     @property
-    def sent(self) -> int:
+    def sent_bytes(self) -> int:
         """Return the bytes of activations and gradients that a device sends in all ticks."""
         floats = sum(
             n * np.dtype(name).itemsize for name, n in self.edge.lengths.items() if is_float(name)
         )
-        return self.schedule.ticks * (self.edge.bytes() + (floats if self.trains else 0))
+        return self.schedule.ticks * (self.edge.count_bytes() + (floats if self.trains else 0))
 
     # ---- one stage -------------------------------------------------------------------------
 
-    def _outputs(
+    def _run_stage(
         self,
         stage: int,
         trained: dict[int, jax.Array],
@@ -215,15 +215,15 @@ class Loop:
         rows: list[jax.Array],
     ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
         """Run a stage, and return its sent values, its results, and new values of variables."""
-        program, kinds = self.programs[stage], self.kinds
+        program, kinds = self.programs[stage], self.roles
         fixed, written, micro_batch = fed
-        values = self.fixed.take(fixed, stage)
-        states = self.written.take(written, stage)
+        values = self.fixed.unpack(fixed, stage)
+        states = self.written.unpack(written, stage)
         for i in program.captures:
             if i in kinds.sums:
                 values[i] = jnp.zeros_like(values[i])
             elif i in kinds.streams:
-                values[i] = self._key_of(values[i], micro_batch)
+                values[i] = self._fold_key(values[i], micro_batch)
             elif kinds.carried.get(i) in states:
                 values[i] = states[kinds.carried[i]]
         values |= trained
@@ -234,39 +234,41 @@ class Loop:
         first, second = len(program.sends), len(program.sends) + len(program.results)
         return outputs[:first], outputs[first:second], outputs[second:]
 
-    def _key_of(self, state: jax.Array, micro_batch: Array) -> jax.Array:
+    def _fold_key(self, state: jax.Array, micro_batch: Array) -> jax.Array:
         """Return the state of a key stream for a micro-batch."""
         if self.schedule.micro_batches == 1:
             return state
-        return philox.folded(state, micro_batch)
+        return philox.fold_in(state, micro_batch)
 
-    def _trained(self, stage: int, stage_values: _StageValues) -> dict[int, jax.Array]:
+    def _unpack_weights(self, stage: int, stage_values: _StageValues) -> dict[int, jax.Array]:
         weights: dict[int, jax.Array] = {}
         for pack, buffers in zip(self.weights, stage_values[0], strict=True):
-            weights |= pack.take(buffers, stage)
+            weights |= pack.unpack(buffers, stage)
         return weights
 
-    def _arrived(self, stage: int, buffers: Buffers) -> dict[int, jax.Array]:
-        return self.edge.take(buffers, stage - 1) if stage else {}
+    def _unpack_inputs(self, stage: int, buffers: Buffers) -> dict[int, jax.Array]:
+        return self.edge.unpack(buffers, stage - 1) if stage else {}
 
-    def _sent(self, stage: int, values: Sequence[jax.Array], floats: bool = False) -> Buffers:
+    def _pack_outputs(
+        self, stage: int, values: Sequence[jax.Array], floats: bool = False
+    ) -> Buffers:
         if stage == len(self.programs) - 1:
-            return self.edge.zeros(floats)
-        return self.edge.put(dict(enumerate(values)), stage, floats)
+            return self.edge.make_zeros(floats)
+        return self.edge.pack(dict(enumerate(values)), stage, floats)
 
-    def _collected(
+    def _accumulate(
         self,
         stage: int,
-        carry: Carry,
+        carry: LoopCarry,
         results: list[jax.Array],
         new: list[jax.Array],
         micro_batch: Array,
-    ) -> Carry:
+    ) -> LoopCarry:
         """Add a micro-batch's results and variables to the carry."""
         program = self.programs[stage]
-        before = self.written.take(carry.written, stage)
+        before = self.written.unpack(carry.written, stage)
         after = dict(zip(program.writes, new, strict=True))
-        sums = set(self.kinds.sums.values())
+        sums = set(self.roles.sums.values())
         values = {k: before[k] + v if k in sums else v for k, v in after.items()}
         scalars, rows = list(carry.scalars), list(carry.rows)
         for n, value in enumerate(results):
@@ -277,57 +279,59 @@ class Loop:
                 target[position] = target[position].at[micro_batch].set(value)
             else:
                 target[position] = target[position] + value.astype(target[position].dtype)
-        written = self.written.put(values, stage)
+        written = self.written.pack(values, stage)
         return dataclasses.replace(carry, written=written, scalars=scalars, rows=rows)
 
-    def _forward(
+    def _run_forward(
         self,
         stage: int,
         stage_values: _StageValues,
         buffers: Buffers,
-        carry: Carry,
+        carry: LoopCarry,
         batch: _MicroBatch,
-    ) -> tuple[Buffers, Carry]:
+    ) -> tuple[Buffers, LoopCarry]:
         rows, micro_batch = batch
-        arrived = [*self._arrived(stage, buffers).values()]
+        arrived = [*self._unpack_inputs(stage, buffers).values()]
         fed = stage_values[1], carry.written, micro_batch
-        sends, results, new = self._outputs(
-            stage, self._trained(stage, stage_values), arrived, fed, rows
+        sends, results, new = self._run_stage(
+            stage, self._unpack_weights(stage, stage_values), arrived, fed, rows
         )
         if not self.trains:
-            carry = self._collected(stage, carry, results, new, micro_batch)
-        return self._sent(stage, sends), carry
+            carry = self._accumulate(stage, carry, results, new, micro_batch)
+        return self._pack_outputs(stage, sends), carry
 
-    def _backward(
+    def _run_backward(
         self,
         stage: int,
         parts: str,
         stage_values: _StageValues,
         buffers: Buffers,
         gradients: Buffers,
-        carry: Carry,
+        carry: LoopCarry,
         batch: _MicroBatch,
-    ) -> tuple[Buffers, Carry]:
+    ) -> tuple[Buffers, LoopCarry]:
         """Compute gradients of a stage's inputs ("I" in `parts`), its weights ("W"), or both.
 
         The pass for the inputs also accumulates the stage's results and variables.
         """
-        weight_gradients, input_gradients, results, new = self._pulled(
+        weight_gradients, input_gradients, results, new = self._differentiate(
             stage, parts, stage_values, buffers, gradients, carry.written, batch
         )
         if "I" in parts:
-            carry = self._collected(stage, carry, results, new, batch[1])
+            carry = self._accumulate(stage, carry, results, new, batch[1])
         if "W" in parts:
-            carry = self._with_gradients(stage, carry, weight_gradients)
+            carry = self._add_gradients(stage, carry, weight_gradients)
         return input_gradients, carry
 
-    def _with_gradients(self, stage: int, carry: Carry, gradients: dict[int, jax.Array]) -> Carry:
+    def _add_gradients(
+        self, stage: int, carry: LoopCarry, gradients: dict[int, jax.Array]
+    ) -> LoopCarry:
         """Add gradients of some of a stage's weights to the carry."""
-        packed = [pack.put(gradients, stage, floats=True) for pack in self.weights]
-        sums = [_sum(b, more) for b, more in zip(carry.weights, packed, strict=True)]
+        packed = [pack.pack(gradients, stage, floats=True) for pack in self.weights]
+        sums = [_add_buffers(b, more) for b, more in zip(carry.weights, packed, strict=True)]
         return dataclasses.replace(carry, weights=sums)
 
-    def _pulled(
+    def _differentiate(
         self,
         stage: int,
         parts: str,
@@ -352,15 +356,18 @@ class Loop:
           Gradients of weights by capture, gradients of inputs in buffers, results, and new values of variables.
         """
         rows, micro_batch = batch
-        trained, arrived = self._trained(stage, stage_values), self._arrived(stage, buffers)
+        trained, arrived = (
+            self._unpack_weights(stage, stage_values),
+            self._unpack_inputs(stage, buffers),
+        )
         fed = stage_values[1], written, micro_batch
-        known = trained | self._zero(stage, stage_values, rows)
+        known = trained | self._renew_zero(stage, stage_values, rows)
         floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
         is_last = stage == len(self.programs) - 1
 
         def run(weights: dict[int, Any], inputs: dict[int, Any]) -> PyTree:
             values = [*(arrived | inputs).values()]
-            sends, results, new = self._outputs(stage, known | weights, values, fed, rows)
+            sends, results, new = self._run_stage(stage, known | weights, values, fed, rows)
             differentiated = [v for v in sends if jnp.issubdtype(v.dtype, jnp.inexact)]
             if is_last:
                 differentiated = [results[0].astype(jnp.float32) / self.shares]
@@ -371,33 +378,33 @@ class Loop:
         primals, pull, (results, new) = jax.vjp(run, weights, inputs, has_aux=True)
         incoming = [jnp.ones((), jnp.float32)]
         if not is_last:
-            incoming = [*self.edge.take(gradients, stage).values()]
+            incoming = [*self.edge.unpack(gradients, stage).values()]
         weight_gradients, input_gradients = pull(
             [g.astype(p.dtype) for g, p in zip(incoming, primals, strict=True)]
         )
-        packed = self.edge.zeros(floats=True)
+        packed = self.edge.make_zeros(floats=True)
         if stage and "I" in parts:
-            packed = self.edge.put(input_gradients, stage - 1, floats=True)
+            packed = self.edge.pack(input_gradients, stage - 1, floats=True)
         return weight_gradients, packed, results, new
 
-    def _zero(
+    def _renew_zero(
         self, stage: int, stage_values: _StageValues, rows: list[jax.Array]
     ) -> dict[int, jax.Array]:
         """Return a new zero for a backward pass, so that the space of scratch files is reused."""
-        fixed = {} if self.scratch is None else self.fixed.take(stage_values[1], stage)
-        if self.scratch is None or self.kinds.zero not in fixed:
+        fixed = {} if self.scratch is None else self.fixed.unpack(stage_values[1], stage)
+        if self.scratch is None or self.roles.zero not in fixed:
             return {}
-        return {self.kinds.zero: self.scratch.fresh(fixed[self.kinds.zero], rows[0])}
+        return {self.roles.zero: self.scratch.free_all(fixed[self.roles.zero], rows[0])}
 
     # ---- backward passes in two parts ------------------------------------------------------
 
-    def _halve(self, stage_values: _StageValues, rows: Sequence[jax.Array]) -> None:
+    def _split_backward_passes(self, stage_values: _StageValues, rows: Sequence[jax.Array]) -> None:
         """Split the stages' backward passes, and create layouts for their residuals."""
 
         def drop_axes(values: PyTree, count: int = 1) -> PyTree:
             return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[count:], v.dtype), values)
 
-        edge, floats = self.edge.zeros(), self.edge.zeros(floats=True)
+        edge, floats = self.edge.make_zeros(), self.edge.make_zeros(floats=True)
         index = jax.ShapeDtypeStruct((), np.int32)
         operands = (
             drop_axes(stage_values),
@@ -405,7 +412,7 @@ class Loop:
             index,
             edge,
             floats,
-            self.written.zeros(),
+            self.written.make_zeros(),
         )
         flat, structure = jax.tree.flatten(drop_axes(operands, 0))
         # Arrived values, gradients and written variables have changed when weight passes run; the
@@ -418,57 +425,61 @@ class Loop:
                 stage_values, rows, micro_batch, arrived, gradients, state = jax.tree.unflatten(
                     structure, leaves
                 )
-                weight_gradients, *required = self._pulled(
+                weight_gradients, *required = self._differentiate(
                     stage, "IW", stage_values, arrived, gradients, state, (rows, micro_batch)
                 )
                 ordered = [weight_gradients[i] for i in sorted(weight_gradients)]
                 return [*jax.tree.leaves(required), *ordered]
 
-            count = len(jax.tree.leaves(self._waited(stage)))
+            count = len(jax.tree.leaves(self._get_required_avals(stage)))
             available = [n < num_available for n in range(len(flat))]
-            halves = halved(run_backward, flat, available, count)
-            self._halves[stage] = halves
-            residuals.append(dict(enumerate(halves.kept)))
+            halves = split_backward(run_backward, flat, available, count)
+            self._split_backwards[stage] = halves
+            residuals.append(dict(enumerate(halves.residuals)))
         # Concatenation would gather values that rules split.
-        self._kept = Shelf(residuals) if self.divided else Pack(residuals)
+        self._residuals = UnpackedBuffers(residuals) if self.divided else StagePack(residuals)
 
-    def _waited(self, stage: int) -> PyTree:
+    def _get_required_avals(self, stage: int) -> PyTree:
         """Return the shapes of a backward pass's results, without gradients of weights."""
         program = self.programs[stage]
         ends = np.cumsum([len(program.sends), len(program.results)])
         outputs = program.closed.out_avals
-        return self.edge.zeros(floats=True), outputs[ends[0] : ends[1]], outputs[ends[1] :]
+        return self.edge.make_zeros(floats=True), outputs[ends[0] : ends[1]], outputs[ends[1] :]
 
-    def _first(
-        self, stage: int, operands: tuple[PyTree, ...], carry: Carry
-    ) -> tuple[tuple[Buffers, Buffers], Carry]:
+    def _run_input_pass(
+        self, stage: int, operands: tuple[PyTree, ...], carry: LoopCarry
+    ) -> tuple[tuple[Buffers, Buffers], LoopCarry]:
         """Run the first part of a backward pass: gradients of the stage's inputs, and residuals."""
         flat = jax.tree.leaves((*operands, carry.written))
-        required, early, residuals = self._halves[stage].run_first(flat)
-        back, results, new = jax.tree.unflatten(jax.tree.structure(self._waited(stage)), required)
-        carry = self._collected(stage, carry, results, new, operands[2])
-        packed = self._kept.put(dict(enumerate(residuals)), self._examples.index(stage))
+        required, early, residuals = self._split_backwards[stage].run_first(flat)
+        back, results, new = jax.tree.unflatten(
+            jax.tree.structure(self._get_required_avals(stage)), required
+        )
+        carry = self._accumulate(stage, carry, results, new, operands[2])
+        packed = self._residuals.pack(dict(enumerate(residuals)), self._examples.index(stage))
         if early:
-            carry = self._with_gradients(stage, carry, self._numbered(stage, early))
+            carry = self._add_gradients(stage, carry, self._index_by_capture(stage, early))
         return (back, packed), carry
 
-    def _second(
-        self, stage: int, operands: tuple[PyTree, ...], carry: Carry, buffers: Buffers
-    ) -> tuple[tuple[()], Carry]:
+    def _run_weight_pass(
+        self, stage: int, operands: tuple[PyTree, ...], carry: LoopCarry, buffers: Buffers
+    ) -> tuple[tuple[()], LoopCarry]:
         """Run the weight pass with the residuals of `_run_input_pass`."""
         flat = jax.tree.leaves((*operands, carry.written))
-        residuals = self._kept.take(buffers, self._examples.index(stage))
-        late = self._halves[stage].run_second(flat, list(residuals.values()))
-        return (), self._with_gradients(stage, carry, self._numbered(stage, late))
+        residuals = self._residuals.unpack(buffers, self._examples.index(stage))
+        late = self._split_backwards[stage].run_second(flat, list(residuals.values()))
+        return (), self._add_gradients(stage, carry, self._index_by_capture(stage, late))
 
-    def _numbered(self, stage: int, gradients: dict[int, jax.Array]) -> dict[int, jax.Array]:
+    def _index_by_capture(
+        self, stage: int, gradients: dict[int, jax.Array]
+    ) -> dict[int, jax.Array]:
         """Convert positions among the stage's weights into indices of captures."""
-        captures = sorted(i for pack in self.weights for i in pack.places[stage])
+        captures = sorted(i for pack in self.weights for i in pack.spans[stage])
         return {captures[n]: gradient for n, gradient in gradients.items()}
 
     # ---- the loop --------------------------------------------------------------------------
 
-    def start(self, first: Sequence[Buffers]) -> Carry:
+    def initialize_carry(self, first: Sequence[Buffers]) -> LoopCarry:
         """Return the initial carry of the loop.
 
         Args:
@@ -481,22 +492,22 @@ class Loop:
 
         def zeros(pack: WeightPack) -> Buffers:
             return {
-                n: pack.laid(
+                n: pack.constrain_layout(
                     jnp.zeros((chunks, *z.shape), jnp.promote_types(z.dtype, jnp.float32)), 1
                 )
-                for n, z in pack.zeros(floats=True).items()
+                for n, z in pack.make_zeros(floats=True).items()
             }
 
         scalars = [jnp.zeros((), jnp.float32) for _, rows in self.results if not rows]
         rows = [jnp.zeros((m, *a.shape), a.dtype) for a, rows in self.results if rows]
-        return Carry([zeros(pack) for pack in self.weights], _stacked(first), scalars, rows)
+        return LoopCarry([zeros(pack) for pack in self.weights], _stack_trees(first), scalars, rows)
 
     def run(
         self,
         chunk_values: Sequence[_StageValues],
         first: Sequence[Buffers],
         rows: Sequence[jax.Array],
-    ) -> Carry:
+    ) -> LoopCarry:
         """Run the schedule on this device.
 
         Args:
@@ -509,20 +520,20 @@ class Loop:
         """
         device = lax.axis_index(self.over)
         columns, p = self.columns, self.schedule.devices
-        stacked = _stacked(chunk_values)
+        stacked = _stack_trees(chunk_values)
         if self.keeps:
-            self._halve(stacked, rows)
+            self._split_backward_passes(stacked, rows)
         inputs = {
             n: jnp.zeros((columns.inputs + 1, z.size), z.dtype)
-            for n, z in self.edge.zeros().items()
+            for n, z in self.edge.make_zeros().items()
         }
         gradients = {
             n: jnp.zeros((columns.gradients + 1, z.size), z.dtype)
-            for n, z in self.edge.zeros(floats=True).items()
+            for n, z in self.edge.make_zeros(floats=True).items()
         }
         residuals = {
-            n: jnp.zeros((columns.kept + 1, *z.shape), z.dtype)
-            for n, z in self._kept.zeros().items()
+            n: jnp.zeros((columns.residuals + 1, *z.shape), z.dtype)
+            for n, z in self._residuals.make_zeros().items()
         }
         is_ring = self.schedule.chunks > 1
         forwards = [(i, (i + 1) % p) for i in range(p if is_ring else p - 1)]
@@ -530,35 +541,37 @@ class Loop:
         work = {"F": columns.forward}
         if self.trains:
             work["B"] = columns.backward
-        if self.schedule.splits_backward:
+        if self.schedule.has_weight_passes:
             work["W"] = columns.weights
         table = jax.tree.map(jnp.asarray, (work, (columns.keep_input, columns.keep_gradient)))
 
         def tick(state: Any, row: Any) -> Any:
             inputs, gradients, residuals, carry = state
             work, slots = jax.tree.map(lambda column: column[..., device], row)
-            run_pass = functools.partial(self._worked, device, stacked, inputs, gradients, rows)
+            run_pass = functools.partial(self._run_pass, device, stacked, inputs, gradients, rows)
             sends, carry = run_pass(residuals, "F", carry, work["F"])
             if self.trains:
                 back, carry = run_pass(residuals, "B", carry, work["B"])
             if self.keeps:
                 back, new_residuals = back
-                residuals = _stored(residuals, new_residuals, work["B"].kept)
+                residuals = _store_slot(residuals, new_residuals, work["B"].residual)
             if "W" in work:
                 for lane in range(len(columns.weights.micro_batch[0])):
                     lane_work = jax.tree.map(lambda column, lane=lane: column[lane], work["W"])
                     _, carry = run_pass(residuals, "W", carry, lane_work)
             input_slot, gradient_slot = slots
-            inputs = _stored(inputs, _moved(sends, self.over, forwards), input_slot)
+            inputs = _store_slot(inputs, _permute(sends, self.over, forwards), input_slot)
             if self.trains:
-                gradients = _stored(gradients, _moved(back, self.over, backwards), gradient_slot)
+                gradients = _store_slot(
+                    gradients, _permute(back, self.over, backwards), gradient_slot
+                )
             return (inputs, gradients, residuals, carry), None
 
-        state = inputs, gradients, residuals, self.start(first)
+        state = inputs, gradients, residuals, self.initialize_carry(first)
         (*_, carry), _ = lax.scan(tick, state, table)
         return carry
 
-    def _worked(
+    def _run_pass(
         self,
         device: jax.Array,
         chunk_values: PyTree,
@@ -567,9 +580,9 @@ class Loop:
         rows: Sequence[jax.Array],
         residuals: Buffers,
         name: str,
-        carry: Carry,
-        work: Work,
-    ) -> tuple[PyTree, Carry]:
+        carry: LoopCarry,
+        work: WorkColumns,
+    ) -> tuple[PyTree, LoopCarry]:
         """Run one pass of a tick if there is one.
 
         Args:
@@ -593,7 +606,7 @@ class Loop:
         def select_chunk(value: PyTree) -> PyTree:
             return jax.tree.map(lambda v: v[chunk], value)
 
-        def run(carry: Carry) -> tuple[PyTree, Carry]:
+        def run(carry: LoopCarry) -> tuple[PyTree, LoopCarry]:
             chunk_carry = dataclasses.replace(
                 carry, weights=select_chunk(carry.weights), written=select_chunk(carry.written)
             )
@@ -603,59 +616,63 @@ class Loop:
             output_gradients = {n: b[work.gradient] for n, b in gradients.items()}
             stage_values = select_chunk(chunk_values)
 
-            def run_example(example: int) -> tuple[PyTree, Carry]:
+            def run_example(example: int) -> tuple[PyTree, LoopCarry]:
                 if name == "F":
-                    return self._forward(example, stage_values, stage_input, chunk_carry, batch)
+                    return self._run_forward(example, stage_values, stage_input, chunk_carry, batch)
                 operands = stage_values, *batch, stage_input, output_gradients
                 if self.keeps and name == "B":
-                    return self._first(example, operands, chunk_carry)
+                    return self._run_input_pass(example, operands, chunk_carry)
                 if self.keeps:
-                    kept = {n: b[work.kept] for n, b in residuals.items()}
-                    return self._second(example, operands, chunk_carry, kept)
-                parts = "W" if name == "W" else "I" if self.schedule.splits_backward else "IW"
-                return self._backward(
+                    kept = {n: b[work.residual] for n, b in residuals.items()}
+                    return self._run_weight_pass(example, operands, chunk_carry, kept)
+                parts = "W" if name == "W" else "I" if self.schedule.has_weight_passes else "IW"
+                return self._run_backward(
                     example, parts, stage_values, stage_input, output_gradients, chunk_carry, batch
                 )
 
-            outputs, chunk_carry = chosen(
+            outputs, chunk_carry = switch_on_index(
                 branch, [lambda s=s: run_example(s) for s in self._examples]
             )
-            return (outputs if self.keeps else self._whole(outputs)), dataclasses.replace(
+            return (outputs if self.keeps else self._replicate(outputs)), dataclasses.replace(
                 chunk_carry,
-                weights=_placed(carry.weights, chunk_carry.weights, chunk),
-                written=_placed(carry.written, chunk_carry.written, chunk),
+                weights=_update_chunk(carry.weights, chunk_carry.weights, chunk),
+                written=_update_chunk(carry.written, chunk_carry.written, chunk),
             )
 
-        def skip(carry: Carry) -> tuple[PyTree, Carry]:
-            zeros = self.edge.zeros(floats=name != "F")
+        def skip(carry: LoopCarry) -> tuple[PyTree, LoopCarry]:
+            zeros = self.edge.make_zeros(floats=name != "F")
             if self.keeps and name != "F":
-                return ((zeros, self._kept.zeros()) if name == "B" else ()), carry
+                return ((zeros, self._residuals.make_zeros()) if name == "B" else ()), carry
             return zeros, carry
 
         return lax.cond(work.micro_batch >= 0, run, skip, carry)
 
-    def _whole(self, buffers: Buffers) -> Buffers:
+    def _replicate(self, buffers: Buffers) -> Buffers:
         """Replicate sent buffers, because a later gather would be a collective inside a conditional."""
-        return {n: alike(b, [None]) for n, b in buffers.items()} if self.divided else buffers
+        return (
+            {n: constrain_sharding(b, [None]) for n, b in buffers.items()}
+            if self.divided
+            else buffers
+        )
 
 
-def _stacked(trees: Sequence[PyTree]) -> PyTree:
+def _stack_trees(trees: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def _placed(tree: PyTree, part: PyTree, chunk: Array | int) -> PyTree:
+def _update_chunk(tree: PyTree, part: PyTree, chunk: Array | int) -> PyTree:
     return jax.tree.map(lambda b, v: b.at[chunk].set(v), tree, part)
 
 
-def _stored(slots: Buffers, values: Buffers, slot: jax.Array) -> Buffers:
+def _store_slot(slots: Buffers, values: Buffers, slot: jax.Array) -> Buffers:
     return {n: b.at[slot].set(values[n]) for n, b in slots.items()}
 
 
-def _sum(buffers: Buffers, more: Buffers) -> Buffers:
+def _add_buffers(buffers: Buffers, more: Buffers) -> Buffers:
     return {n: b + more[n].astype(b.dtype) for n, b in buffers.items()}
 
 
-def _moved(buffers: Buffers, over: str, pairs: list[tuple[int, int]]) -> Buffers:
+def _permute(buffers: Buffers, over: str, pairs: list[tuple[int, int]]) -> Buffers:
     if not pairs:
         return buffers
     return {n: lax.ppermute(b, over, pairs) for n, b in buffers.items()}

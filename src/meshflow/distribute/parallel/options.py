@@ -16,10 +16,10 @@ from meshflow.placement.mesh import Mesh
 
 __all__ = ["ParallelOptions", "Pipeline"]
 
-_RECOMPUTE = ("layer", "gathers")
-_SEQUENCE = ("ring", "ulysses", "split")
-_OFFLOAD = ("optimizer", "parameters", "activations")
-_COMPRESS = ("int8", "1bit")
+_RECOMPUTE_MODES = ("layer", "gathers")
+_SEQUENCE_MODES = ("ring", "ulysses", "split")
+_OFFLOAD_KINDS = ("optimizer", "parameters", "activations")
+_COMPRESSION_FORMATS = ("int8", "1bit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,19 +102,19 @@ class ParallelOptions:
     compress_after: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("zero", self.zero, (0, 1, 2, 3))
-        _at_least("micro_batches", self.micro_batches, 1)
-        _at_least("compress_after", self.compress_after, 0)
+        _check_choice("zero", self.zero, (0, 1, 2, 3))
+        _check_minimum("micro_batches", self.micro_batches, 1)
+        _check_minimum("compress_after", self.compress_after, 0)
         if self.compress_after and self.compress is None:
             raise InvalidValueError(
                 f"compress_after={self.compress_after} sets when compression of gradients starts, but compress=None "
                 "disables it. Pass compress='int8' or '1bit'."
             )
         if not callable(self.recompute):
-            _one_of(
+            _check_choice(
                 "recompute",
                 self.recompute,
-                (None, *_RECOMPUTE),
+                (None, *_RECOMPUTE_MODES),
                 "or a policy of jax.checkpoint_policies",
             )
         if self.stack not in (None, True, False) or (self.stack and not self.recompute):
@@ -122,17 +122,21 @@ class ParallelOptions:
                 f"stack={self.stack!r}: expected None, True or False. Only recomputed layers are stacked, and "
                 f"recompute={self.recompute!r} recomputes none."
             )
-        _one_of("sequence", self.sequence, (None, *_SEQUENCE))
-        _one_of("compress", self.compress, (None, *_COMPRESS))
-        object.__setattr__(self, "offload", _offloaded(self.offload))
-        object.__setattr__(self, "offload_to", _folders(self.offload_to, self.offloaded))
+        _check_choice("sequence", self.sequence, (None, *_SEQUENCE_MODES))
+        _check_choice("compress", self.compress, (None, *_COMPRESSION_FORMATS))
+        object.__setattr__(self, "offload", _normalize_offload(self.offload))
+        object.__setattr__(
+            self, "offload_to", _normalize_folders(self.offload_to, self.offload_patterns)
+        )
         if self.zero_over is not None:
             if not self.zero:
                 raise InvalidValueError(
                     f"zero_over={self.zero_over!r} selects the dimensions of ZeRO, but zero=0 shards nothing. Pass "
                     "zero=1, 2 or 3."
                 )
-            object.__setattr__(self, "zero_over", _names("zero_over", self.zero_over))
+            object.__setattr__(
+                self, "zero_over", _parse_dimension_names("zero_over", self.zero_over)
+            )
         if isinstance(self.pipeline, str):
             object.__setattr__(self, "pipeline", Pipeline(self.pipeline))
         elif not isinstance(self.pipeline, (Pipeline, type(None))):
@@ -141,7 +145,7 @@ class ParallelOptions:
             )
 
     @classmethod
-    def of(cls, choices: Mapping[str, Any]) -> ParallelOptions:
+    def from_kwargs(cls, choices: Mapping[str, Any]) -> ParallelOptions:
         """Create options from keyword arguments.
 
         Args:
@@ -163,7 +167,9 @@ class ParallelOptions:
                 )
         return cls(**choices)
 
-    def check(self, mesh: Mesh, batch: Sequence[str], rules: Mapping[str, Sequence[str]]) -> None:
+    def check_mesh(
+        self, mesh: Mesh, batch: Sequence[str], rules: Mapping[str, Sequence[str]]
+    ) -> None:
         """Check the options against a mesh.
 
         Args:
@@ -176,14 +182,14 @@ class ParallelOptions:
             sharded although the batch is not split.
         """
         if self.offload:
-            check_memory("host", mesh, f"offload={sorted(self.offloaded)}")
+            check_memory("host", mesh, f"offload={sorted(self.offload_patterns)}")
         if self.compress and (not batch or self.pipeline is not None):
             reason = "with a pipeline" if batch else "where no rule splits the batch"
             raise InvalidValueError(
                 f"compress={self.compress!r} is about gradients that devices sum for a batch, and does nothing {reason}."
             )
         for name in self.zero_over or ():
-            known_dimension(name, mesh, "zero_over")
+            check_dimension(name, mesh, "zero_over")
             if name not in batch:
                 raise InvalidValueError(
                     f"zero_over={'+'.join(self.zero_over or ())!r}: batches are split over {list(batch)}, not over "
@@ -200,8 +206,8 @@ class ParallelOptions:
                 "sequence:model'."
             )
         if self.pipeline is not None:
-            over = self.stages.over
-            known_dimension(over, mesh, "pipeline")
+            over = self.pipeline_options.over
+            check_dimension(over, mesh, "pipeline")
             if over in batch:
                 raise InvalidValueError(
                     f"pipeline: the stages use the dimension {over!r}, which batches are split over already "
@@ -215,22 +221,22 @@ class ParallelOptions:
                     )
 
     @property
-    def stages(self) -> Pipeline:
+    def pipeline_options(self) -> Pipeline:
         """Return the pipeline's options; there must be a pipeline."""
         assert isinstance(self.pipeline, Pipeline)
         return self.pipeline
 
     @property
-    def offloaded(self) -> dict[str, tuple[str, ...]]:
+    def offload_patterns(self) -> dict[str, tuple[str, ...]]:
         """Return the patterns of names for each kind of offloaded value."""
         return dict(self.offload)  # type: ignore[arg-type]
 
     @property
-    def folders(self) -> dict[str, str]:
+    def offload_folders(self) -> dict[str, str]:
         """Return the folders of values that are offloaded to files instead of host memory."""
         return dict(self.offload_to or ())  # type: ignore[arg-type]
 
-    def offloads(self, kind: str, name: str) -> bool:
+    def is_offloaded(self, kind: str, name: str) -> bool:
         """Check whether a value is offloaded to the host's memory or to files.
 
         Args:
@@ -240,10 +246,10 @@ class ParallelOptions:
         Returns:
           True if the options offload it.
         """
-        return any(re.match(p, name) for p in self.offloaded.get(kind, ()))
+        return any(re.match(p, name) for p in self.offload_patterns.get(kind, ()))
 
     @property
-    def in_region(self) -> bool:
+    def uses_region(self) -> bool:
         """Whether loss and gradients are computed in a region, instead of only by layouts."""
         return bool(
             self.zero
@@ -251,16 +257,16 @@ class ParallelOptions:
             or self.recompute
             or self.pipeline
             or self.compress
-            or "activations" in self.offloaded
+            or "activations" in self.offload_patterns
         )
 
-    def chosen(self) -> dict[str, Any]:
+    def get_non_defaults(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
         pairs = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
         return {name: value for name, value, default in pairs if value != default}
 
 
-def known_dimension(name: str, mesh: Mesh, where: str) -> None:
+def check_dimension(name: str, mesh: Mesh, where: str) -> None:
     """Check that a mesh has a dimension.
 
     Args:
@@ -278,20 +284,20 @@ def known_dimension(name: str, mesh: Mesh, where: str) -> None:
         )
 
 
-def _offloaded(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _normalize_offload(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return (kind, patterns of names) pairs of the option `offload`."""
     if isinstance(value, str):
         value = (value,)
     if not isinstance(value, (Mapping, Sequence, set, frozenset)):
         raise InvalidValueError(
-            f"offload must name some of {_OFFLOAD}, or be a dictionary from these to patterns of names, got {value!r}."
+            f"offload must name some of {_OFFLOAD_KINDS}, or be a dictionary from these to patterns of names, got {value!r}."
         )
     if not isinstance(value, Mapping):
         # The items are names, or pairs if the value is that of another options object.
         value = dict((kind, ".*") if isinstance(kind, str) else tuple(kind) for kind in value)
     pairs = []
     for kind, patterns in value.items():
-        _one_of("offload", kind, _OFFLOAD)
+        _check_choice("offload", kind, _OFFLOAD_KINDS)
         patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         for pattern in patterns:
             try:
@@ -304,7 +310,7 @@ def _offloaded(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(pairs)
 
 
-def _folders(
+def _normalize_folders(
     value: StrPath | Mapping[str, StrPath] | None, offloaded: Mapping[str, object]
 ) -> tuple[tuple[str, str], ...] | None:
     """Return (kind, folder) pairs of the option `offload_to`."""
@@ -319,7 +325,7 @@ def _folders(
         value = dict.fromkeys(offloaded, value)
     folders = dict(value)
     for kind in folders:
-        _one_of("offload_to", kind, _OFFLOAD)
+        _check_choice("offload_to", kind, _OFFLOAD_KINDS)
         if kind not in offloaded:
             raise InvalidValueError(
                 f"offload_to={folders} has a folder for {kind!r}, which offload={sorted(offloaded)} does not contain. "
@@ -328,7 +334,7 @@ def _folders(
     return tuple((kind, os.fspath(folder)) for kind, folder in folders.items())
 
 
-def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
+def _parse_dimension_names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
     """Return unique names of mesh dimensions, given as "a+b" or as a sequence."""
     names = value.split("+") if isinstance(value, str) else value
     if (
@@ -342,12 +348,12 @@ def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _at_least(name: str, value: object, minimum: int) -> None:
+def _check_minimum(name: str, value: object, minimum: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise InvalidValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
 
 
-def _one_of(name: str, value: object, allowed: Sequence[object], more: str = "") -> None:
+def _check_choice(name: str, value: object, allowed: Sequence[object], more: str = "") -> None:
     if isinstance(value, bool) or value not in allowed:
         known = ", ".join(map(repr, allowed))
         raise InvalidValueError(

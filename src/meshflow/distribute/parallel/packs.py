@@ -18,7 +18,15 @@ from jax.sharding import PartitionSpec
 
 from meshflow.environment.types import PyTree
 
-__all__ = ["Buffers", "Pack", "Shelf", "alike", "chosen", "is_float", "total"]
+__all__ = [
+    "Buffers",
+    "StagePack",
+    "UnpackedBuffers",
+    "constrain_sharding",
+    "is_float",
+    "sum_buffers",
+    "switch_on_index",
+]
 
 Buffers = dict[str, Any]
 
@@ -33,7 +41,7 @@ class AbstractArray(Protocol):
     def dtype(self) -> Any: ...
 
 
-class Place(NamedTuple):
+class BufferSpan(NamedTuple):
     """Position of an array in the buffers: dtype, offset in elements, and shape."""
 
     dtype: str
@@ -46,7 +54,7 @@ class Place(NamedTuple):
         return math.prod(self.shape)
 
 
-class Pack:
+class StagePack:
     """Layout of the arrays of all stages in buffers; an index identifies each array.
 
     Args:
@@ -63,26 +71,26 @@ class Pack:
         self, stages: Sequence[Mapping[int, AbstractArray]], divided: bool = False
     ) -> None:
         self._divided = divided
-        self.places: list[dict[int, Place]] = []
+        self.spans: list[dict[int, BufferSpan]] = []
         self.lengths: dict[str, int] = {}
         self.shapes: dict[int, AbstractArray] = {}
         for arrays in stages:
             ends: dict[str, int] = {}
-            spans: dict[int, Place] = {}
+            spans: dict[int, BufferSpan] = {}
             for index, aval in arrays.items():
                 name = np.dtype(aval.dtype).name
-                spans[index] = Place(name, ends.get(name, 0), tuple(aval.shape))
+                spans[index] = BufferSpan(name, ends.get(name, 0), tuple(aval.shape))
                 ends[name] = ends.get(name, 0) + spans[index].size
                 self.shapes[index] = aval
-            self.places.append(spans)
+            self.spans.append(spans)
             for name, end in ends.items():
                 self.lengths[name] = max(self.lengths.get(name, 0), end)
 
-    def bytes(self) -> int:
+    def count_bytes(self) -> int:
         """Return the bytes of a stage's buffers."""
         return sum(n * np.dtype(name).itemsize for name, n in self.lengths.items())
 
-    def zeros(self, floats: bool = False) -> Buffers:
+    def make_zeros(self, floats: bool = False) -> Buffers:
         """Create buffers of zeros; with `floats` only those of dtypes that have gradients."""
         return {
             name: jnp.zeros(length, name)
@@ -90,43 +98,45 @@ class Pack:
             if not floats or is_float(name)
         }
 
-    def take(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
+    def unpack(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
         """Return the arrays of a stage."""
         return {
-            index: self._whole(
+            index: self._replicate(
                 jax.lax.slice(
-                    self._whole(buffers[p.dtype]), (p.offset,), (p.offset + p.size,)
+                    self._replicate(buffers[p.dtype]), (p.offset,), (p.offset + p.size,)
                 ).reshape(p.shape)
             )
-            for index, p in self.places[stage].items()
+            for index, p in self.spans[stage].items()
             if p.dtype in buffers
         }
 
-    def put(self, arrays: Mapping[int, jax.Array], stage: int, floats: bool = False) -> Buffers:
+    def pack(self, arrays: Mapping[int, jax.Array], stage: int, floats: bool = False) -> Buffers:
         """Pack the arrays of a stage; with `floats` only those that have gradients."""
-        parts: dict[str, list[jax.Array]] = {name: [] for name in self.zeros(floats)}
-        for index, p in self.places[stage].items():
+        parts: dict[str, list[jax.Array]] = {name: [] for name in self.make_zeros(floats)}
+        for index, p in self.spans[stage].items():
             if p.dtype in parts:
-                array = self._whole(arrays[index].astype(p.dtype))
-                parts[p.dtype].append(self._whole(array.reshape(-1)))
-        return {name: self._filled(name, rows) for name, rows in parts.items()}
+                array = self._replicate(arrays[index].astype(p.dtype))
+                parts[p.dtype].append(self._replicate(array.reshape(-1)))
+        return {name: self._concatenate(name, rows) for name, rows in parts.items()}
 
-    def _whole(self, array: jax.Array) -> jax.Array:
-        return alike(array, []) if self._divided else array
+    def _replicate(self, array: jax.Array) -> jax.Array:
+        return constrain_sharding(array, []) if self._divided else array
 
-    def _filled(self, name: str, rows: list[jax.Array]) -> jax.Array:
+    def _concatenate(self, name: str, rows: list[jax.Array]) -> jax.Array:
         rest = self.lengths[name] - sum(row.size for row in rows)
-        return self._whole(jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])]))
+        return self._replicate(jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])]))
 
-    def own(self, arrays: Mapping[int, jax.Array], stage: jax.Array) -> Buffers:
+    def pack_own_stage(self, arrays: Mapping[int, jax.Array], stage: jax.Array) -> Buffers:
         """Pack the arrays of a stage with an index that is a value of the program."""
-        return chosen(stage, [lambda s=s: self.put(arrays, s) for s in range(len(self.places))])
+        return switch_on_index(
+            stage, [lambda s=s: self.pack(arrays, s) for s in range(len(self.spans))]
+        )
 
-    def spread(self, buffers: Buffers, stage: jax.Array) -> Buffers:
+    def pack_for_sum(self, buffers: Buffers, stage: jax.Array) -> Buffers:
         """Return buffers of all arrays, with zeros for other stages, to be summed over stages."""
 
         def spread_stage(s: int) -> Buffers:
-            arrays = self.take(buffers, s)
+            arrays = self.unpack(buffers, s)
             rows: dict[str, list[jax.Array]] = {}
             for index, aval in self.shapes.items():
                 name = np.dtype(aval.dtype).name
@@ -135,9 +145,9 @@ class Pack:
                     rows.setdefault(name, []).append(row.reshape(-1))
             return {name: jnp.concatenate(parts) for name, parts in rows.items()}
 
-        return chosen(stage, [lambda s=s: spread_stage(s) for s in range(len(self.places))])
+        return switch_on_index(stage, [lambda s=s: spread_stage(s) for s in range(len(self.spans))])
 
-    def gathered(self, buffers: Buffers) -> dict[int, jax.Array]:
+    def unpack_sum(self, buffers: Buffers) -> dict[int, jax.Array]:
         """Return all arrays by index from the summed buffers of `pack_for_sum`."""
         arrays, ends = {}, dict.fromkeys(buffers, 0)
         for index, aval in self.shapes.items():
@@ -149,7 +159,7 @@ class Pack:
         return arrays
 
 
-class Shelf:
+class UnpackedBuffers:
     """Layout of arrays as separate buffers; arrays of different stages with equal shapes share one.
 
     It needs more memory than a `StagePack` if stages differ, but arrays keep their shardings.
@@ -159,7 +169,7 @@ class Shelf:
     """
 
     def __init__(self, stages: Sequence[Mapping[int, AbstractArray]]) -> None:
-        self._places: list[dict[int, str]] = []
+        self._buffer_names: list[dict[int, str]] = []
         self._avals: dict[str, AbstractArray] = {}
         for arrays in stages:
             counts: dict[str, int] = {}
@@ -169,27 +179,29 @@ class Shelf:
                 counts[kind] = counts.get(kind, 0) + 1
                 names[index] = f"{kind} {counts[kind]}"
                 self._avals[names[index]] = aval
-            self._places.append(names)
+            self._buffer_names.append(names)
 
-    def bytes(self) -> int:
+    def count_bytes(self) -> int:
         """Return the bytes of all buffers, without sharding."""
         return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in self._avals.values())
 
-    def zeros(self) -> Buffers:
+    def make_zeros(self) -> Buffers:
         """Create buffers of zeros."""
         return {name: jnp.zeros(a.shape, a.dtype) for name, a in self._avals.items()}
 
-    def take(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
+    def unpack(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
         """Return the arrays of a stage."""
-        return {index: buffers[name] for index, name in self._places[stage].items()}
+        return {index: buffers[name] for index, name in self._buffer_names[stage].items()}
 
-    def put(self, arrays: Mapping[int, jax.Array], stage: int) -> Buffers:
+    def pack(self, arrays: Mapping[int, jax.Array], stage: int) -> Buffers:
         """Return the buffers with a stage's arrays, and zeros in those of other stages."""
-        own = {name: arrays[index] for index, name in self._places[stage].items()}
-        return self.zeros() | own
+        own = {name: arrays[index] for index, name in self._buffer_names[stage].items()}
+        return self.make_zeros() | own
 
 
-def alike(array: jax.Array, entries: Sequence[str | tuple[str, ...] | None]) -> jax.Array:
+def constrain_sharding(
+    array: jax.Array, entries: Sequence[str | tuple[str, ...] | None]
+) -> jax.Array:
     """Constrain the sharding of an array over the mesh dimensions that XLA partitions.
 
     Args:
@@ -207,13 +219,13 @@ def is_float(name: str) -> bool:
     return bool(jnp.issubdtype(np.dtype(name), jnp.inexact))
 
 
-def chosen(index: jax.Array, branches: Sequence[Callable[..., Any]]) -> PyTree:
+def switch_on_index(index: jax.Array, branches: Sequence[Callable[..., Any]]) -> PyTree:
     """Call one of several functions, selected by an index that is a value of the program."""
     if len(branches) == 1:
         return branches[0]()
     return jax.lax.switch(index, list(branches))
 
 
-def total(buffers: Buffers, over: Sequence[str]) -> Buffers:
+def sum_buffers(buffers: Buffers, over: Sequence[str]) -> Buffers:
     """Sum buffers over mesh dimensions."""
     return {name: jax.lax.psum(b, tuple(over)) for name, b in buffers.items()} if over else buffers

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
-from meshflow.distribute.parallel.rules import Rules
+from meshflow.distribute.parallel.rules import ShardingRules
 from meshflow.environment.types import PyTree
+from meshflow.placement.activation_files import ActivationFiles
 from meshflow.placement.mesh import Mesh
-from meshflow.placement.scratch import Scratch
 
-__all__ = ["Gradients", "LossProgram", "RegionStrategy", "Sending"]
+__all__ = ["CompressionState", "LossProgram", "RegionResult", "RegionStrategy"]
 
 
 class RegionStrategy(Protocol):
@@ -36,8 +36,8 @@ class RegionStrategy(Protocol):
 
     mesh: Mesh
     options: ParallelOptions
-    rules: Rules
-    scratch: Scratch | None
+    rules: ShardingRules
+    scratch: ActivationFiles | None
     batch_dimensions: tuple[str, ...]
     rule_dimensions: set[str]
     has_divided: bool
@@ -53,7 +53,7 @@ class LossProgram(Protocol):
     """
 
     model: Any
-    measures: bool
+    needs_gradient_norms: bool
     variables: Sequence[Variable]
 
     def run(self, x: PyTree, y: PyTree, sample_weight: PyTree) -> tuple[Any, list[Any], PyTree]:
@@ -83,13 +83,13 @@ class LossProgram(Protocol):
     def restore_slots(self) -> None:
         """Assign values of restored files to slots that were added after the files were read."""
 
-    def sending(self) -> Sending:
+    def get_compression_state(self) -> CompressionState:
         """Return the state of the optimizer that compression of gradients depends on."""
 
     def forward(self, x: PyTree) -> PyTree:
         """Return the model's predictions in training."""
 
-    def loss(
+    def compute_loss(
         self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
     ) -> tuple[Tensor, list[Tensor]]:
         """Compute the loss, scaled if the optimizer scales it, and the values for metrics.
@@ -100,7 +100,7 @@ class LossProgram(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sending:
+class CompressionState:
     """State of an optimizer that compression of gradients depends on.
 
     Attributes:
@@ -120,7 +120,7 @@ class Sending:
 
 
 @dataclasses.dataclass
-class Gradients:
+class RegionResult:
     """Results of a region for a global batch.
 
     Attributes:
@@ -133,8 +133,8 @@ class Gradients:
       num_shares: Number of different shares.
     """
 
-    noted: list[Any]
+    metric_values: list[Any]
     gradients: list[Any]
     predictions: Any
-    squares: Any = None
-    shares: int = 1
+    squared_norms: Any = None
+    num_shares: int = 1

@@ -23,27 +23,32 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.recompute import ZERO
+from meshflow.core.gradients.rematerialization import OPAQUE_ZERO
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
-from meshflow.distribute.parallel.compress import Exchange
-from meshflow.distribute.parallel.program import Gradients, LossProgram, RegionStrategy
-from meshflow.distribute.parallel.reading import manual, reading_parts
-from meshflow.distribute.parallel.zero import Kept, kept_like
-from meshflow.distribute.replicas.shares import LocalPart, Shares, in_shares, variable_of
+from meshflow.distribute.parallel.gradient_compression import CompressedExchange
+from meshflow.distribute.parallel.program import LossProgram, RegionResult, RegionStrategy
+from meshflow.distribute.parallel.weight_reads import gather_weights_on_read, manual_axes_scope
+from meshflow.distribute.parallel.zero import RegionSharding, resolve_region_sharding
+from meshflow.distribute.replicas.shares import (
+    BatchShares,
+    LocalPart,
+    get_captured_variable,
+    shares_scope,
+)
 from meshflow.environment.types import PyTree
-from meshflow.passes.stacking import stacked
+from meshflow.passes.stacking import stack_layers
 
-__all__ = ["region_gradients", "trace_share"]
+__all__ = ["compute_region_gradients", "trace_share"]
 
 
 @dataclasses.dataclass
-class _Batch:
+class PartitionedBatch:
     """A global batch and its partition into shares.
 
     Attributes:
@@ -64,7 +69,7 @@ class _Batch:
         return nest.map_structure(lambda v: None if v is None else next(supply), self.structure)
 
 
-def divide(batch: PyTree, devices: int, micro_batches: int) -> _Batch:
+def partition_batch(batch: PyTree, devices: int, micro_batches: int) -> PartitionedBatch:
     """Partition a batch over devices and into micro-batches of equal size.
 
     If the batch size is not divisible by the number of devices, each device computes all examples.
@@ -86,10 +91,10 @@ def divide(batch: PyTree, devices: int, micro_batches: int) -> _Batch:
     count = min(micro_batches, *local) if local else 1
     while any(size % count for size in local):
         count += 1
-    return _Batch(leaves, batch, divided, count)
+    return PartitionedBatch(leaves, batch, divided, count)
 
 
-def warn_of_remainders(strategy: RegionStrategy, batch: _Batch, devices: int) -> None:
+def warn_about_remainders(strategy: RegionStrategy, batch: PartitionedBatch, devices: int) -> None:
     """Warn if the first batch cannot be partitioned as requested; later batches have the same size.
 
     Args:
@@ -113,22 +118,24 @@ def warn_of_remainders(strategy: RegionStrategy, batch: _Batch, devices: int) ->
         )
 
 
-def region_gradients(
+def compute_region_gradients(
     strategy: RegionStrategy, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
-) -> Gradients:
+) -> RegionResult:
     """Compute loss and gradients of a global batch; see `MeshStrategy.compute_gradients`."""
     axes = strategy.batch_dimensions
     sizes = [strategy.mesh.dim_size(a) for a in axes]
     devices = math.prod(sizes)
-    batch = divide((x, y, sample_weight), devices, strategy.options.micro_batches)
-    warn_of_remainders(strategy, batch, devices)
-    shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
+    batch = partition_batch((x, y, sample_weight), devices, strategy.options.micro_batches)
+    warn_about_remainders(strategy, batch, devices)
+    shares = BatchShares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = trace_share(shares, program, batch)
-    region = _Region(strategy, shares, batch, traced, list(program.variables), program.measures)
+    region = _RegionProgram(
+        strategy, shares, batch, traced, list(program.variables), program.needs_gradient_norms
+    )
     errors: list[Variable] = []
-    operands: list[Any] = [batch.leaves, traced.captured_tensors(), [], []]
+    operands: list[Any] = [batch.leaves, traced.get_captured_tensors(), [], []]
     if strategy.options.compress and shares.axes:
-        region.exchange = Exchange(strategy, program)
+        region.exchange = CompressedExchange(strategy, program)
         errors = region.exchange.slots
         operands[2:] = [slot.value() for slot in errors], region.exchange.operands
     op = Op("region", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
@@ -136,15 +143,17 @@ def region_gradients(
     squares = outputs.pop() if region.measures else None
     for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):
         slot.assign(value)
-    gradients, state, results = region.sorted(outputs[: len(outputs) - len(errors)])
-    traced.assign(state)
-    _, _, noted, predictions = traced.rebuild([None, *results])
-    return Gradients(
-        noted, gradients, predictions, squares, shares.row_parts * shares.micro_batches
+    gradients, state, results = region.split_outputs(outputs[: len(outputs) - len(errors)])
+    traced.assign_variables(state)
+    _, _, noted, predictions = traced.rebuild_result([None, *results])
+    return RegionResult(
+        noted, gradients, predictions, squares, shares.num_row_parts * shares.micro_batches
     )
 
 
-def trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
+def trace_share(
+    shares: BatchShares, program: LossProgram, batch: PartitionedBatch
+) -> TracedFunction:
     """Trace the program for the examples of one device and one micro-batch.
 
     Args:
@@ -156,7 +165,7 @@ def trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
       The trace. Its results are the loss, the values of the means over all shares, the values for
       metrics, and the predictions.
     """
-    parts = shares.micro_batches * (shares.devices if batch.divided else 1)
+    parts = shares.micro_batches * (shares.num_devices if batch.divided else 1)
 
     def spec(leaf: Tensor) -> TensorSpec:
         shape = tuple(leaf.shape)
@@ -165,17 +174,17 @@ def trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
     def share(*leaves: Any) -> Any:
         # The function may be traced twice.
         shares.totals.clear()
-        with in_shares(shares), reading_parts(shares):
+        with shares_scope(shares), gather_weights_on_read(shares):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
         return loss, [t.value for t in shares.totals], noted, predictions
 
     pairs = list(zip(shares.axes, shares.sizes, strict=True))
     specs = tuple(spec(v) for v in batch.leaves)
-    with manual(shares):
+    with manual_axes_scope(shares):
         return trace(share, specs, name="share", axes=pairs, isolated=True)
 
 
-class _Region:
+class _RegionProgram:
     """Program over the mesh that runs the share on every device, one micro-batch after the other.
 
     Args:
@@ -190,9 +199,9 @@ class _Region:
     def __init__(
         self,
         strategy: RegionStrategy,
-        shares: Shares,
-        batch: _Batch,
-        traced: Traced,
+        shares: BatchShares,
+        batch: PartitionedBatch,
+        traced: TracedFunction,
         variables: list[Variable],
         measures: bool,
     ) -> None:
@@ -203,31 +212,31 @@ class _Region:
         stack = strategy.options.stack
         if stack is None:
             stack = bool(shares.recompute) and jax.default_backend() != "cpu"
-        self._program = stacked(traced.closed) if stack else None
+        self._program = stack_layers(traced.closed_jaxpr) if stack else None
         self.zero = strategy.options.zero
         # The files in which activations wait for the backward pass.
         self.scratch = strategy.scratch
         self.mesh = strategy.mesh.jax_mesh
-        self.kept = [kept_like(strategy, c) for c in traced.captures]
+        self.shardings = [resolve_region_sharding(strategy, c) for c in traced.captures]
         variable_indices = {id(v): i for i, v in enumerate(variables)}
         # The captures to differentiate with respect to, each with the index of its variable.
         self.trained = [
-            (i, variable_indices[id(variable_of(c))])
+            (i, variable_indices[id(get_captured_variable(c))])
             for i, c in enumerate(traced.captures)
-            if id(variable_of(c)) in variable_indices
+            if id(get_captured_variable(c)) in variable_indices
         ]
         self.num_variables = len(variables)
         local_parts = [c for c in traced.captures if isinstance(c, LocalPart)]
         if measures and local_parts:
             raise InvalidValueError(
                 f"AdaScale: several devices compute the gradient of {local_parts[0].name} together, and none knows its own, "
-                f"under the options {strategy.options.chosen()}. Leave recompute or zero=3 out. Experts that are split "
+                f"under the options {strategy.options.get_non_defaults()}. Leave recompute or zero=3 out. Experts that are split "
                 "over the batch's devices have no such gradient."
             )
         # The compressed exchange of gradients, if the options request one.
-        self.exchange: Exchange | None = None
+        self.exchange: CompressedExchange | None = None
         written = {id(v): k for k, v in enumerate(traced.writes)}
-        self.state_at = [
+        self.state_captures = [
             (i, written[id(c)]) for i, c in enumerate(traced.captures) if id(c) in written
         ]
 
@@ -253,17 +262,17 @@ class _Region:
           squared norms if they are needed.
         """
         if not self.shares.axes:
-            return self._local(list(leaves), list(captures), [], [])
+            return self._run_on_device(list(leaves), list(captures), [], [])
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
         row_specs = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
-        specs = [sharding.spec for sharding in self.kept]
-        out = [self.kept[i].gradient_spec for i, _ in self.trained]
+        specs = [sharding.spec for sharding in self.shardings]
+        out = [self.shardings[i].gradient_spec for i, _ in self.trained]
         out += [PartitionSpec()] * len(self.traced.writes)
-        avals = self.traced.closed.out_avals[1 : self.traced.count]
-        out += [self._result_spec(a, rows) for a in avals]
+        avals = self.traced.closed_jaxpr.out_avals[1 : self.traced.num_results]
+        out += [self._get_result_spec(a, rows) for a in avals]
         by_device = [PartitionSpec(self.shares.axes)] * len(errors)
         mapped = jax.shard_map(
-            self._local,
+            self._run_on_device,
             mesh=self.mesh,
             in_specs=(row_specs, specs, by_device, [PartitionSpec()] * len(values)),
             out_specs=[*out, *by_device, *[PartitionSpec()] * self.measures],
@@ -272,7 +281,7 @@ class _Region:
         )
         return list(mapped(list(leaves), list(captures), list(errors), list(values)))
 
-    def sorted(
+    def split_outputs(
         self, outputs: list[Tensor]
     ) -> tuple[list[Tensor | None], list[Tensor], list[Tensor]]:
         """Split outputs of `run` into gradients by variable, new state, and further results."""
@@ -290,16 +299,20 @@ class _Region:
     @functools.cached_property
     def _share_rows(self) -> int:
         return next(
-            (a.shape[0] for a in self.traced.closed.in_avals[: len(self.batch.leaves)] if a.shape),
+            (
+                a.shape[0]
+                for a in self.traced.closed_jaxpr.in_avals[: len(self.batch.leaves)]
+                if a.shape
+            ),
             1,
         )
 
-    def _result_spec(self, aval: jax.ShapeDtypeStruct, rows: PartitionSpec) -> PartitionSpec:
+    def _get_result_spec(self, aval: jax.ShapeDtypeStruct, rows: PartitionSpec) -> PartitionSpec:
         return rows if self._is_rows(aval) else PartitionSpec()
 
     # ---- on one device ---------------------------------------------------------------------
 
-    def _local(
+    def _run_on_device(
         self,
         leaves: list[jax.Array],
         captures: list[jax.Array],
@@ -307,53 +320,55 @@ class _Region:
         values: list[jax.Array],
     ) -> list[Any]:
         count = self.shares.micro_batches
-        captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
-        captures = self._with_totals(leaves, captures)
-        state = [captures[i] for i, _ in self.state_at]
+        captures = [k.gather_value(c) for k, c in zip(self.shardings, captures, strict=True)]
+        captures = self._compute_totals(leaves, captures)
+        state = [captures[i] for i, _ in self.state_captures]
         if count == 1:
-            gradients, state, results = self._share(captures, state, leaves)
-            squares = self._squares(gradients)
+            gradients, state, results = self._differentiate_share(captures, state, leaves)
+            squares = self._sum_squared_norms(gradients)
         else:
-            gradients, state, results, squares = self._in_turn(captures, state, leaves)
-        if count == 1 or not self._early:
-            gradients, errors = self._collected(gradients, errors, values)
+            gradients, state, results, squares = self._accumulate_shares(captures, state, leaves)
+        if count == 1 or not self._reduces_each_share:
+            gradients, errors = self._reduce_gradients(gradients, errors, values)
         # Gradients of several shares are summed in float32.
         dtypes = [captures[i].dtype for i, _ in self.trained]
         gradients = [g.astype(dtype) for g, dtype in zip(gradients, dtypes, strict=True)]
-        new = self._written(captures, state)
+        new = self._merge_state(captures, state)
         averaged = [
-            r if self._is_rows(a) else self._mean(r)
+            r if self._is_rows(a) else self._average(r)
             for r, a in zip(results, self._result_avals, strict=True)
         ]
         return [*gradients, *new, *averaged, *errors, *([squares] if self.measures else [])]
 
-    def _squares(self, gradients: list[jax.Array]) -> jax.Array | float:
+    def _sum_squared_norms(self, gradients: list[jax.Array]) -> jax.Array | float:
         """Sum the squared norms of the gradients of the devices' own losses."""
         if not self.measures:
             return 0.0
         total: Any = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
         total = total * self.shares.count**2
-        return lax.psum(total, self.shares.axes) if self.shares.row_parts > 1 else total
+        return lax.psum(total, self.shares.axes) if self.shares.num_row_parts > 1 else total
 
-    def _collected(
+    def _reduce_gradients(
         self, gradients: list[jax.Array], errors: list[jax.Array], values: list[jax.Array]
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         """Reduce gradients over the devices, and return them with the new errors of compression."""
         if self.exchange is None:
-            pairs = zip(self._kept_trained, gradients, strict=True)
-            return [sharding.collected(gradient) for sharding, gradient in pairs], errors
-        ids = [id(variable_of(self.traced.captures[i])) for i, _ in self.trained]
-        compressible = list(zip(ids, gradients, self._kept_trained, strict=True))
-        return self.exchange.collected(compressible, errors, values)
+            pairs = zip(self._trained_shardings, gradients, strict=True)
+            return [sharding.reduce_gradient(gradient) for sharding, gradient in pairs], errors
+        ids = [id(get_captured_variable(self.traced.captures[i])) for i, _ in self.trained]
+        compressible = list(zip(ids, gradients, self._trained_shardings, strict=True))
+        return self.exchange.reduce_gradients(compressible, errors, values)
 
     @property
-    def _early(self) -> bool:
+    def _reduces_each_share(self) -> bool:
         """Whether the gradients of each share are reduced, because devices hold parts of sums."""
         # With `zero=1` the full gradients are summed over the shares and sent once. With `zero=2`
         # and 3 those of each share are sent.
         return self.zero >= 2 and self.exchange is None
 
-    def _with_totals(self, leaves: list[jax.Array], captures: list[jax.Array]) -> list[jax.Array]:
+    def _compute_totals(
+        self, leaves: list[jax.Array], captures: list[jax.Array]
+    ) -> list[jax.Array]:
         """Return the captures with the means over all shares, which are computed first."""
         if not self.shares.totals:
             return captures
@@ -364,19 +379,21 @@ class _Region:
             if id(c) in result_indices
         ]
 
-        values = lambda rows: self.traced.some([k for _, k in totals], rows, captures)
-        means = [v.mean(0) for v in lax.map(values, self._micro_batches(leaves))]
+        values = lambda rows: self.traced.run_for_results([k for _, k in totals], rows, captures)
+        means = [v.mean(0) for v in lax.map(values, self._split_micro_batches(leaves))]
         captures = list(captures)
         for (i, _), mean in zip(totals, means, strict=True):
-            captures[i] = self._mean(mean)
+            captures[i] = self._average(mean)
         return captures
 
-    def _arrays(self, leaves: list[jax.Array], captures: list[jax.Array]) -> list[jax.Array]:
+    def _run_share_program(
+        self, leaves: list[jax.Array], captures: list[jax.Array]
+    ) -> list[jax.Array]:
         if self._program is None:
-            return self.traced.arrays(leaves, captures)
+            return self.traced.run_on_arrays(leaves, captures)
         return self._program(*leaves, *captures)
 
-    def _micro_batches(self, leaves: list[jax.Array]) -> list[jax.Array]:
+    def _split_micro_batches(self, leaves: list[jax.Array]) -> list[jax.Array]:
         """Return a device's examples with a new first axis of micro-batches."""
         count = self.shares.micro_batches
         return [
@@ -387,80 +404,82 @@ class _Region:
         ]
 
     @property
-    def _kept_trained(self) -> list[Kept]:
-        return [self.kept[i] for i, _ in self.trained]
+    def _trained_shardings(self) -> list[RegionSharding]:
+        return [self.shardings[i] for i, _ in self.trained]
 
     @property
     def _result_avals(self) -> list[Any]:
-        return list(self.traced.closed.out_avals[1 : self.traced.count])
+        return list(self.traced.closed_jaxpr.out_avals[1 : self.traced.num_results])
 
-    def _share(
+    def _differentiate_share(
         self, captures: list[jax.Array], state: list[jax.Array], leaves: list[jax.Array]
     ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
         """Compute the local gradients, the new state, and the results of one share."""
         inputs = list(captures)
         for i, capture in enumerate(self.traced.captures):
-            if capture is ZERO and self.scratch is not None:
-                inputs[i] = self.scratch.fresh(captures[i], leaves[0])
-        for (i, _), value in zip(self.state_at, state, strict=True):
+            if capture is OPAQUE_ZERO and self.scratch is not None:
+                inputs[i] = self.scratch.free_all(captures[i], leaves[0])
+        for (i, _), value in zip(self.state_captures, state, strict=True):
             inputs[i] = value
 
         def compute_loss(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
             values = list(inputs)
             for (i, _), value in zip(self.trained, trained, strict=True):
                 values[i] = value
-            outputs = self._arrays(leaves, values)
+            outputs = self._run_share_program(leaves, values)
             return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
 
         (_, rest), gradients = jax.value_and_grad(compute_loss, has_aux=True)(
             [inputs[i] for i, _ in self.trained]
         )
-        results, written = rest[: self.traced.count - 1], rest[self.traced.count - 1 :]
-        return gradients, [written[k] for _, k in self.state_at], results
+        results, written = rest[: self.traced.num_results - 1], rest[self.traced.num_results - 1 :]
+        return gradients, [written[k] for _, k in self.state_captures], results
 
-    def _in_turn(
+    def _accumulate_shares(
         self, captures: list[jax.Array], state: list[jax.Array], leaves: list[jax.Array]
     ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array], jax.Array]:
         """Compute the shares of one device, one after the other; gradients are summed in float32."""
-        reduces_each = self._early
-        shardings = self._kept_trained
+        reduces_each = self._reduces_each_share
+        shardings = self._trained_shardings
         values = [captures[i] for i, _ in self.trained]
         sums = [
-            jnp.zeros(k.part_shape(v.shape, reduces_each), jnp.float32)
+            jnp.zeros(k.get_gradient_shape(v.shape, reduces_each), jnp.float32)
             for k, v in zip(shardings, values, strict=True)
         ]
 
         def step(carry: Any, rows: list[Any]) -> Any:
             state, sums, squares = carry
-            gradients, state, results = self._share(captures, state, rows)
-            squares = squares + self._squares(gradients)
+            gradients, state, results = self._differentiate_share(captures, state, rows)
+            squares = squares + self._sum_squared_norms(gradients)
             if reduces_each:
-                gradients = [k.collected(g) for g, k in zip(gradients, shardings, strict=True)]
+                gradients = [
+                    k.reduce_gradient(g) for g, k in zip(gradients, shardings, strict=True)
+                ]
             sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
             return (state, sums, squares), results
 
         first = state, sums, jnp.zeros((), jnp.float32)
-        (state, sums, squares), outputs = lax.scan(step, first, self._micro_batches(leaves))
+        (state, sums, squares), outputs = lax.scan(step, first, self._split_micro_batches(leaves))
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
             for r, a in zip(outputs, self._result_avals, strict=True)
         ]
         return sums, state, results, squares
 
-    def _mean(self, value: jax.Array) -> jax.Array:
-        if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):
+    def _average(self, value: jax.Array) -> jax.Array:
+        if self.shares.num_devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):
             return value
         return lax.pmean(value.astype(jnp.float32), self.shares.axes).astype(value.dtype)
 
-    def _written(self, captures: list[jax.Array], state: list[jax.Array]) -> list[jax.Array]:
+    def _merge_state(self, captures: list[jax.Array], state: list[jax.Array]) -> list[jax.Array]:
         """Merge the state written in the forward pass: sums are added, other values averaged."""
         new: list[Any] = [None] * len(self.traced.writes)
-        for (i, k), value in zip(self.state_at, state, strict=True):
+        for (i, k), value in zip(self.state_captures, state, strict=True):
             aggregation = getattr(self.traced.writes[k], "aggregation", VariableAggregation.NONE)
-            is_summed = aggregation is VariableAggregation.SUM and self.shares.row_parts > 1
+            is_summed = aggregation is VariableAggregation.SUM and self.shares.num_row_parts > 1
             if is_summed and jnp.issubdtype(value.dtype, jnp.number):
                 value = captures[i] + lax.psum(value - captures[i], self.shares.axes)
             else:
-                value = self._mean(value)
+                value = self._average(value)
             new[k] = value
         return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from meshflow.distribute.parallel.stages import described
+from meshflow.distribute.parallel.stages import summarize_names
 
 __all__ = ["PipelineReport", "StageReport", "StepReport"]
 
@@ -64,7 +64,7 @@ class PipelineReport:
         rows = [("stage", "device", "work", "weights", "sends", "layers")]
         for index, s in enumerate(self.stages):
             numbers = (f"{s.work:,.0f}", f"{s.weights:,}", f"{s.sends:,}")
-            rows.append((str(index), str(s.device), *numbers, described(s.layers)))
+            rows.append((str(index), str(s.device), *numbers, summarize_names(s.layers)))
         widths = [max(len(row[i]) for row in rows) for i in range(6)]
         lines = [
             "  ".join(

@@ -6,17 +6,17 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
-from meshflow.distribute.parallel.options import known_dimension
-from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of
+from meshflow.distribute.parallel.options import check_dimension
+from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["Rules"]
+__all__ = ["ShardingRules"]
 
 # Named dimensions of activations; no weight has them.
-_OF_ACTIVATIONS = ("batch", "sequence")
+_ACTIVATION_DIMENSIONS = ("batch", "sequence")
 
 
-class Rules:
+class ShardingRules:
     """Mesh dimensions that named dimensions of tensors are split over.
 
     Args:
@@ -41,23 +41,23 @@ class Rules:
     ) -> None:
         self.mesh = mesh
         self._synonyms = dict(synonyms or {})
-        self.over: dict[str, str] = {}
-        for name, target in _pairs(rules):
-            if name in self.over:
+        self.targets: dict[str, str] = {}
+        for name, target in _parse_rules(rules):
+            if name in self.targets:
                 raise InvalidValueError(f"rules: {name!r} has two rules in {rules!r}; keep one.")
-            over = dimensions_of(target, mesh)
+            over = list_spec_dimensions(target, mesh)
             for dimension in over:
-                known_dimension(dimension, mesh, f"the rule '{name}:{target}'")
+                check_dimension(dimension, mesh, f"the rule '{name}:{target}'")
             if len({*over}) < len(over):
                 raise InvalidValueError(
                     f"rules: '{name}:{target}' splits over one dimension of the mesh twice; name each once."
                 )
-            self.over[name] = target
-        self._used = {self._ruled(name) or name for name in _OF_ACTIVATIONS}
+            self.targets[name] = target
+        self._used = {self._find_rule(name) or name for name in _ACTIVATION_DIMENSIONS}
 
-    def _ruled(self, name: str) -> str | None:
+    def _find_rule(self, name: str) -> str | None:
         """Return the name of the rule for a dimension that layers name, or None."""
-        return next((n for n in (name, self._synonyms.get(name)) if n in self.over), None)
+        return next((n for n in (name, self._synonyms.get(name)) if n in self.targets), None)
 
     def dimensions(self, name: str) -> tuple[str, ...]:
         """Return the mesh dimensions that a named dimension is split over.
@@ -68,10 +68,10 @@ class Rules:
         Returns:
           The mesh dimensions, or an empty tuple if there is no rule.
         """
-        ruled = self._ruled(name)
-        return () if ruled is None else dimensions_of(self.over[ruled], self.mesh)
+        ruled = self._find_rule(name)
+        return () if ruled is None else list_spec_dimensions(self.targets[ruled], self.mesh)
 
-    def layout(
+    def resolve_layout(
         self, dims: Sequence[Sequence[str]], shape: Sequence[int], description: str
     ) -> Layout:
         """Return the layout of a weight.
@@ -91,12 +91,12 @@ class Rules:
         specs: list[str] = []
         taken: dict[str, tuple[int, str]] = {}
         for axis, names in enumerate(dims):
-            name = next((r for r in map(self._ruled, names) if r is not None), None)
+            name = next((r for r in map(self._find_rule, names) if r is not None), None)
             if name is None:
                 specs.append(UNSHARDED)
                 continue
             self._used.add(name)
-            specs.append(self.over[name])
+            specs.append(self.targets[name])
             for dimension in self.dimensions(name):
                 if dimension in taken:
                     raise InvalidValueError(
@@ -118,7 +118,7 @@ class Rules:
 
     def warn_of_unused(self) -> None:
         """Warn once about rules that no weight uses; a typing error leaves weights unsharded."""
-        unused = [name for name in self.over if name not in self._used]
+        unused = [name for name in self.targets if name not in self._used]
         self._used.update(unused)
         if unused:
             warnings.warn(
@@ -128,12 +128,12 @@ class Rules:
             )
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name}:{target}" for name, target in self.over.items())
+        return ", ".join(f"{name}:{target}" for name, target in self.targets.items())
 
 
-def _pairs(rules: str | Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
+def _parse_rules(rules: str | Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
     if isinstance(rules, Mapping):
-        return [(str(name), _target(target)) for name, target in rules.items() if target]
+        return [(str(name), _format_target(target)) for name, target in rules.items() if target]
     if not isinstance(rules, str):
         raise InvalidValueError(
             f"rules must be text such as 'batch:data, hidden:model', a dictionary or a LayoutMap, got {rules!r}."
@@ -151,7 +151,7 @@ def _pairs(rules: str | Mapping[str, str | Sequence[str]]) -> list[tuple[str, st
     return pairs
 
 
-def _target(target: object) -> str:
+def _format_target(target: object) -> str:
     if isinstance(target, str):
         return target
     if isinstance(target, Sequence) and all(isinstance(name, str) for name in target):

@@ -15,11 +15,11 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["KINDS", "LANES", "Action", "Schedule", "before"]
+__all__ = ["LANES", "PASS_KINDS", "Action", "Schedule", "list_prerequisites"]
 
 # Forward pass, backward pass (only of the stage's inputs if weight passes are separate), weight
 # pass.
-KINDS = "FBW"
+PASS_KINDS = "FBW"
 # Passes that fit into a tick, in order.
 LANES = "FBWW"
 
@@ -49,7 +49,7 @@ class Schedule:
       ValueError: If the table uses a value before it arrives, repeats a pass, or lacks one.
 
     Example:
-      >>> from meshflow.distribute.parallel.tables import schedule_of
+      >>> from meshflow.distribute.parallel.named_schedules import schedule_of
       >>> table = schedule_of("1f1b", devices=4, micro_batches=8)
       >>> table.ticks, round(table.bubble(), 3), table.held()
       (14, 0.273, 7)
@@ -61,7 +61,7 @@ class Schedule:
     table: np.ndarray
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_table(self)
 
     @property
     def stages(self) -> int:
@@ -74,20 +74,22 @@ class Schedule:
         return len(self.table)
 
     @property
-    def splits_backward(self) -> bool:
+    def has_weight_passes(self) -> bool:
         """Whether gradients of weights are computed separately from those of inputs."""
         return bool((self.table[:, :, 2, 0] >= 0).any())
 
     @property
-    def trains(self) -> bool:
+    def has_backward_passes(self) -> bool:
         """Whether the schedule has backward passes."""
         return bool((self.table[:, :, 1, 0] >= 0).any())
 
-    def when(self) -> dict[Action, int]:
+    def map_ticks(self) -> dict[Action, int]:
         """Return the tick of each action."""
-        return {action: tick for tick, _, action in _entries(self.table)}
+        return {action: tick for tick, _, action in _iterate_actions(self.table)}
 
-    def bubble(self, forward: float = 1.0, backward: float = 2.0, weights: float = 1.0) -> float:
+    def compute_bubble(
+        self, forward: float = 1.0, backward: float = 2.0, weights: float = 1.0
+    ) -> float:
         """Return the idle fraction of time if each tick lasts as long as its slowest device.
 
         Args:
@@ -99,22 +101,22 @@ class Schedule:
         Returns:
           The fraction, between 0 and 1.
         """
-        times_by_kind = {"F": forward, "B": backward / (1 + self.splits_backward), "W": weights}
+        times_by_kind = {"F": forward, "B": backward / (1 + self.has_weight_passes), "W": weights}
         times = np.array([times_by_kind[kind] for kind in LANES])
         busy = (self.table[:, :, :, 0] >= 0) @ times
         return float(1 - busy.sum() / (busy.max(axis=1).sum() * self.devices))
 
-    def held(self) -> int:
+    def count_held_inputs(self) -> int:
         """Return the largest number of stage inputs that a device keeps at the same time."""
         changes = np.zeros((self.ticks + 1, self.devices), np.int64)
-        for stage, _, arrives, ends in self.lifetimes():
+        for stage, _, arrives, ends in self.list_lifetimes():
             changes[max(arrives, 0), stage % self.devices] += 1
             changes[ends + 1, stage % self.devices] -= 1
         return int(changes.cumsum(axis=0).max())
 
-    def lifetimes(self) -> list[tuple[int, int, int, int]]:
+    def list_lifetimes(self) -> list[tuple[int, int, int, int]]:
         """Return (stage, micro-batch, first tick, last tick) of the life of each stage input."""
-        ticks = self.when()
+        ticks = self.map_ticks()
         lifetimes = []
         for stage in range(self.stages):
             for i in range(self.micro_batches):
@@ -122,20 +124,20 @@ class Schedule:
                 # use.
                 first = ticks[Action("F", stage, i)]
                 arrives = ticks[Action("F", stage - 1, i)] + 1 if stage else first
-                uses = [ticks[a] for k in KINDS if (a := Action(k, stage, i)) in ticks]
+                uses = [ticks[a] for k in PASS_KINDS if (a := Action(k, stage, i)) in ticks]
                 lifetimes.append((stage, i, arrives, max(uses)))
         return lifetimes
 
-    def rows(self) -> list[list[str]]:
+    def to_rows(self) -> list[list[str]]:
         """Return the table as text: the cells of each device, in the format of `from_rows`."""
         cells = [[""] * self.ticks for _ in range(self.devices)]
-        for tick, device, action in _entries(self.table):
+        for tick, device, action in _iterate_actions(self.table):
             cells[device][tick] = f"{cells[device][tick]} {action}".strip()
         return cells
 
     def to_csv(self) -> str:
         """Return the table as comma-separated text, in the format of `from_csv`."""
-        return "".join(",".join(row) + "\n" for row in self.rows())
+        return "".join(",".join(row) + "\n" for row in self.to_rows())
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[str]], exact: bool = False) -> Schedule:
@@ -155,7 +157,7 @@ class Schedule:
           ValueError: If a cell cannot be parsed, or if the schedule is invalid; see `Schedule`.
         """
         parsed = [
-            [_actions(cell, d, n) for n, cell in enumerate(row)] for d, row in enumerate(rows)
+            [_parse_cell(cell, d, n) for n, cell in enumerate(row)] for d, row in enumerate(rows)
         ]
         devices = len(rows)
         actions = [a for row in parsed for cell in row for a in cell]
@@ -179,13 +181,15 @@ class Schedule:
             ticks_by_action = {a: t for row in parsed for t, cell in enumerate(row) for a in cell}
             if len(ticks_by_action) < len(actions):
                 duplicate = next(a for a in actions if actions.count(a) > 1)
-                raise InvalidValueError(f"Schedule: {_named(duplicate)} is in the table twice.")
+                raise InvalidValueError(
+                    f"Schedule: {_describe_action(duplicate)} is in the table twice."
+                )
         else:
-            ticks_by_action = _earliest(
+            ticks_by_action = _schedule_earliest(
                 [[a for cell in row for a in cell] for row in parsed], stages
             )
             ticks = 1 + max(ticks_by_action.values())
-        return cls.of(ticks_by_action, devices, stages // devices, micro_batches, ticks)
+        return cls.from_ticks(ticks_by_action, devices, stages // devices, micro_batches, ticks)
 
     @classmethod
     def from_csv(cls, text: str, exact: bool = False) -> Schedule:
@@ -203,7 +207,7 @@ class Schedule:
         return cls.from_rows([line.split(",") for line in lines], exact)
 
     @classmethod
-    def of(
+    def from_ticks(
         cls, placed: dict[Action, int], devices: int, chunks: int, micro_batches: int, ticks: int
     ) -> Schedule:
         """Create a schedule from the tick of each action.
@@ -231,26 +235,26 @@ class Schedule:
                 micro_batch, stage = table[tick, device, lanes[0]]
                 occupant = Action(action.kind, int(stage), int(micro_batch))
                 raise InvalidValueError(
-                    f"Schedule: {_named(action)} and {_named(occupant)} are both in tick {tick} of device {device}; "
+                    f"Schedule: {_describe_action(action)} and {_describe_action(occupant)} are both in tick {tick} of device {device}; "
                     "a tick has one forward and one backward pass, and two weight passes."
                 )
             table[tick, device, free[0]] = action.micro_batch, action.stage
         return cls(devices, chunks, micro_batches, table)
 
 
-def _entries(table: np.ndarray) -> Iterable[tuple[int, int, Action]]:
+def _iterate_actions(table: np.ndarray) -> Iterable[tuple[int, int, Action]]:
     """Yield (tick, device, action) of a table in the order of execution."""
     for tick, device, lane in zip(*np.nonzero(table[:, :, :, 0] >= 0), strict=True):
         micro_batch, stage = table[tick, device, lane]
         yield int(tick), int(device), Action(LANES[lane], int(stage), int(micro_batch))
 
 
-def _named(action: Action) -> str:
+def _describe_action(action: Action) -> str:
     kind = {"F": "the forward pass", "B": "the backward pass", "W": "the weight pass"}[action.kind]
     return f"{kind} of micro-batch {action.micro_batch} in stage {action.stage}"
 
 
-def _actions(cell: str, device: int, index: int) -> list[Action]:
+def _parse_cell(cell: str, device: int, index: int) -> list[Action]:
     """Parse the actions of a cell; "B" is a complete backward pass, "I" only that of inputs."""
     actions = []
     for word in cell.replace(";", " ").split():
@@ -265,7 +269,7 @@ def _actions(cell: str, device: int, index: int) -> list[Action]:
     return actions
 
 
-def before(action: Action, stages: int) -> list[tuple[Action, bool]]:
+def list_prerequisites(action: Action, stages: int) -> list[tuple[Action, bool]]:
     """Return the actions that an action depends on.
 
     Args:
@@ -284,42 +288,42 @@ def before(action: Action, stages: int) -> list[tuple[Action, bool]]:
     return needed if stage == stages - 1 else [*needed, (Action("B", stage + 1, i), False)]
 
 
-def _check(schedule: Schedule) -> None:
+def _check_table(schedule: Schedule) -> None:
     """Raise ValueError unless each action occurs once, and after its prerequisites."""
-    entries = list(_entries(schedule.table))
+    entries = list(_iterate_actions(schedule.table))
     ticks: dict[Action, int] = {}
     for tick, device, action in entries:
         is_known = action.stage < schedule.stages and action.micro_batch < schedule.micro_batches
         if not is_known or action.stage % schedule.devices != device:
             raise InvalidValueError(
-                f"Schedule: tick {tick} of device {device} has {_named(action)}, but there are "
+                f"Schedule: tick {tick} of device {device} has {_describe_action(action)}, but there are "
                 f"{schedule.micro_batches} micro-batches and {schedule.stages} stages, stage k on device "
                 f"k % {schedule.devices}."
             )
         if action in ticks:
             raise InvalidValueError(
-                f"Schedule: {_named(action)} is done twice, in ticks {ticks[action]} and {tick}."
+                f"Schedule: {_describe_action(action)} is done twice, in ticks {ticks[action]} and {tick}."
             )
         ticks[action] = tick
     backward = any(a.kind != "F" for a in ticks)
-    kinds = ("F", *("B" * backward), *("W" * schedule.splits_backward))
+    kinds = ("F", *("B" * backward), *("W" * schedule.has_weight_passes))
     for i in range(schedule.micro_batches):
         for stage in range(schedule.stages):
             for kind in kinds:
                 if Action(kind, stage, i) not in ticks:
                     raise InvalidValueError(
-                        f"Schedule: {_named(Action(kind, stage, i))} is never done in its {schedule.ticks} ticks."
+                        f"Schedule: {_describe_action(Action(kind, stage, i))} is never done in its {schedule.ticks} ticks."
                     )
     for tick, _, action in entries:
-        for needed, same in before(action, schedule.stages):
+        for needed, same in list_prerequisites(action, schedule.stages):
             if ticks[needed] > tick - (not same):
                 raise InvalidValueError(
-                    f"Schedule: {_named(action)} in tick {tick} needs {_named(needed)}, which is done in tick "
+                    f"Schedule: {_describe_action(action)} in tick {tick} needs {_describe_action(needed)}, which is done in tick "
                     f"{ticks[needed]}" + ("." if same else ", and arrives in the one after that.")
                 )
 
 
-def _earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, int]:
+def _schedule_earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, int]:
     """Return the earliest tick of each action if each device keeps its order.
 
     Raises:
@@ -337,22 +341,24 @@ def _earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, i
                 lane = LANES.find(action.kind, lane_start)
                 ready = all(
                     ticks.get(need, tick + 1) <= tick - (not same)
-                    for need, same in before(action, stages)
+                    for need, same in list_prerequisites(action, stages)
                 )
                 if lane < 0 or not ready:
                     break
                 if action in ticks:
-                    raise InvalidValueError(f"Schedule: {_named(action)} is in the table twice.")
+                    raise InvalidValueError(
+                        f"Schedule: {_describe_action(action)} is in the table twice."
+                    )
                 ticks[action] = tick
                 done[device] += 1
                 lane_start, has_progress = lane + 1, True
         if not has_progress:
-            _deadlock(orders, done, ticks, stages, tick)
+            _raise_deadlock(orders, done, ticks, stages, tick)
         tick += 1
     return ticks
 
 
-def _deadlock(
+def _raise_deadlock(
     orders: Sequence[Sequence[Action]],
     done: list[int],
     ticks: dict[Action, int],
@@ -363,8 +369,10 @@ def _deadlock(
     for device, order in enumerate(orders):
         if done[device] < len(order):
             action = order[done[device]]
-            missing = next(n for n, _ in before(action, stages) if n not in ticks)
-            waits.append(f"device {device}: {_named(action)} waits for {_named(missing)}")
+            missing = next(n for n, _ in list_prerequisites(action, stages) if n not in ticks)
+            waits.append(
+                f"device {device}: {_describe_action(action)} waits for {_describe_action(missing)}"
+            )
     raise InvalidValueError(
         f"Schedule: the table deadlocks; in tick {tick} no device can go on. {'; '.join(waits)}."
     )

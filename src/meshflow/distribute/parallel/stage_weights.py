@@ -20,17 +20,24 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.packs import AbstractArray, Buffers, Pack, alike, chosen, total
-from meshflow.distribute.replicas.shares import LocalPart, variable_of
-from meshflow.placement.layout import dimensions_of
+from meshflow.distribute.parallel.packs import (
+    AbstractArray,
+    Buffers,
+    StagePack,
+    constrain_sharding,
+    sum_buffers,
+    switch_on_index,
+)
+from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
+from meshflow.placement.layout import list_spec_dimensions
 
-__all__ = ["Cut", "WeightPack", "beside", "cut_of"]
+__all__ = ["WeightCut", "WeightPack", "resolve_weight_cut", "run_over_split_axes"]
 
 _Names = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class WeightCut:
     """Axes along which a weight is sharded.
 
     Attributes:
@@ -78,7 +85,7 @@ class Cut:
         return self.stage is None, self.zero is None, self.over, self.held, names, local
 
 
-def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
+def resolve_weight_cut(capture: Any, over: str, axes: Sequence[str]) -> WeightCut:
     """Return the axes along which a pipeline shards a weight.
 
     Args:
@@ -93,14 +100,14 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
       ValueError: If an axis is split over one of these dimensions and over another one.
     """
     is_local = isinstance(capture, LocalPart)
-    variable = variable_of(capture)
+    variable = get_captured_variable(capture)
     layout = variable.layout if isinstance(variable, Variable) else None
     if layout is None or layout.is_single_device():
-        return Cut()
+        return WeightCut()
     cut: dict[str, Any] = {}
     rules: list[tuple[int, _Names]] = []
     for axis, spec in enumerate(layout.sharding_specs):
-        names = dimensions_of(spec, layout.mesh)
+        names = list_spec_dimensions(spec, layout.mesh)
         if names == (over,):
             cut["stage"] = axis
         elif is_local and names and set(names) <= set(axes):
@@ -117,14 +124,14 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
     slots = None if is_local else getattr(variable, "_slot_layout", None)
     if "zero" not in cut and slots is not None:
         for axis, spec in enumerate(slots.sharding_specs):
-            names = dimensions_of(spec, slots.mesh)
+            names = list_spec_dimensions(spec, slots.mesh)
             if names and set(names) <= set(axes):
                 cut |= {"zero": axis, "over": names}
     if "stage" not in cut:
         # A weight that the stages do not divide is usually small, so it enters the region
         # unsharded.
         cut = {name: value for name, value in cut.items() if name == "local"}
-    return Cut(**cut, rules=tuple(rules))
+    return WeightCut(**cut, rules=tuple(rules))
 
 
 class WeightPack:
@@ -145,7 +152,7 @@ class WeightPack:
     def __init__(
         self,
         stages: Sequence[Mapping[int, AbstractArray]],
-        cuts: Mapping[int, Cut],
+        cuts: Mapping[int, WeightCut],
         sizes: Mapping[str, int],
         over: str,
         axes: Sequence[str],
@@ -160,17 +167,20 @@ class WeightPack:
         self._rules = [math.prod(sizes[n] for n in names) for names in self.names]
         self._zero = [math.prod(sizes[n] for n in self.cut.over)] * (self.cut.zero is not None)
         self._stage = [sizes[over]] * (self.cut.stage is not None)
-        self.lead = (*self._rules, *self._zero, *self._stage)
+        self.leading_shape = (*self._rules, *self._zero, *self._stage)
         self._shapes = {n: a.shape for arrays in stages for n, a in arrays.items()}
-        self._pack = Pack(
+        self._pack = StagePack(
             [
-                {n: jax.ShapeDtypeStruct(self._part(n), a.dtype) for n, a in arrays.items()}
+                {
+                    n: jax.ShapeDtypeStruct(self._get_part_shape(n), a.dtype)
+                    for n, a in arrays.items()
+                }
                 for arrays in stages
             ]
         )
-        self.places, self.lengths = self._pack.places, self._pack.lengths
+        self.spans, self.lengths = self._pack.spans, self._pack.lengths
 
-    def _pairs(
+    def _list_cut_axes(
         self, index: int, rules: bool = True, zero: bool = True, stage: bool = True
     ) -> list[tuple[int, int]]:
         """Return a weight's (axis, number of parts) pairs in the order of the leading axes."""
@@ -182,41 +192,46 @@ class WeightPack:
             pairs += [(cut.stage, n) for n in self._stage]
         return pairs
 
-    def _part(self, index: int) -> tuple[int, ...]:
+    def _get_part_shape(self, index: int) -> tuple[int, ...]:
         sizes = list(self._shapes[index])
-        for axis, n in self._pairs(index):
+        for axis, n in self._list_cut_axes(index):
             sizes[axis] //= n
         return tuple(sizes)
 
     # ---- buffers ---------------------------------------------------------------------------
 
-    def bytes(self) -> int:
+    def count_bytes(self) -> int:
         """Return the bytes of a stage's buffers on a device."""
-        return self._pack.bytes() * math.prod(self.lead) // math.prod(self._rules)
+        return self._pack.count_bytes() * math.prod(self.leading_shape) // math.prod(self._rules)
 
-    def zeros(self, floats: bool = False) -> Buffers:
+    def make_zeros(self, floats: bool = False) -> Buffers:
         """Create buffers of zeros; with `floats` only those of dtypes that have gradients."""
-        return {n: jnp.zeros((*self.lead, z.size), n) for n, z in self._pack.zeros(floats).items()}
+        return {
+            n: jnp.zeros((*self.leading_shape, z.size), n)
+            for n, z in self._pack.make_zeros(floats).items()
+        }
 
-    def laid(self, buffer: jax.Array, before: int = 0) -> jax.Array:
+    def constrain_layout(self, buffer: jax.Array, before: int = 0) -> jax.Array:
         """Constrain a buffer, after a number of other axes, to the sharding of the rules."""
         if not self.divided:
             return buffer
-        return alike(buffer, [*[None] * before, *self.names])
+        return constrain_sharding(buffer, [*[None] * before, *self.names])
 
-    def take(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
+    def unpack(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
         """Return the full weights of a stage."""
         weights = {}
-        for index, p in self.places[stage].items():
-            rows = self.laid(buffers[p.dtype])[..., p.offset : p.offset + p.size]
-            weights[index] = _joined(rows.reshape(*self.lead, *p.shape), self._pairs(index))
+        for index, p in self.spans[stage].items():
+            rows = self.constrain_layout(buffers[p.dtype])[..., p.offset : p.offset + p.size]
+            weights[index] = _merge_axes(
+                rows.reshape(*self.leading_shape, *p.shape), self._list_cut_axes(index)
+            )
         return weights
 
-    def put(self, arrays: Mapping[int, jax.Array], stage: int, floats: bool = False) -> Buffers:
+    def pack(self, arrays: Mapping[int, jax.Array], stage: int, floats: bool = False) -> Buffers:
         """Pack full weights, or their gradients; missing arrays are zeros."""
-        return self._filled(arrays, stage, self.lead, self._pairs, floats)
+        return self._pack_parts(arrays, stage, self.leading_shape, self._list_cut_axes, floats)
 
-    def _filled(
+    def _pack_parts(
         self,
         arrays: Mapping[int, jax.Array],
         stage: int,
@@ -224,23 +239,27 @@ class WeightPack:
         pairs: Callable[[int], list[tuple[int, int]]],
         floats: bool = False,
     ) -> Buffers:
-        rows: dict[str, list[jax.Array]] = {name: [] for name in self._pack.zeros(floats)}
-        for index, p in self.places[stage].items():
+        rows: dict[str, list[jax.Array]] = {name: [] for name in self._pack.make_zeros(floats)}
+        for index, p in self.spans[stage].items():
             if index not in arrays:
                 rows[p.dtype].append(jnp.zeros((*lead, p.size), p.dtype))
                 continue
-            parts = _divided(arrays[index].astype(p.dtype), pairs(index))
+            parts = _split_axes(arrays[index].astype(p.dtype), pairs(index))
             rows[p.dtype].append(parts.reshape(*lead, -1))
         buffers = {}
         for name, arrays_of_type in rows.items():
             rest = self.lengths[name] - sum(row.shape[-1] for row in arrays_of_type)
             padding = [jnp.zeros((*lead, rest), name)] if rest else []
-            buffers[name] = self.laid(jnp.concatenate([*arrays_of_type, *padding], axis=-1))
+            buffers[name] = self.constrain_layout(
+                jnp.concatenate([*arrays_of_type, *padding], axis=-1)
+            )
         return buffers
 
     # ---- over the mesh ---------------------------------------------------------------------
 
-    def own(self, values: Mapping[int, jax.Array], stages: Sequence[jax.Array]) -> list[Buffers]:
+    def pack_own_stages(
+        self, values: Mapping[int, jax.Array], stages: Sequence[jax.Array]
+    ) -> list[Buffers]:
         """Gather the weights of a device's stages.
 
         Args:
@@ -250,30 +269,31 @@ class WeightPack:
         Returns:
           The buffers of each stage.
         """
-        count = len(self.places)
+        count = len(self.spans)
         if not self._stage:
             return [
-                chosen(s, [lambda n=n: self.put(values, n) for n in range(count)]) for s in stages
+                switch_on_index(s, [lambda n=n: self.pack(values, n) for n in range(count)])
+                for s in stages
             ]
         zero = not self.cut.held
         lead = (*self._rules, *self._zero * zero)
-        pairs = lambda index: self._pairs(index, zero=zero, stage=False)
+        pairs = lambda index: self._list_cut_axes(index, zero=zero, stage=False)
         p, axis = self._stage[0], len(lead)
         buffers: list[Buffers] = []
         for c in range(len(stages)):
-            rows = [self._filled(values, s, lead, pairs) for s in range(c * p, (c + 1) * p)]
+            rows = [self._pack_parts(values, s, lead, pairs) for s in range(c * p, (c + 1) * p)]
             stacked = {n: jnp.stack([row[n] for row in rows], axis=axis) for n in self.lengths}
-            buffers.append({n: self._together(b, axis) for n, b in stacked.items()})
+            buffers.append({n: self._gather_stage(b, axis) for n, b in stacked.items()})
         return buffers
 
-    def _together(self, rows: jax.Array, axis: int) -> jax.Array:
+    def _gather_stage(self, rows: jax.Array, axis: int) -> jax.Array:
         def run(v: jax.Array) -> jax.Array:
             v = lax.all_to_all(v, self.over, split_axis=axis, concat_axis=axis, tiled=True)
             return lax.all_gather(v, self.cut.over, axis=len(self._rules)) if self.cut.held else v
 
-        return self.laid(beside(run, rows, self.names))
+        return self.constrain_layout(run_over_split_axes(run, rows, self.names))
 
-    def gathered(
+    def reduce_gradients(
         self, sums: Sequence[Buffers], stages: Sequence[jax.Array]
     ) -> dict[int, jax.Array]:
         """Reduce the gradients of stages, and return the parts that this device keeps.
@@ -286,24 +306,27 @@ class WeightPack:
           Gradients by index of the weight.
         """
         if not self._stage:
-            return self._all_of(sums, stages)
+            return self._sum_replicated(sums, stages)
         gradients: dict[int, jax.Array] = {}
         p, axis = self._stage[0], len(self._rules)
         for c, buffers in enumerate(sums):
-            rows = {n: beside(self._apart, b, self.names) for n, b in buffers.items()}
+            rows = {
+                n: run_over_split_axes(self._scatter_stage, b, self.names)
+                for n, b in buffers.items()
+            }
             for d in range(p):
-                for index, span in self.places[c * p + d].items():
+                for index, span in self.spans[c * p + d].items():
                     if span.dtype not in rows:
                         continue
                     row = lax.index_in_dim(rows[span.dtype], d, axis, keepdims=False)
                     part = row[..., span.offset : span.offset + span.size].reshape(
                         *self._rules, *span.shape
                     )
-                    value = _joined(part, self._pairs(index, zero=False, stage=False))
+                    value = _merge_axes(part, self._list_cut_axes(index, zero=False, stage=False))
                     gradients[index] = gradients[index] + value if index in gradients else value
         return gradients
 
-    def _apart(self, v: jax.Array) -> jax.Array:
+    def _scatter_stage(self, v: jax.Array) -> jax.Array:
         axis, rest = len(self._rules), tuple(a for a in self.axes if a not in self.cut.over)
         if self._zero:
             v = lax.psum_scatter(v, self.cut.over, scatter_dimension=axis)
@@ -311,45 +334,50 @@ class WeightPack:
             v = lax.psum(v, rest)
         return lax.all_to_all(v, self.over, split_axis=axis, concat_axis=axis, tiled=True)
 
-    def _all_of(self, sums: Sequence[Buffers], stages: Sequence[jax.Array]) -> dict[int, jax.Array]:
+    def _sum_replicated(
+        self, sums: Sequence[Buffers], stages: Sequence[jax.Array]
+    ) -> dict[int, jax.Array]:
         """Sum gradients of weights that all devices hold; other stages contribute zeros."""
         order: dict[str, list[int]] = {}
-        for spans in self.places:
+        for spans in self.spans:
             for index, span in spans.items():
                 if index not in order.setdefault(span.dtype, []):
                     order[span.dtype].append(index)
 
         def spread(buffers: Buffers, stage: int) -> Buffers:
             def get_row(index: int) -> jax.Array:
-                span = self.places[stage].get(index)
+                span = self.spans[stage].get(index)
                 if span is None:
-                    shape = (*self.lead, math.prod(self._part(index)))
+                    shape = (*self.leading_shape, math.prod(self._get_part_shape(index)))
                     return jnp.zeros(shape, next(iter(buffers.values())).dtype)
                 return buffers[span.dtype][..., span.offset : span.offset + span.size]
 
             rows = {n: [get_row(k) for k in order[n]] for n in buffers}
-            return {n: self.laid(jnp.concatenate(parts, axis=-1)) for n, parts in rows.items()}
+            return {
+                n: self.constrain_layout(jnp.concatenate(parts, axis=-1))
+                for n, parts in rows.items()
+            }
 
-        count = len(self.places)
+        count = len(self.spans)
         parts = [
-            chosen(s, [lambda n=n, b=b: spread(b, n) for n in range(count)])
+            switch_on_index(s, [lambda n=n, b=b: spread(b, n) for n in range(count)])
             for b, s in zip(sums, stages, strict=True)
         ]
-        totals = total(
+        totals = sum_buffers(
             {n: sum(part[n] for part in parts) for n in sums[0]}, (self.over, *self.axes)
         )
         gradients = {}
         for name, buffer in totals.items():
             start = 0
             for index in order[name]:
-                shape = self._part(index)
+                shape = self._get_part_shape(index)
                 end = start + math.prod(shape)
-                row = buffer[..., start:end].reshape(*self.lead, *shape)
-                gradients[index], start = _joined(row, self._pairs(index)), end
+                row = buffer[..., start:end].reshape(*self.leading_shape, *shape)
+                gradients[index], start = _merge_axes(row, self._list_cut_axes(index)), end
         return gradients
 
 
-def _divided(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
+def _split_axes(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
     """Split axes into parts, and return the array with the axes of parts in front."""
     shape: list[int] = []
     part_axes, parts = {}, dict(pairs)
@@ -361,7 +389,7 @@ def _divided(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
     return jnp.moveaxis(array.reshape(shape), [part_axes[a] for a, _ in pairs], range(len(pairs)))
 
 
-def _joined(parts: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
+def _merge_axes(parts: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
     """Undo `_split_axes`."""
     shape = list(parts.shape[len(pairs) :])
     part_axes = {}
@@ -373,7 +401,7 @@ def _joined(parts: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
     return array.reshape(shape)
 
 
-def beside(
+def run_over_split_axes(
     run: Callable[[jax.Array], jax.Array], value: jax.Array, names: Sequence[_Names]
 ) -> jax.Array:
     """Run a collective on a value with leading axes split over other dimensions, without gathering them.

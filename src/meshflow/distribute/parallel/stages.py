@@ -12,24 +12,24 @@ import jax
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.tracing.trace import Traced
-from meshflow.distribute.parallel.cutting import Program, StageProgram, cut
+from meshflow.core.tracing.trace import TracedFunction
+from meshflow.distribute.parallel.stage_programs import PipelineProgram, StageProgram, cut_stages
 
-__all__ = ["Layers", "Stages", "stages_of"]
+__all__ = ["LayerCallRecorder", "PipelineStages", "trace_stages"]
 
 # Typical rates of a CPU core, per second: operations, bytes of memory traffic, bytes between
 # devices. Only their ratios matter for balancing. They were chosen when the balancing was written;
 # no measurement was recorded.
-_WORK, _MEMORY, _LINK = 50e9, 10e9, 5e9
+_OPERATIONS_PER_SECOND, _MEMORY, _LINK = 50e9, 10e9, 5e9
 # A backward pass costs twice a forward pass: it computes the gradients of inputs and of weights.
 _COMPUTE_PASSES = 3
 # Weights are read in the forward pass, in the recomputation and in the backward pass, and their gradients are written. This
 # is a derivation, not a measurement.
 _WEIGHT_PASSES = 4
-LABEL = "call-of-layer-"
+CALL_SCOPE_PREFIX = "call-of-layer-"
 
 
-class Layers:
+class LayerCallRecorder:
     """Recorder of layer calls while a function is traced; it records the layers inside of models.
 
     Attributes:
@@ -39,7 +39,7 @@ class Layers:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.begin: list[int] = []
+        self.stage_starts: list[int] = []
         self._inside = False
 
     @contextlib.contextmanager
@@ -50,41 +50,41 @@ class Layers:
           layer: The layer.
           whole: Whether to record a model as one layer, too.
         """
-        if self._inside or (hasattr(layer, "_current_graph") and not whole):
+        if self._inside or (hasattr(layer, "_get_graph") and not whole):
             yield
             return
         index = len(self.names)
         self.names.append(layer.name)
         if getattr(layer, "begins_stage", False):
-            self.begin.append(index)
+            self.stage_starts.append(index)
         self._inside = True
         try:
-            with jax.named_scope(f"{LABEL}{index}"):
+            with jax.named_scope(f"{CALL_SCOPE_PREFIX}{index}"):
                 yield
         finally:
             self._inside = False
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def record_calls(self) -> Iterator[None]:
         """Record calls of layers while the context is open."""
-        saved, context.labels = context.labels, self
+        saved, context.label_layer = context.label_layer, self
         try:
             yield
         finally:
-            context.labels = saved
+            context.label_layer = saved
 
-    def units(self, traced: Traced) -> list[int]:
+    def find_units(self, traced: TracedFunction) -> list[int]:
         """Return the call of each equation; an equation between two calls belongs to the first."""
         units = []
         current = 0
-        for eqn in traced.closed.jaxpr.eqns:
-            label = re.search(rf"{LABEL}(\d+)", str(eqn.source_info.name_stack))
+        for eqn in traced.closed_jaxpr.jaxpr.eqns:
+            label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
             current = max(current, int(label[1])) if label else current
             units.append(current)
         return units
 
 
-class Stages(NamedTuple):
+class PipelineStages(NamedTuple):
     """A traced loss in stages.
 
     Attributes:
@@ -95,21 +95,21 @@ class Stages(NamedTuple):
       weights: Bytes of the trained weights of each stage.
     """
 
-    program: Program
+    program: PipelineProgram
     programs: list[StageProgram]
     layers: list[list[str]]
     work: list[float]
     weights: list[int]
 
 
-def stages_of(
-    tracer: Callable[[], Traced],
+def trace_stages(
+    tracer: Callable[[], TracedFunction],
     count: int,
     balance: str | Sequence[int] = "auto",
     trained: Callable[[Any], bool] = lambda c: bool(getattr(c, "trainable", False)),
-    wanted: Callable[[Traced], Sequence[int]] = lambda traced: range(traced.count),
+    wanted: Callable[[TracedFunction], Sequence[int]] = lambda traced: range(traced.num_results),
     name: str = "model",
-) -> Stages:
+) -> PipelineStages:
     """Trace a function of a micro-batch, and cut it into stages.
 
     Args:
@@ -128,32 +128,38 @@ def stages_of(
     Raises:
       ValueError: If there are more stages than layers, or if marks or counts do not fit.
     """
-    layers = Layers()
-    with layers.noted():
+    layers = LayerCallRecorder()
+    with layers.record_calls():
         traced = tracer()
     # JAX also represents names of mesh dimensions as effects.
-    effects = [e for e in traced.closed.effects if type(e).__name__ != "NamedAxisEffect"]
+    effects = [e for e in traced.closed_jaxpr.effects if type(e).__name__ != "NamedAxisEffect"]
     if effects or traced.iterator_captures or traced.infeeds:
         raise InvalidValueError(
             f"Pipeline: {name} calls Python or takes elements of iterators while it runs, which a stage cannot do."
         )
     trained_indices = [i for i, c in enumerate(traced.captures) if trained(c)]
     units = max(len(layers.names), 1)
-    program = Program(traced, layers.units(traced), units, trained_indices, wanted(traced))
-    ends = _ends(balance, layers, program, count, name)
-    costs, weights = program.costs(), program.weights()
+    program = PipelineProgram(
+        traced, layers.find_units(traced), units, trained_indices, wanted(traced)
+    )
+    ends = _find_stage_ends(balance, layers, program, count, name)
+    costs, weights = program.count_operations(), program.list_weights()
     parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]
-    return Stages(
+    return PipelineStages(
         program,
-        cut(program, ends),
+        cut_stages(program, ends),
         [[layers.names[u] for u in part if u < len(layers.names)] for part in parts],
         [sum(costs[u] for u in part) for part in parts],
         [sum(dict(item for u in part for item in weights[u]).values()) for part in parts],
     )
 
 
-def _ends(
-    balance: str | Sequence[int], layers: Layers, program: Program, count: int, name: str
+def _find_stage_ends(
+    balance: str | Sequence[int],
+    layers: LayerCallRecorder,
+    program: PipelineProgram,
+    count: int,
+    name: str,
 ) -> list[int]:
     names = layers.names
     if count > program.units:
@@ -166,9 +172,9 @@ def _ends(
             raise InvalidValueError(
                 f"Pipeline: balance={balance!r} is neither 'auto' nor 'cost' nor a list of numbers of layers."
             )
-        if balance == "auto" and layers.begin:
-            return _marked(layers, count, name)
-        return balanced(program, count)
+        if balance == "auto" and layers.stage_starts:
+            return _find_marked_ends(layers, count, name)
+        return balance_stages(program, count)
     counts = [int(n) for n in balance]
     if len(counts) != count or sum(counts) != len(names) or min(counts) < 1:
         raise InvalidValueError(
@@ -178,8 +184,8 @@ def _ends(
     return list(itertools.accumulate(counts))
 
 
-def _marked(layers: Layers, count: int, name: str) -> list[int]:
-    starts = [n for n in layers.begin if n > 0]
+def _find_marked_ends(layers: LayerCallRecorder, count: int, name: str) -> list[int]:
+    starts = [n for n in layers.stage_starts if n > 0]
     if len(starts) != count - 1:
         raise InvalidValueError(
             f"Pipeline: {name} has {len(starts)} Stage() layers after its first layer, which make {len(starts) + 1} "
@@ -188,7 +194,7 @@ def _marked(layers: Layers, count: int, name: str) -> list[int]:
     return [*starts, len(layers.names)]
 
 
-def balanced(program: Program, count: int) -> list[int]:
+def balance_stages(program: PipelineProgram, count: int) -> list[int]:
     """Find the ends of stages that minimize the time of the slowest stage, by dynamic programming.
 
     The time of a stage is estimated from its arithmetic, from the memory traffic of its weights and
@@ -201,8 +207,8 @@ def balanced(program: Program, count: int) -> list[int]:
     Returns:
       For each stage the index after its last unit.
     """
-    work, crossing = program.costs(), program.crossing()
-    weights = program.weights()
+    work, crossing = program.count_operations(), program.count_crossing_bytes()
+    weights = program.list_weights()
     units = program.units
 
     def estimate_times(begin: int) -> list[float]:
@@ -211,7 +217,7 @@ def balanced(program: Program, count: int) -> list[int]:
         times, forward = [0.0] * (units + 1), 0.0
         for unit in range(begin, units):
             stage_weights |= dict(weights[unit])
-            forward += work[unit] / _WORK
+            forward += work[unit] / _OPERATIONS_PER_SECOND
             sending = crossing[unit] / _LINK if unit + 1 < units else 0.0
             traffic = sum(stage_weights.values()) / _MEMORY
             times[unit + 1] = _COMPUTE_PASSES * forward + _WEIGHT_PASSES * traffic + 2 * sending
@@ -235,7 +241,7 @@ def balanced(program: Program, count: int) -> list[int]:
     return ends[::-1]
 
 
-def described(names: Sequence[str]) -> str:
+def summarize_names(names: Sequence[str]) -> str:
     """Return the names of a stage's layers, abbreviated if there are more than three."""
     if len(names) < 4:
         return ", ".join(names)

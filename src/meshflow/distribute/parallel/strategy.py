@@ -14,23 +14,23 @@ import jax
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.runtime.import_paths import public_face
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.pipeline import PipelinedStep, check_pipeline
-from meshflow.distribute.parallel.program import Gradients, LossProgram
-from meshflow.distribute.parallel.region import region_gradients
+from meshflow.distribute.parallel.program import LossProgram, RegionResult
+from meshflow.distribute.parallel.region import compute_region_gradients
 from meshflow.distribute.parallel.report import StepReport
-from meshflow.distribute.parallel.rules import Rules
-from meshflow.distribute.parallel.zero import split
+from meshflow.distribute.parallel.rules import ShardingRules
+from meshflow.distribute.parallel.zero import shard_layout
 from meshflow.distribute.replicas.variables import MirroredVariable
-from meshflow.distribute.strategy import Strategy, _check_roles
+from meshflow.distribute.strategy import Strategy, _check_variable_options
 from meshflow.environment.types import PyTree
+from meshflow.placement.activation_files import ActivationFiles
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.file_store import FileStore
-from meshflow.placement.layout import Layout, dimensions_of
-from meshflow.placement.mesh import Mesh, jax_device, line
-from meshflow.placement.scratch import Scratch
+from meshflow.placement.layout import Layout, list_spec_dimensions
+from meshflow.placement.mesh import Mesh, create_1d_mesh, find_jax_device
 
 if TYPE_CHECKING:
     from meshflow.distribute.parallel.planner.hardware import Hardware
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 __all__ = ["MeshStrategy"]
 
 # Types that `rules=` accepts; a `LayoutMap` is a class of Keras, which is a higher layer.
-_RuleSource: TypeAlias = "str | Mapping[str, str | Sequence[str]] | Rules | Any"
+_RuleSource: TypeAlias = "str | Mapping[str, str | Sequence[str]] | ShardingRules | Any"
 
 
 # Planners by name. They are in a higher layer than strategies, so they register themselves here.
 planners: dict[str, Callable[..., None]] = {}
 # Models that have steps under a strategy, the latest last, each with the strategy and the thread
 # that made the step.
-in_training: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[MeshStrategy], int]] = (
+training_models: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[MeshStrategy], int]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -104,12 +104,12 @@ class MeshStrategy(Strategy):
                     f'MeshStrategy: plan={plan!r} must be "auto", and only hardware= can be passed with it; it chooses '
                     "the mesh, the rules and the options."
                 )
-            self._wait(hardware)
+            self._defer_planning(hardware)
             return
         if hardware is not None:
             raise InvalidValueError('MeshStrategy: hardware= is for plan="auto"; pass both.')
         if mesh is None:
-            mesh = line((jax.local_devices()[0],), "data")
+            mesh = create_1d_mesh((jax.local_devices()[0],), "data")
         if not isinstance(mesh, Mesh):
             raise InvalidValueError(
                 f"MeshStrategy: expected a mesh of tf.experimental.dtensor.create_mesh, got {mesh!r}."
@@ -118,22 +118,24 @@ class MeshStrategy(Strategy):
             raise InvalidValueError(
                 f"MeshStrategy: pass options=, or its fields {sorted(choices)}, not both."
             )
-        options = ParallelOptions.of(choices) if options is None else options
+        options = ParallelOptions.from_kwargs(choices) if options is None else options
         if not isinstance(options, ParallelOptions):
             raise InvalidValueError(
                 f"MeshStrategy: options must be a tf.distribute.ParallelOptions, got {options!r}."
             )
-        self._begin(mesh, rules, options)
+        self.configure(mesh, rules, options)
 
-    def _wait(self, hardware: Hardware | None) -> None:
+    def _defer_planning(self, hardware: Hardware | None) -> None:
         """Shard all variables over all devices until the first training step chooses a plan."""
         devices = tuple(jax.local_devices())
-        self._begin(
-            line(devices, "data"), "batch:data", ParallelOptions(zero=3 if len(devices) > 1 else 0)
+        self.configure(
+            create_1d_mesh(devices, "data"),
+            "batch:data",
+            ParallelOptions(zero=3 if len(devices) > 1 else 0),
         )
         self._planner = lambda model, batch: planners["auto"](self, model, batch, hardware)
 
-    def decide(self, model: Any, batch: PyTree) -> None:
+    def run_planner(self, model: Any, batch: PyTree) -> None:
         """Choose the best plan for a model if this strategy has `plan="auto"` and no plan yet.
 
         Args:
@@ -144,7 +146,7 @@ class MeshStrategy(Strategy):
             planner, self._planner = self._planner, None
             planner(model, batch)
 
-    def _begin(self, mesh: Mesh, rules: _RuleSource, options: ParallelOptions) -> None:
+    def configure(self, mesh: Mesh, rules: _RuleSource, options: ParallelOptions) -> None:
         """Set the mesh, the rules and the options.
 
         Args:
@@ -152,34 +154,36 @@ class MeshStrategy(Strategy):
           rules: The rules, an argument of `ShardingRules`, or a `LayoutMap`.
           options: The options.
         """
-        shown = mesh.shown
-        self._start([jax_device(d) for d in mesh.local_devices()], mesh)
-        mesh.shown = shown
-        self.places = True
+        shown = mesh.is_printed
+        self._initialize([find_jax_device(d) for d in mesh.local_devices()], mesh)
+        mesh.is_printed = shown
+        self.needs_placement = True
         self.options = options
-        self.layout_map: Any = rules if hasattr(rules, "of_weight") else None
-        if not isinstance(rules, Rules):
-            rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
-        self.rules: Rules = rules
+        self.layout_map: Any = rules if hasattr(rules, "get_weight_layout") else None
+        if not isinstance(rules, ShardingRules):
+            rules = ShardingRules(
+                _make_batch_rule(mesh) if self.layout_map is not None else rules, mesh
+            )
+        self.rules: ShardingRules = rules
         self.batch_dimensions = self.rules.dimensions("batch")
-        over = {name: self.rules.dimensions(name) for name in (*self.rules.over, "sequence")}
-        self.options.check(mesh, self.batch_dimensions, over)
+        over = {name: self.rules.dimensions(name) for name in (*self.rules.targets, "sequence")}
+        self.options.check_mesh(mesh, self.batch_dimensions, over)
         if self.options.pipeline is not None:
             check_pipeline(self.options, self.mesh)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
-        self._wanted: Layout | None = None
+        self._requested_layout: Layout | None = None
         # Mesh dimensions, other than those of the batch and the pipeline, over which weights have
         # been split.
         self.rule_dimensions: set[str] = set()
         if self.options.sequence is not None:
             self.rule_dimensions |= {*self.rules.dimensions("sequence")}
-        folders = self.options.folders
+        folders = self.options.offload_folders
         stores = {folder: FileStore(folder, mesh) for folder in folders.values()}
         # The files of each kind of offloaded value; they count the bytes that steps read and write.
         self.files = {kind: stores[folder] for kind, folder in folders.items()}
         activation_files = self.files.get("activations")
         # Offloaded activations wait in these files for the backward pass.
-        self.scratch = None if activation_files is None else Scratch(activation_files)
+        self.scratch = None if activation_files is None else ActivationFiles(activation_files)
         # Names of the weights that were made under this strategy.
         self._trained_names: list[str] = []
         # Whether a batch has been partitioned; the first batch has the size of all others but the last.
@@ -188,7 +192,7 @@ class MeshStrategy(Strategy):
         self.pipelined: PipelinedStep | None = None
 
     @property
-    def _replicas(self) -> int:
+    def _num_replicas(self) -> int:
         return 1
 
     # ---- variables -------------------------------------------------------------------------
@@ -200,7 +204,7 @@ class MeshStrategy(Strategy):
             return ()
         return tuple(self.options.zero_over or self.batch_dimensions)
 
-    def weight_layout(
+    def resolve_weight_layout(
         self, dims: Sequence[Sequence[str]] | None, shape: Sequence[int], description: str
     ) -> Layout:
         """Return the layout of a weight by the rules, without the dimensions that ZeRO adds.
@@ -214,29 +218,29 @@ class MeshStrategy(Strategy):
           The layout.
         """
         if dims is None:
-            return self.replicated(len(shape))
-        return self.rules.layout(dims, shape, description)
+            return self.get_replicated_layout(len(shape))
+        return self.rules.resolve_layout(dims, shape, description)
 
     @contextmanager
-    def laying(self, layout: Layout | None) -> Iterator[None]:
+    def variable_layout_scope(self, layout: Layout | None) -> Iterator[None]:
         """Create variables with this layout while the context is open; ZeRO shards them further.
 
         Args:
           layout: The layout, or None for replicated variables.
         """
-        saved, self._wanted = self._wanted, layout
+        saved, self._requested_layout = self._requested_layout, layout
         try:
             yield
         finally:
-            self._wanted = saved
+            self._requested_layout = saved
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
-        _check_roles(kwargs)
+        _check_variable_options(kwargs)
         saved, context.variable_creators = context.variable_creators, []
         try:
             variable = MirroredVariable(**kwargs)
             if variable.dtype.name != "string":
-                self.assign_layout(variable, self._wanted)
+                self.assign_layout(variable, self._requested_layout)
         finally:
             context.variable_creators = saved
         variable._distribute_strategy = self  # type: ignore[attr-defined]
@@ -249,34 +253,37 @@ class MeshStrategy(Strategy):
           variable: The variable.
           layout: Its layout by the rules, or None for a replicated variable.
         """
-        layout = layout or self.replicated(variable.ndim)
+        layout = layout or self.get_replicated_layout(variable.ndim)
         variable._ruled_layout = layout  # type: ignore[attr-defined]
-        used = {d for spec in layout.sharding_specs for d in dimensions_of(spec, self.mesh)}
+        used = {d for spec in layout.sharding_specs for d in list_spec_dimensions(spec, self.mesh)}
         pipeline = self.options.pipeline
-        taken = {*self.batch_dimensions, *([] if pipeline is None else [self.options.stages.over])}
+        taken = {
+            *self.batch_dimensions,
+            *([] if pipeline is None else [self.options.pipeline_options.over]),
+        }
         self.rule_dimensions |= used - taken
         is_trained = variable.trainable and variable.dtype.is_floating
         if is_trained:
             self._trained_names.append(variable.name)
         if is_trained and self.options.pipeline is not None:
             # A step gathers the weights of a stage on the devices of this stage.
-            layout = split(layout, variable._shape, (self.options.stages.over,))
-        zero_layout = split(layout, variable._shape, self.zero_dimensions)
+            layout = shard_layout(layout, variable._shape, (self.options.pipeline_options.over,))
+        zero_layout = shard_layout(layout, variable._shape, self.zero_dimensions)
         own_layout = zero_layout if is_trained and self.options.zero == 3 else layout
 
         def find_memory(kind: str) -> tuple[str, FileStore | None]:
-            if not (is_trained and self.options.offloads(kind, variable.name)):
+            if not (is_trained and self.options.is_offloaded(kind, variable.name)):
                 return "device", None
             store = self.files.get(kind)
             return ("host", None) if store is None else ("device", store)
 
         memory, store = find_memory("parameters")
-        variable._layout = own_layout.in_memory(memory)
+        variable._layout = own_layout.with_memory(memory)
         if store is not None:
-            variable._hold(store)
+            variable._move_to_file(store)
         if is_trained:
             memory, store = find_memory("optimizer")
-            variable._slot_layout = zero_layout.in_memory(memory)  # type: ignore[attr-defined]
+            variable._slot_layout = zero_layout.with_memory(memory)  # type: ignore[attr-defined]
             variable._slot_store = store  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
@@ -284,16 +291,16 @@ class MeshStrategy(Strategy):
     @property
     def computes_gradients(self) -> bool:
         """Whether this strategy, instead of Keras, differentiates the loss."""
-        return self.options.in_region
+        return self.options.uses_region
 
     @property
     def divides_batches(self) -> bool:
         """Whether devices have different examples, so that gradients of shares exist."""
         return bool(self.batch_dimensions)
 
-    def gradients(
+    def compute_gradients(
         self, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
-    ) -> Gradients:
+    ) -> RegionResult:
         """Compute loss and gradients of a global batch while a step is traced.
 
         Args:
@@ -307,17 +314,17 @@ class MeshStrategy(Strategy):
         """
         if self.options.pipeline is not None:
             self.pipelined = PipelinedStep(self, program, x, y, sample_weight)
-            return self.pipelined.applied()
-        return region_gradients(self, program, x, y, sample_weight)
+            return self.pipelined.apply()
+        return compute_region_gradients(self, program, x, y, sample_weight)
 
     @property
     def computes_predictions(self) -> bool:
         """Whether Keras leaves the forward pass of evaluation and prediction to this strategy, too."""
         return self.options.pipeline is not None
 
-    def predictions(
+    def compute_predictions(
         self, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
-    ) -> Gradients:
+    ) -> RegionResult:
         """Compute predictions and values for metrics of a global batch, without gradients.
 
         Args:
@@ -329,7 +336,7 @@ class MeshStrategy(Strategy):
         Returns:
           The values for metrics and the predictions.
         """
-        return PipelinedStep(self, program, x, y, sample_weight, trains=False).applied()
+        return PipelinedStep(self, program, x, y, sample_weight, trains=False).apply()
 
     def explain(self, model: Any, *batch: PyTree) -> StepReport:
         """Describe a model's training step and the bytes that it sends; nothing is run.
@@ -355,25 +362,25 @@ class MeshStrategy(Strategy):
         """
         # The module that explains compiled steps is in a higher layer, so it is reached through the
         # public package.
-        step = public_face().experimental.dtensor.explain(model, *batch)
+        step = get_public_package().experimental.dtensor.explain(model, *batch)
         pipeline = self.pipelined
-        return StepReport(None if pipeline is None else pipeline.report(), step)
+        return StepReport(None if pipeline is None else pipeline.make_report(), step)
 
-    def trains(self, model: Any) -> None:
+    def register_training(self, model: Any) -> None:
         """Register that this thread makes a training step of a model; Keras calls this method.
 
         Args:
           model: The model.
         """
-        in_training.pop(model, None)
-        in_training[model] = weakref.ref(self), threading.get_ident()
+        training_models.pop(model, None)
+        training_models[model] = weakref.ref(self), threading.get_ident()
 
     def warn_of_unused(self) -> None:
         """Warn about unused rules and offload patterns; Keras calls this for built models."""
         (self.rules if self.layout_map is None else self.layout_map).warn_of_unused()
         unused = [
             f"{kind!r}: {pattern!r}"
-            for kind, patterns in self.options.offloaded.items()
+            for kind, patterns in self.options.offload_patterns.items()
             for pattern in patterns
             if kind != "activations"
             and not any(re.match(pattern, name) for name in self._trained_names)
@@ -388,9 +395,9 @@ class MeshStrategy(Strategy):
 
     def __repr__(self) -> str:
         sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))
-        return f"<MeshStrategy on {sizes}, rules {str(self.rules)!r}, {self.options.chosen()}>"
+        return f"<MeshStrategy on {sizes}, rules {str(self.rules)!r}, {self.options.get_non_defaults()}>"
 
 
-def _batch_of(mesh: Mesh) -> dict[str, str]:
+def _make_batch_rule(mesh: Mesh) -> dict[str, str]:
     name = next((n for n in mesh.dim_names if n in ("batch", "data", "replica")), None)
     return {} if name is None else {"batch": name}

@@ -15,20 +15,26 @@ from typing import Any
 
 import jax
 
-from meshflow.distribute.parallel.cutting import FORMS, is_light, size_of
+from meshflow.distribute.parallel.stage_programs import FORM_PRIMITIVES, count_bytes, is_cheap
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshflow.passes.jaxprs import makers, part, users, variables, without_calls
+from meshflow.passes.jaxprs import (
+    extract_program,
+    inline_calls,
+    map_consumers,
+    map_producers,
+    select_variables,
+)
 
-__all__ = ["Halves", "halved"]
+__all__ = ["SplitBackward", "split_backward"]
 
-_PRODUCTS = ("dot_general", "conv_general_dilated")
+_PRODUCT_PRIMITIVES = ("dot_general", "conv_general_dilated")
 # Gradients are small if each has at most this fraction of all gradients' bytes. The value is a choice, not a measurement.
 _SMALL_GRADIENT_DIVISOR = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Halves:
+class SplitBackward:
     """A backward pass as two programs.
 
     Attributes:
@@ -45,15 +51,15 @@ class Halves:
     second: ClosedJaxpr
     early: tuple[int, ...]
     late: tuple[int, ...]
-    at_hand: tuple[int, ...]
-    kept: tuple[jax.ShapeDtypeStruct, ...]
+    available_operands: tuple[int, ...]
+    residuals: tuple[jax.ShapeDtypeStruct, ...]
 
     def run_first(
         self, operands: Sequence[jax.Array]
     ) -> tuple[list[jax.Array], dict[int, jax.Array], list[jax.Array]]:
         """Return the required results, the early gradients by index, and the residuals."""
         outputs = jex_core.jaxpr_as_fun(self.first)(*operands)
-        end = len(outputs) - len(self.kept)
+        end = len(outputs) - len(self.residuals)
         start = end - len(self.early)
         return (
             outputs[:start],
@@ -65,17 +71,17 @@ class Halves:
         self, operands: Sequence[jax.Array], kept: Sequence[jax.Array]
     ) -> dict[int, jax.Array]:
         """Return the late gradients by index."""
-        at_hand = [operands[i] for i in self.at_hand]
+        at_hand = [operands[i] for i in self.available_operands]
         outputs = jex_core.jaxpr_as_fun(self.second)(*at_hand, *kept)
         return dict(zip(self.late, outputs, strict=True))
 
 
-def halved(
+def split_backward(
     function: Callable[..., Sequence[Any]],
     operands: Sequence[jax.Array | jax.ShapeDtypeStruct],
     available: Sequence[bool],
     count: int,
-) -> Halves:
+) -> SplitBackward:
     """Split a backward pass into two programs.
 
     Args:
@@ -88,11 +94,11 @@ def halved(
     Returns:
       The two programs.
     """
-    closed = without_calls(jax.make_jaxpr(function)(*operands))
-    return _Cut(closed, available, count).halves()
+    closed = inline_calls(jax.make_jaxpr(function)(*operands))
+    return _BackwardCutter(closed, available, count).cut()
 
 
-class _Cut:
+class _BackwardCutter:
     """Analysis of the equations of a backward pass.
 
     Args:
@@ -104,43 +110,43 @@ class _Cut:
     def __init__(self, closed: ClosedJaxpr, available: Sequence[bool], count: int) -> None:
         self.closed, self.jaxpr, self.count = closed, closed.jaxpr, count
         self.eqns = list(self.jaxpr.eqns)
-        self.maker = makers(self.eqns)
-        self.place = {id(eqn): n for n, eqn in enumerate(self.eqns)}
+        self.producers = map_producers(self.eqns)
+        self.positions = {id(eqn): n for n, eqn in enumerate(self.eqns)}
         inputs = zip(self.jaxpr.invars, available, strict=True)
-        self.there = {*self.jaxpr.constvars, *(v for v, is_available in inputs if is_available)}
+        self.available = {*self.jaxpr.constvars, *(v for v, is_available in inputs if is_available)}
         for eqn in self.eqns:
             # Cheap values that follow from available operands are recomputed by their consumers.
-            if is_light(eqn) and all(v in self.there for v in variables(eqn.invars)):
-                self.there.update(eqn.outvars)
+            if is_cheap(eqn) and all(v in self.available for v in select_variables(eqn.invars)):
+                self.available.update(eqn.outvars)
 
-    def halves(self) -> Halves:
+    def cut(self) -> SplitBackward:
         required, gradients = self.jaxpr.outvars[: self.count], self.jaxpr.outvars[self.count :]
-        later = self._later(self._behind(required))
+        later = self._find_weight_equations(self._find_producers(required))
         # Small gradients, of biases and scales, are kept with the residuals, so that all gradients are added at once.
-        small = sum(size_of(v.aval) for v in gradients) / _SMALL_GRADIENT_DIVISOR
+        small = sum(count_bytes(v.aval) for v in gradients) / _SMALL_GRADIENT_DIVISOR
         products = [i for i, v in enumerate(gradients) if self._is_late(v, later)]
         waiting = [
             i
             for i, v in enumerate(gradients)
-            if i not in products and self._is_made(v) and size_of(v.aval) <= small
+            if i not in products and self._is_computed(v) and count_bytes(v.aval) <= small
         ]
         late = sorted([*products, *waiting])
         early = [i for i in range(len(gradients)) if i not in late]
         late_outputs = [gradients[i] for i in late]
-        second, frontier = self._gathered([gradients[i] for i in products], later)
+        second, frontier = self._collect_deferred([gradients[i] for i in products], later)
         read = dict.fromkeys([*frontier, *(gradients[i] for i in waiting)])
-        residuals = [v for v in read if v not in self.there]
+        residuals = [v for v in read if v not in self.available]
         # Values that follow from available operands are recomputed.
-        recomputed = self._behind([v for v in read if v in self.there])
+        recomputed = self._find_producers([v for v in read if v in self.available])
         at_hand = [
             i
             for i, v in enumerate(self.jaxpr.invars)
-            if v in self.there and self._is_read(v, [*recomputed, *second], late_outputs)
+            if v in self.available and self._is_read(v, [*recomputed, *second], late_outputs)
         ]
         first_out = [*required, *(gradients[i] for i in early), *residuals]
-        return Halves(
-            self._program(self.jaxpr.invars, first_out, self._behind(first_out)),
-            self._program(
+        return SplitBackward(
+            self._build_program(self.jaxpr.invars, first_out, self._find_producers(first_out)),
+            self._build_program(
                 [*(self.jaxpr.invars[i] for i in at_hand), *residuals],
                 late_outputs,
                 {*recomputed, *second},
@@ -151,27 +157,27 @@ class _Cut:
             tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in residuals),
         )
 
-    def _is_made(self, atom: Atom) -> bool:
-        return not isinstance(atom, jex_core.Literal) and atom in self.maker
+    def _is_computed(self, atom: Atom) -> bool:
+        return not isinstance(atom, jex_core.Literal) and atom in self.producers
 
     def _is_read(self, v: Var, positions: Sequence[int], outputs: Sequence[Atom]) -> bool:
-        read = [a for n in positions for a in variables(self.eqns[n].invars)]
+        read = [a for n in positions for a in select_variables(self.eqns[n].invars)]
         return any(a is v for a in (*read, *outputs))
 
-    def _behind(self, atoms: Sequence[Atom]) -> set[int]:
+    def _find_producers(self, atoms: Sequence[Atom]) -> set[int]:
         """Return the positions of all equations that values depend on."""
         positions: set[int] = set()
-        waiting = variables(atoms)
+        waiting = select_variables(atoms)
         while waiting:
-            eqn = self.maker.get(waiting.pop())
-            if eqn is not None and self.place[id(eqn)] not in positions:
-                positions.add(self.place[id(eqn)])
-                waiting += variables(eqn.invars)
+            eqn = self.producers.get(waiting.pop())
+            if eqn is not None and self.positions[id(eqn)] not in positions:
+                positions.add(self.positions[id(eqn)])
+                waiting += select_variables(eqn.invars)
         return positions
 
-    def _later(self, required: set[int]) -> set[int]:
+    def _find_weight_equations(self, required: set[int]) -> set[int]:
         """Return products, and cheap operations on them, that only gradients of weights use."""
-        consumers_by_var = users(self.jaxpr, self.eqns)
+        consumers_by_var = map_consumers(self.jaxpr, self.eqns)
         end = len(self.eqns)
         deferred: set[int] = set()
         deferred_products: set[int] = set()
@@ -186,74 +192,76 @@ class _Cut:
                 continue
             if consumers & deferred_products:
                 continue
-            if eqn.primitive.name in _PRODUCTS:
+            if eqn.primitive.name in _PRODUCT_PRIMITIVES:
                 deferred.add(n)
                 deferred_products.add(n)
-            elif is_light(eqn) or eqn.primitive.name == "add_any":
+            elif is_cheap(eqn) or eqn.primitive.name == "add_any":
                 deferred.add(n)
         return deferred
 
     def _is_late(self, output: Atom, later: set[int]) -> bool:
         """Check whether a gradient follows from products, so that few values must be kept."""
-        if not self._is_made(output):
+        if not self._is_computed(output):
             return False
-        positions, _ = self._gathered([output], later)
+        positions, _ = self._collect_deferred([output], later)
         primitives = {self.eqns[n].primitive.name for n in positions}
         other_inputs = {
             v
             for n in positions
-            if self.eqns[n].primitive.name not in _PRODUCTS
-            for v in variables(self.eqns[n].invars)
+            if self.eqns[n].primitive.name not in _PRODUCT_PRIMITIVES
+            for v in select_variables(self.eqns[n].invars)
         }
         outputs = {v for n in positions for v in self.eqns[n].outvars}
-        product_inputs = self._forms_into_products(positions)
-        outside = [v for v in other_inputs - outputs - product_inputs if v not in self.there]
-        return bool(primitives & {*_PRODUCTS}) and all(
+        product_inputs = self._find_product_inputs(positions)
+        outside = [v for v in other_inputs - outputs - product_inputs if v not in self.available]
+        return bool(primitives & {*_PRODUCT_PRIMITIVES}) and all(
             math.prod(v.aval.shape) == 1 for v in outside
         )
 
-    def _forms_into_products(self, numbers: set[int]) -> set[Var]:
+    def _find_product_inputs(self, numbers: set[int]) -> set[Var]:
         """Return the inputs of products, including those that reach them through changes of form."""
         inputs: set[Any] = set()
         for n in sorted(numbers, reverse=True):
             eqn = self.eqns[n]
-            is_product = eqn.primitive.name in _PRODUCTS
+            is_product = eqn.primitive.name in _PRODUCT_PRIMITIVES
             if is_product or any(v in inputs for v in eqn.outvars):
-                inputs.update(variables(eqn.invars))
+                inputs.update(select_variables(eqn.invars))
         return inputs
 
-    def _gathered(self, outputs: Sequence[Atom], later: set[int]) -> tuple[set[int], list[Var]]:
+    def _collect_deferred(
+        self, outputs: Sequence[Atom], later: set[int]
+    ) -> tuple[set[int], list[Var]]:
         """Return the deferred equations that results need, and the values that these read."""
         positions: set[int] = set()
         frontier: dict[Any, None] = {}
         waiting = list(outputs)
         while waiting:
             v = waiting.pop()
-            eqn = self.maker.get(v)
-            if eqn is None or v in self.there:
+            eqn = self.producers.get(v)
+            if eqn is None or v in self.available:
                 frontier[v] = None
                 continue
-            n = self.place[id(eqn)]
+            n = self.positions[id(eqn)]
             if n in positions:
                 continue
-            if n in later or self._is_form(eqn):
+            if n in later or self._changes_form(eqn):
                 positions.add(n)
-                waiting += variables(eqn.invars)
+                waiting += select_variables(eqn.invars)
             else:
                 frontier[v] = None
         return positions, list(frontier)
 
-    def _is_form(self, eqn: JaxprEqn) -> bool:
+    def _changes_form(self, eqn: JaxprEqn) -> bool:
         """Check whether to keep an equation's input, which may have other forms, instead."""
-        if eqn.primitive.name not in FORMS:
+        if eqn.primitive.name not in FORM_PRIMITIVES:
             return False
         (source,) = eqn.invars[:1]
-        return isinstance(source, jex_core.Literal) or size_of(source.aval) <= size_of(
+        return isinstance(source, jex_core.Literal) or count_bytes(source.aval) <= count_bytes(
             eqn.outvars[0].aval
         )
 
-    def _program(
+    def _build_program(
         self, inputs: Sequence[Var], outputs: Sequence[Atom], numbers: set[int]
     ) -> ClosedJaxpr:
         eqns = [self.eqns[n] for n in sorted(numbers)]
-        return part(self.closed, inputs, outputs, eqns)
+        return extract_program(self.closed, inputs, outputs, eqns)

@@ -11,13 +11,13 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import RegionStrategy
-from meshflow.distribute.replicas.shares import LocalPart, variable_of
-from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of
+from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
+from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
-__all__ = ["Kept", "free_axis", "kept_like", "split"]
+__all__ = ["RegionSharding", "find_free_axis", "resolve_region_sharding", "shard_layout"]
 
 
-def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
+def shard_layout(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
     """Shard a layout over more mesh dimensions, along its first divisible axis.
 
     Args:
@@ -30,7 +30,7 @@ def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> La
       dimensions already.
     """
     mesh = layout.mesh
-    taken = {d for spec in layout.sharding_specs for d in dimensions_of(spec, mesh)}
+    taken = {d for spec in layout.sharding_specs for d in list_spec_dimensions(spec, mesh)}
     free = [d for d in dimensions if mesh.dim_size(d) > 1]
     if not free or taken & set(dimensions):
         return layout
@@ -38,14 +38,14 @@ def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> La
     for name in free:
         parts *= mesh.dim_size(name)
     specs = list(layout.sharding_specs)
-    axis = free_axis(shape, parts, [i for i, spec in enumerate(specs) if spec != UNSHARDED])
+    axis = find_free_axis(shape, parts, [i for i, spec in enumerate(specs) if spec != UNSHARDED])
     if axis is None:
         return layout
     specs[axis] = "+".join(free)
     return Layout(specs, mesh)
 
 
-def free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]) -> int | None:
+def find_free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]) -> int | None:
     """Return the first axis that is unsharded and divisible, or None.
 
     Args:
@@ -60,7 +60,7 @@ def free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class RegionSharding:
     """Sharding of a value in the region, and the collectives for the value and its gradient.
 
     Attributes:
@@ -81,14 +81,16 @@ class Kept:
     auto_spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
     parts: int = 1
 
-    def whole(self, value: jax.Array) -> jax.Array:
+    def gather_value(self, value: jax.Array) -> jax.Array:
         """All-gather the value; the transpose is the reduce-scatter of its gradient."""
         if self.gathers is None:
             return value
         axis, names = self.gathers
-        return self._beside(lambda v: lax.all_gather(v, names, axis=axis, tiled=True), value)
+        return self._run_collective(
+            lambda v: lax.all_gather(v, names, axis=axis, tiled=True), value
+        )
 
-    def collected(self, gradient: jax.Array) -> jax.Array:
+    def reduce_gradient(self, gradient: jax.Array) -> jax.Array:
         """Sum a gradient over the devices by an all-reduce or a reduce-scatter."""
         if self.scatters is not None:
             axis, names = self.scatters
@@ -96,17 +98,19 @@ class Kept:
             def scatter(g: jax.Array) -> jax.Array:
                 return lax.psum_scatter(g, names, scatter_dimension=axis, tiled=True)
 
-            gradient = self._beside(scatter, gradient)
+            gradient = self._run_collective(scatter, gradient)
         return lax.psum(gradient, self.sums) if self.sums else gradient
 
-    def part_shape(self, shape: tuple[int, ...], scattered: bool) -> tuple[int, ...]:
+    def get_gradient_shape(self, shape: tuple[int, ...], scattered: bool) -> tuple[int, ...]:
         """Return the shape of the gradient of a full value, before or after the reduce-scatter."""
         if self.scatters is None or not scattered:
             return shape
         axis, _ = self.scatters
         return (*shape[:axis], shape[axis] // self.parts, *shape[axis + 1 :])
 
-    def _beside(self, collective: Callable[[jax.Array], jax.Array], value: jax.Array) -> jax.Array:
+    def _run_collective(
+        self, collective: Callable[[jax.Array], jax.Array], value: jax.Array
+    ) -> jax.Array:
         """Run a collective on a value that remains sharded over other dimensions, which XLA would gather otherwise."""
         names = {
             n
@@ -126,7 +130,7 @@ class Kept:
         )(value)
 
 
-def kept_like(strategy: RegionStrategy, capture: object) -> Kept:
+def resolve_region_sharding(strategy: RegionStrategy, capture: object) -> RegionSharding:
     """Return the sharding with which a captured value enters the region.
 
     Args:
@@ -136,40 +140,44 @@ def kept_like(strategy: RegionStrategy, capture: object) -> Kept:
     Returns:
       The sharding.
     """
-    variable = variable_of(capture)
+    variable = get_captured_variable(capture)
     layout = variable.layout if isinstance(variable, Variable) else None
     axes = strategy.batch_dimensions
     if layout is None or layout.is_single_device():
-        return Kept(sums=axes)
-    batch_names = [_among(s, layout, axes) for s in layout.sharding_specs]
+        return RegionSharding(sums=axes)
+    batch_names = [_select_dimensions(s, layout, axes) for s in layout.sharding_specs]
     auto_spec = PartitionSpec(
-        *[_entry(_among(s, layout, axes, False)) for s in layout.sharding_specs]
+        *[_to_spec_entry(_select_dimensions(s, layout, axes, False)) for s in layout.sharding_specs]
     )
-    spec = PartitionSpec(*map(_entry, batch_names))
+    spec = PartitionSpec(*map(_to_spec_entry, batch_names))
     axis = next((i for i, names in enumerate(batch_names) if names), None)
     rest = tuple(a for a in axes if axis is None or a not in batch_names[axis])
     if axis is not None and isinstance(capture, LocalPart):
-        return Kept(spec, spec, sums=rest, auto_spec=auto_spec)
+        return RegionSharding(spec, spec, sums=rest, auto_spec=auto_spec)
     if axis is not None:
         along, count = (axis, batch_names[axis]), layout.num_shards(axis)
-        return Kept(spec, spec, along, along, rest, auto_spec, count)
+        return RegionSharding(spec, spec, along, along, rest, auto_spec, count)
     slots = getattr(variable, "_slot_layout", None)
     if slots is None:
-        return Kept(spec, spec, sums=axes, auto_spec=auto_spec)
-    parts = [_among(s, slots, axes) for s in slots.sharding_specs]
+        return RegionSharding(spec, spec, sums=axes, auto_spec=auto_spec)
+    parts = [_select_dimensions(s, slots, axes) for s in slots.sharding_specs]
     axis = next((i for i, names in enumerate(parts) if names), None)
     if axis is None:
-        return Kept(spec, spec, sums=axes, auto_spec=auto_spec)
+        return RegionSharding(spec, spec, sums=axes, auto_spec=auto_spec)
     rest = tuple(a for a in axes if a not in parts[axis])
-    gradient_spec = PartitionSpec(*map(_entry, parts))
+    gradient_spec = PartitionSpec(*map(_to_spec_entry, parts))
     scatters = axis, parts[axis]
-    return Kept(spec, gradient_spec, None, scatters, rest, auto_spec, slots.num_shards(axis))
+    return RegionSharding(
+        spec, gradient_spec, None, scatters, rest, auto_spec, slots.num_shards(axis)
+    )
 
 
-def _among(spec: str, layout: Layout, axes: Sequence[str], inside: bool = True) -> tuple[str, ...]:
+def _select_dimensions(
+    spec: str, layout: Layout, axes: Sequence[str], inside: bool = True
+) -> tuple[str, ...]:
     """Return the mesh dimensions of a spec that are in `axes`, or those that are not."""
-    return tuple(d for d in dimensions_of(spec, layout.mesh) if (d in axes) is inside)
+    return tuple(d for d in list_spec_dimensions(spec, layout.mesh) if (d in axes) is inside)
 
 
-def _entry(names: tuple[str, ...]) -> tuple[str, ...] | str | None:
+def _to_spec_entry(names: tuple[str, ...]) -> tuple[str, ...] | str | None:
     return names if len(names) > 1 else names[0] if names else None

@@ -7,17 +7,17 @@ starts and monitors them; `processes` and `coordination` use the strategy, the f
 workers, the latter in the coordinator.
 """
 
-from meshflow.distribute.parameter_server.coordinator import (
-    ClusterCoordinator,
-    current_worker_index,
-)
-from meshflow.distribute.parameter_server.hosting import HostedVariable
-from meshflow.distribute.parameter_server.remote_values import (
+from meshflow.distribute.parameter_server.closures.remote_values import (
     PerWorkerDataset,
     PerWorkerValues,
     RemoteValue,
 )
+from meshflow.distribute.parameter_server.coordination.cluster_coordinator import (
+    ClusterCoordinator,
+    current_worker_index,
+)
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
+from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable
 
 __all__ = [
     "ClusterCoordinator",

@@ -38,9 +38,13 @@ class ParameterServerExtended(StrategyExtended):
         """Return the device names of the servers."""
         return tuple(f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(self._num_ps))
 
-    def note_use(self) -> None:
+    def warn_outside_closure(self) -> None:
         """Warn once if the coordinator's program computes a step itself, so that workers are idle."""
-        if context.closure is not None or self._allow_run_without_coordinator or self._has_warned:
+        if (
+            context.worker_closure is not None
+            or self._allow_run_without_coordinator
+            or self._has_warned
+        ):
             return
         self._has_warned = True
         _log.warning(

@@ -17,34 +17,41 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.tracing.trace import init_scope
-from meshflow.core.variables.random import STATE_NAME
+from meshflow.core.variables.random_streams import STATE_NAME
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
-from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster, NoCluster
-from meshflow.distribute.parameter_server.compression import checked
-from meshflow.distribute.parameter_server.exchanges import outside
+from meshflow.distribute.parameter_server.cluster.cluster import (
+    Cluster,
+    InProcessCluster,
+    WorkerSideCluster,
+)
+from meshflow.distribute.parameter_server.cluster.external_processes import (
+    ExternalProcesses,
+    is_in_this_process,
+)
+from meshflow.distribute.parameter_server.cluster.local_processes import LocalProcesses
+from meshflow.distribute.parameter_server.cluster.ray_processes import RayProcesses
+from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
+from meshflow.distribute.parameter_server.cluster.roles import current_worker
 from meshflow.distribute.parameter_server.extended import ParameterServerExtended
-from meshflow.distribute.parameter_server.hosting import (
+from meshflow.distribute.parameter_server.server.journal import JournalFolder
+from meshflow.distribute.parameter_server.transport.gradient_compression import check_compression
+from meshflow.distribute.parameter_server.transport.messages import ClosureOptions
+from meshflow.distribute.parameter_server.variables.hosted_variable import (
     HostedVariable,
     Optimizer,
-    placed_on,
-    wanted_servers,
+    get_requested_servers,
+    place_on_servers,
 )
-from meshflow.distribute.parameter_server.journal import Folder
-from meshflow.distribute.parameter_server.local_processes import LocalProcesses
-from meshflow.distribute.parameter_server.messages import Options
-from meshflow.distribute.parameter_server.ray_processes import RayProcesses
-from meshflow.distribute.parameter_server.rehearsal import Rehearsal
-from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
-from meshflow.distribute.parameter_server.roles import working
-from meshflow.distribute.parameter_server.serving import JoinedProcesses, all_here
-from meshflow.distribute.parameter_server.sharding import sharded_variable
-from meshflow.distribute.parameter_server.worker import (
+from meshflow.distribute.parameter_server.variables.sharding import create_sharded_variable
+from meshflow.distribute.parameter_server.worker.dry_run import DryRunWorker
+from meshflow.distribute.parameter_server.worker.server_client import call_outside_closure
+from meshflow.distribute.parameter_server.worker.worker import (
     Call,
     StateNeededError,
     VariablesNeededError,
 )
-from meshflow.distribute.strategy import Strategy, _check_roles
+from meshflow.distribute.strategy import Strategy, _check_variable_options
 from meshflow.environment.types import PyTree, StrPath
 
 __all__ = ["ParameterServerStrategy"]
@@ -134,9 +141,9 @@ class ParameterServerStrategy(Strategy):
         report_every: float | None = None,
         log_dir: StrPath | None = None,
     ) -> None:
-        if working.worker is not None and engine != "threads":
+        if current_worker.worker_id is not None and engine != "threads":
             raise FailedPreconditionError(
-                f"Worker {working.worker} of parameter servers would start a cluster of its own: a closure, or a module that "
+                f"Worker {current_worker.worker_id} of parameter servers would start a cluster of its own: a closure, or a module that "
                 "it imports, creates a ParameterServerStrategy. Create it in the main program, or in a function called there."
             )
         if workers < 1 or servers < 1:
@@ -155,18 +162,18 @@ class ParameterServerStrategy(Strategy):
             raise InvalidValueError(
                 f"ParameterServerStrategy: queue_size must be at least 1, got {queue_size}."
             )
-        self.options = Options(
-            max_staleness, queue_size, backup_closures, checked(compression), report_every,
+        self.options = ClosureOptions(
+            max_staleness, queue_size, backup_closures, check_compression(compression), report_every,
             None if log_dir is None else os.fspath(log_dir),
         )  # fmt: skip
-        self._start([jax.local_devices()[0]])
+        self._initialize([jax.local_devices()[0]])
         self._resolver = cluster_resolver
         self._variable_partitioner = variable_partitioner
         # Servers that are separate programs have their own folders.
         has_folder = durable and engine != "threads" and cluster_resolver is None
-        folder = Folder(backup_dir) if has_folder else None
+        folder = JournalFolder(backup_dir) if has_folder else None
         if cluster_resolver is not None:
-            self.cluster: Cluster = _resolved(cluster_resolver, durable, patience)
+            self.cluster: Cluster = _create_cluster(cluster_resolver, durable, patience)
         elif engine == "threads":
             self.cluster = InProcessCluster(workers, servers)
         elif engine == "processes":
@@ -183,26 +190,28 @@ class ParameterServerStrategy(Strategy):
             self, self.cluster.worker_count, len(self.cluster.servers)
         )
         # The number of hosted variables so far, which is the key of the last one.
-        self.count = 0
+        self.num_variables = 0
         self._optimizer_keys = itertools.count(1)
-        self._bytes = [0] * len(self.cluster.servers)
-        self._making = threading.RLock()
+        self._server_bytes = [0] * len(self.cluster.servers)
+        self._creation_lock = threading.RLock()
         # This lock is held during dry runs of closures and while functions are pickled, so that no
         # partly built object is sent. A thread that traces a function may need the lock above,
         # which is therefore held only briefly.
-        self.building = threading.RLock()
+        self.build_lock = threading.RLock()
         # By optimizer, the variables for which servers have its slots.
-        self.states: dict[int, set[int]] = {}
+        self.slot_keys: dict[int, set[int]] = {}
         self._variables: weakref.WeakValueDictionary[int, HostedVariable] = (
             weakref.WeakValueDictionary()
         )
-        self._own_makers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._private_creators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # The `ClusterCoordinator` of this strategy, after it was created.
         self._cluster_coordinator: Any = None
 
     @classmethod
-    def of_worker(cls, workers: int, servers: int, options: Options) -> ParameterServerStrategy:
+    def create_for_worker(
+        cls, workers: int, servers: int, options: ClosureOptions
+    ) -> ParameterServerStrategy:
         """Return the strategy that closures see in a worker's own process.
 
         Args:
@@ -212,9 +221,9 @@ class ParameterServerStrategy(Strategy):
         """
         strategy = cls.__new__(cls)
         strategy.options = options
-        strategy._start([jax.local_devices()[0]])
+        strategy._initialize([jax.local_devices()[0]])
         strategy._resolver = strategy._variable_partitioner = None
-        strategy.cluster, strategy.count = NoCluster(workers, servers), 0
+        strategy.cluster, strategy.num_variables = WorkerSideCluster(workers, servers), 0
         strategy.extended = ParameterServerExtended(strategy, workers, servers)
         return strategy
 
@@ -236,7 +245,7 @@ class ParameterServerStrategy(Strategy):
           kwargs: Its keyword arguments.
           options: Accepted for compatibility with TensorFlow.
         """
-        self.extended.note_use()
+        self.extended.warn_outside_closure()
         return super().run(fn, args, kwargs, options)
 
     def reduce(self, reduce_op: Any, value: PyTree, axis: int | None = None) -> PyTree:
@@ -247,35 +256,37 @@ class ParameterServerStrategy(Strategy):
           value: Value of the replica.
           axis: The axis; None for no reduction.
         """
-        self.extended.note_use()
+        self.extended.warn_outside_closure()
         return super().reduce(reduce_op, value, axis)
 
     # ---- variables -------------------------------------------------------------------------
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
-        _check_roles(kwargs)
+        _check_variable_options(kwargs)
         if kwargs.get("name") == STATE_NAME:
             # The seed of random numbers belongs to a worker.
             return next_creator(**kwargs)
-        closure, is_worker = context.closure, isinstance(self.cluster, NoCluster)
-        if is_worker if closure is None else closure.makes_own:
+        closure, is_worker = context.worker_closure, isinstance(self.cluster, WorkerSideCluster)
+        if is_worker if closure is None else closure.has_private_variables:
             return next_creator(**kwargs)
         if closure is not None:
             # A variable that one worker's closure creates, such as a weight of a layer, is shared
             # by all workers. The dry run of the closure creates it, except for variables without a
             # remaining reference.
-            if is_worker or not (closure.rehearses or context.trace):
-                raise VariablesNeededError(self.count)
+            if is_worker or not (closure.is_dry_run or context.trace):
+                raise VariablesNeededError(self.num_variables)
             with init_scope():
-                return outside(self._create_variable, next_creator, **kwargs)
-        if self._variable_partitioner is not None and wanted_servers() is None:
+                return call_outside_closure(self._create_variable, next_creator, **kwargs)
+        if self._variable_partitioner is not None and get_requested_servers() is None:
             servers = len(self.cluster.servers)
             partitioner = self._variable_partitioner
-            created: Any = sharded_variable(self.host, servers, partitioner, kwargs)
+            created: Any = create_sharded_variable(
+                self.create_hosted_variable, servers, partitioner, kwargs
+            )
             return created
-        return self.host(**kwargs)
+        return self.create_hosted_variable(**kwargs)
 
-    def host(self, **kwargs: Any) -> HostedVariable:
+    def create_hosted_variable(self, **kwargs: Any) -> HostedVariable:
         """Create a variable on the server with the least data, or on the servers that were requested.
 
         Args:
@@ -291,33 +302,35 @@ class ParameterServerStrategy(Strategy):
                 f"Variable {variable.name} of dtype {variable.dtype.name} and shape {variable.shape}: parameter servers host "
                 "numeric variables with a fixed shape. Create this variable outside the strategy's scope."
             )
-        with self._making:
+        with self._creation_lock:
             size = int(np.prod(variable._shape, dtype=np.int64)) * variable.dtype.size
-            servers = wanted_servers() or (self._bytes.index(min(self._bytes)),)
-            if max(servers) >= len(self._bytes):
+            servers = get_requested_servers() or (
+                self._server_bytes.index(min(self._server_bytes)),
+            )
+            if max(servers) >= len(self._server_bytes):
                 raise InvalidValueError(
                     f"Variable {variable.name} is to be on parameter server {max(servers)}, and there are "
-                    f"{len(self._bytes)}. Server indices start at 0."
+                    f"{len(self._server_bytes)}. Server indices start at 0."
                 )
             for index in servers:
-                self._bytes[index] += max(size, 1)
-            key = self.count = self.count + 1
-            self.cluster.host(variable, key, servers)
+                self._server_bytes[index] += max(size, 1)
+            key = self.num_variables = self.num_variables + 1
+            self.cluster.host_variable(variable, key, servers)
             self._variables[key] = variable
         variable._distribute_strategy = self  # type: ignore[attr-defined]
         return variable
 
-    def makes_own(self, function: Callable[..., Any]) -> bool:
+    def creates_private_variables(self, function: Callable[..., Any]) -> bool:
         """Check whether a function is known to create variables that belong to each worker.
 
         Args:
           function: The function.
         """
         with contextlib.suppress(TypeError):
-            return function in self._own_makers
+            return function in self._private_creators
         return False
 
-    def make_variables(self, call: Call, num_known: int) -> bool:
+    def create_variables(self, call: Call, num_known: int) -> bool:
         """Create the variables of a closure for all workers, by a dry run.
 
         TensorFlow creates them when a function is first scheduled.
@@ -330,49 +343,49 @@ class ParameterServerStrategy(Strategy):
           Whether there are more variables now, with which the closure must run again. Otherwise,
           the program keeps no reference to the closure's variables, and each worker has its own.
         """
-        with self.building:
-            old_count = self.count
+        with self.build_lock:
+            old_count = self.num_variables
             if old_count != num_known:
                 return True
             while True:
                 try:
-                    Rehearsal(self).try_out(call)
+                    DryRunWorker(self).run_dry(call)
                     break
                 except StateNeededError as error:
-                    self.make_state(error.optimizer, error.variables)
-            new_keys = range(old_count + 1, self.count + 1)
+                    self.create_slots(error.optimizer, error.variables)
+            new_keys = range(old_count + 1, self.num_variables + 1)
             if new_keys:
                 gc.collect()
             if any(key in self._variables for key in new_keys):
                 return True
             with contextlib.suppress(TypeError):
-                self._own_makers.add(call.function)
+                self._private_creators.add(call.function)
             return False
 
     # ---- optimizers ------------------------------------------------------------------------
 
-    def make_state(self, optimizer: Optimizer, variables: Sequence[HostedVariable]) -> None:
+    def create_slots(self, optimizer: Optimizer, variables: Sequence[HostedVariable]) -> None:
         """Create the slots of an optimizer on the servers, and add the optimizer to them.
 
         Args:
           optimizer: The optimizer.
           variables: The variables that a closure trains.
         """
-        with self._making, self.scope():
-            key = self.key_of(optimizer)
-            slot_keys = self.states.get(key, set())
+        with self._creation_lock, self.scope():
+            key = self.get_optimizer_key(optimizer)
+            slot_keys = self.slot_keys.get(key, set())
             if all(v.key in slot_keys for v in variables):
                 return
-            with placed_on(range(len(self.cluster.servers))):
-                self._share(optimizer)
-            optimizer._check_known(variables)
+            with place_on_servers(range(len(self.cluster.servers))):
+                self._host_shared_state(optimizer)
+            optimizer._check_variables(variables)
             optimizer.build(variables)
             if optimizer._accumulated_steps is not None:
-                self.cluster.spread(optimizer._accumulated_steps)
-            self.cluster.adopt(key, optimizer)
-            self.states[key] = slot_keys | {v.key for v in variables}
+                self.cluster.host_on_all_servers(optimizer._accumulated_steps)
+            self.cluster.add_optimizer(key, optimizer)
+            self.slot_keys[key] = slot_keys | {v.key for v in variables}
 
-    def _share(self, optimizer: Optimizer) -> None:
+    def _host_shared_state(self, optimizer: Optimizer) -> None:
         """Host the step counter and the hyperparameters of an optimizer on all servers.
 
         Those that were created outside the scope are ordinary variables, which are replaced by
@@ -381,9 +394,11 @@ class ParameterServerStrategy(Strategy):
 
         def host_shared(variable: Variable) -> HostedVariable:
             if isinstance(variable, HostedVariable):
-                self.cluster.spread(variable)
+                self.cluster.host_on_all_servers(variable)
                 return variable
-            return self.host(initial_value=variable.numpy(), trainable=False, name=variable._name)
+            return self.create_hosted_variable(
+                initial_value=variable.numpy(), trainable=False, name=variable._name
+            )
 
         iterations = optimizer.iterations
         optimizer._iterations = host_shared(iterations)
@@ -393,20 +408,22 @@ class ParameterServerStrategy(Strategy):
         for name, variable in optimizer._hyper_variables().items():
             optimizer._hyper[name] = host_shared(variable)
 
-    def key_of(self, optimizer: Optimizer) -> int:
+    def get_optimizer_key(self, optimizer: Optimizer) -> int:
         """Return the key of an optimizer in all processes.
 
         Args:
           optimizer: The optimizer.
         """
-        with self._making:
+        with self._creation_lock:
             key: int | None = optimizer.__dict__.get("_hosted_key")
             if key is None:
                 key = optimizer._hosted_key = next(self._optimizer_keys)
                 self._optimizers[key] = optimizer
             return key
 
-    def found(self, optimizer: int, keys: Sequence[int]) -> tuple[Optimizer, list[HostedVariable]]:
+    def look_up(
+        self, optimizer: int, keys: Sequence[int]
+    ) -> tuple[Optimizer, list[HostedVariable]]:
         """Return the optimizer and the variables of keys.
 
         Args:
@@ -428,7 +445,7 @@ class ParameterServerStrategy(Strategy):
           dataset_fn: A function that takes an `InputContext`.
           options: Accepted for compatibility with TensorFlow.
         """
-        worker = 0 if context.closure is None else context.closure.worker
+        worker = 0 if context.worker_closure is None else context.worker_closure.worker_id
         return dataset_fn(InputContext(self.cluster.worker_count, worker, 1))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
@@ -447,7 +464,7 @@ class ParameterServerStrategy(Strategy):
         return f"<{type(self).__name__} of {cluster.worker_count} workers and {len(cluster.servers)} servers>"
 
 
-def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
+def _create_cluster(resolver: Any, durable: bool, patience: float) -> Cluster:
     """Create the cluster that a resolver describes."""
     if not hasattr(resolver, "cluster_spec"):
         raise InvalidValueError(
@@ -471,10 +488,10 @@ def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
             f"'ps', got {spec!r}."
         )
     workers, servers = spec.num_tasks("worker"), spec.num_tasks("ps")
-    if all_here(spec):
+    if is_in_this_process(spec):
         # The program has started all servers itself, as tests do.
         return InProcessCluster(workers, servers)
-    launcher = JoinedProcesses(spec, durable)
+    launcher = ExternalProcesses(spec, durable)
     return RemoteCluster(
         launcher, workers, servers, launcher.host, patience, secret=launcher.secret
     )

@@ -18,7 +18,7 @@ from meshflow.ops.math import cast
 __all__ = ["ReduceOp"]
 
 
-AXIS = "replica"
+REPLICA_AXIS = "replica"
 
 
 class ReduceOp(enum.Enum):
@@ -55,25 +55,27 @@ class ReduceOp(enum.Enum):
         return ReduceOp[name]
 
 
-def _collective(name: str, call: Callable[..., jax.Array]) -> Op:
+def _make_collective(name: str, call: Callable[..., jax.Array]) -> Op:
     def run(operands: Sequence[jax.Array], static: tuple[object, ...]) -> jax.Array:
         # For one replica, JAX returns the sum as a NumPy scalar.
-        return jax.numpy.asarray(call(operands[0], AXIS, *static))
+        return jax.numpy.asarray(call(operands[0], REPLICA_AXIS, *static))
 
     return Op(name, run, is_foldable=False)
 
 
-psum = _collective("all_reduce_sum", jax.lax.psum)
-pmean = _collective("all_reduce_mean", jax.lax.pmean)
-pmax = _collective("all_reduce_max", jax.lax.pmax)
-replica_index = Op("replica_id", lambda operands, _: jax.lax.axis_index(AXIS).astype(np.int32))
-gather = _collective(
+psum = _make_collective("all_reduce_sum", jax.lax.psum)
+pmean = _make_collective("all_reduce_mean", jax.lax.pmean)
+pmax = _make_collective("all_reduce_max", jax.lax.pmax)
+replica_index = Op(
+    "replica_id", lambda operands, _: jax.lax.axis_index(REPLICA_AXIS).astype(np.int32)
+)
+gather = _make_collective(
     "all_gather", lambda value, over, axis: jax.lax.all_gather(value, over, axis=axis, tiled=True)
 )
-stack = _collective("all_stack", jax.lax.all_gather)
+stack = _make_collective("all_stack", jax.lax.all_gather)
 
 
-def _joined_uneven(value: jax.Array, over: str, axis: int, sizes: tuple[int, ...]) -> jax.Array:
+def _gather_uneven(value: jax.Array, over: str, axis: int, sizes: tuple[int, ...]) -> jax.Array:
     """Concatenate parts of different sizes: pad each part with zeros and sum the results."""
     shape = [sum(sizes) if i == axis else n for i, n in enumerate(value.shape)]
     starts = np.cumsum([0, *sizes[:-1]])
@@ -85,17 +87,17 @@ def _joined_uneven(value: jax.Array, over: str, axis: int, sizes: tuple[int, ...
     return jax.lax.psum(padded, over)
 
 
-gather_uneven = _collective("all_gather_uneven", _joined_uneven)
+gather_uneven = _make_collective("all_gather_uneven", _gather_uneven)
 
 
-def divisible(tensor: Tensor) -> Tensor:
+def convert_for_mean(tensor: Tensor) -> Tensor:
     """Convert integers to floats before a mean, for the same dtypes that TensorFlow divides in."""
     if not tensor.dtype.is_integer:
         return tensor
     return cast(tensor, "float32" if tensor.dtype.size < 4 else "float64")
 
 
-def gatherable(value: IndexedSlices | TensorLike, method: str) -> Tensor:
+def convert_for_gather(value: IndexedSlices | TensorLike, method: str) -> Tensor:
     """Convert a replica's value to a tensor that can be gathered.
 
     Raises:

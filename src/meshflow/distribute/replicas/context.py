@@ -22,14 +22,14 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import SeedStream
+from meshflow.core.variables.random_streams import SeedStream
 from meshflow.distribute.replicas.collectives import (
-    AXIS,
+    REPLICA_AXIS,
     ReduceOp,
-    divisible,
+    convert_for_gather,
+    convert_for_mean,
     gather,
     gather_uneven,
-    gatherable,
     pmax,
     pmean,
     psum,
@@ -63,7 +63,7 @@ class ReplicaStrategy(Protocol):
         """Return the program of a function; see `Strategy.get_program`."""
 
 
-class _Stacks(threading.local):
+class _ContextStack(threading.local):
     def __init__(self) -> None:
         # A `ReplicaContext`, or a strategy for its cross-replica context; the innermost entry is last.
         self.entries: list[Any] = []
@@ -71,40 +71,40 @@ class _Stacks(threading.local):
         self.reads_merged = False
 
 
-stacks = _Stacks()
+context_stack = _ContextStack()
 
 
 @contextmanager
-def entered(entry: ReplicaContext | ReplicaStrategy) -> Iterator[None]:
+def context_scope(entry: ReplicaContext | ReplicaStrategy) -> Iterator[None]:
     """Enter a replica context, or the cross-replica context of a strategy."""
     # Functions are traced separately for each strategy and, in replicas, for the gathered sizes.
     key = entry.program_key if isinstance(entry, ReplicaContext) else entry
-    saved, context.replicas = context.replicas, key
-    stacks.entries.append(entry)
+    saved, context.replica_program = context.replica_program, key
+    context_stack.entries.append(entry)
     try:
         yield
     finally:
-        stacks.entries.pop()
-        context.replicas = saved
+        context_stack.entries.pop()
+        context.replica_program = saved
 
 
 @contextmanager
-def reading_together() -> Iterator[None]:
+def merged_reads_scope() -> Iterator[None]:
     """Let replicas read the merged value of variables that are synchronized on read."""
-    saved, stacks.reads_merged = stacks.reads_merged, True
+    saved, context_stack.reads_merged = context_stack.reads_merged, True
     try:
         yield
     finally:
-        stacks.reads_merged = saved
+        context_stack.reads_merged = saved
 
 
-def spanning() -> ReplicaContext | None:
+def get_spanning_context() -> ReplicaContext | None:
     """Return the current replica context if it belongs to several replicas, else None."""
-    entry = stacks.entries[-1] if stacks.entries else None
+    entry = context_stack.entries[-1] if context_stack.entries else None
     return entry if isinstance(entry, ReplicaContext) and entry.spans_replicas else None
 
 
-class SizeWantedError(Exception):
+class SizeRequiredError(Exception):
     """Error for an `all_gather` in a trace that needs the sizes of other replicas.
 
     `args` contains the size of this replica.
@@ -149,7 +149,7 @@ class ReplicaContext:
         self._num_gathers = 0
 
     @property
-    def whole_batch(self) -> bool:
+    def has_global_batch(self) -> bool:
         """Check whether this is the single step of Keras' training loop, with the global batch."""
         return not self.spans_replicas
 
@@ -197,7 +197,7 @@ class ReplicaContext:
             tensor = convert_to_tensor(leaf)
             if not self.spans_replicas:
                 return tensor
-            return apply(op, (divisible(tensor) if mean else tensor,))
+            return apply(op, (convert_for_mean(tensor) if mean else tensor,))
 
         return nest.map_structure(reduce_leaf, value)
 
@@ -213,17 +213,17 @@ class ReplicaContext:
           NotImplementedError: If the value contains a `tf.IndexedSlices`.
         """
         return nest.map_structure(
-            lambda leaf: self._joined(gatherable(leaf, "all_gather"), int(axis)), value
+            lambda leaf: self._gather(convert_for_gather(leaf, "all_gather"), int(axis)), value
         )
 
-    def _joined(self, tensor: Tensor, axis: int) -> Tensor:
+    def _gather(self, tensor: Tensor, axis: int) -> Tensor:
         if not self.spans_replicas:
             return tensor
         axis %= max(len(tensor.shape), 1)
         if self._gathered_sizes is not None:
             index, self._num_gathers = self._num_gathers, self._num_gathers + 1
             if index == len(self._gathered_sizes):
-                raise SizeWantedError(tensor.shape[axis])
+                raise SizeRequiredError(tensor.shape[axis])
             sizes = self._gathered_sizes[index]
             if len(set(sizes)) > 1:
                 return apply(gather_uneven, (tensor,), (axis, sizes))
@@ -234,7 +234,7 @@ class ReplicaContext:
         values = slices.values
         if self.spans_replicas and mean:
             values = values / np.asarray(self.num_replicas_in_sync, values.dtype.dtype)
-        rows, indices = self._joined(values, 0), self._joined(slices.indices, 0)
+        rows, indices = self._gather(values, 0), self._gather(slices.indices, 0)
         return IndexedSlices(rows, indices, slices.dense_shape)
 
     def merge_call(
@@ -258,48 +258,48 @@ class ReplicaContext:
             return Stacked((apply(stack, (leaf,)),))
 
         args, kwargs = nest.map_structure(stack_leaf, (tuple(args), dict(kwargs or {})))
-        with entered(self._strategy):
+        with context_scope(self._strategy):
             result = merge_fn(self._strategy, *args, **kwargs)
 
         def select_own(leaf: object) -> object:
             if not isinstance(leaf, Stacked):
                 return leaf
-            with entered(self):
+            with context_scope(self):
                 return array.gather(leaf.stacked, self.replica_id_in_sync_group)
 
         return map_replicas(select_own, result)
 
 
-def _fold_replica(operands: Sequence[jax.Array], static: tuple[Any]) -> jax.Array:
-    return philox.folded(operands[0], jax.lax.axis_index(static[0]))
+def _compute_replica_key(operands: Sequence[jax.Array], static: tuple[Any]) -> jax.Array:
+    return philox.fold_in(operands[0], jax.lax.axis_index(static[0]))
 
 
-_own_key = Op("replica_key", _fold_replica, differentiable=False, is_foldable=False)
+_replica_key = Op("replica_key", _compute_replica_key, differentiable=False, is_foldable=False)
 
 
-def _key_of_replica(key: Tensor) -> Tensor:
-    if spanning() is not None:
-        return apply(_own_key, (key,), (AXIS,))
+def _fold_key_for_replica(key: Tensor) -> Tensor:
+    if get_spanning_context() is not None:
+        return apply(_replica_key, (key,), (REPLICA_AXIS,))
     shares = current_shares()
     # If one device has all rows, it draws the same random numbers as without a strategy.
-    if shares is None or shares.row_parts == 1:
+    if shares is None or shares.num_row_parts == 1:
         return key
-    return apply(_own_key, (key,), (shares.axes,))
+    return apply(_replica_key, (key,), (shares.axes,))
 
 
-SeedStream.per_replica = staticmethod(_key_of_replica)
+SeedStream.derive_replica_key = staticmethod(_fold_key_for_replica)
 
 
 def max_over_replicas(value: Tensor) -> Tensor:
     """Return the maximum over the replicas of `Strategy.run`, without a gradient."""
-    return value if spanning() is None else apply(pmax, (value,))
+    return value if get_spanning_context() is None else apply(pmax, (value,))
 
 
 def sum_over_replicas(
     grads_and_vars: Sequence[tuple[TensorLike | IndexedSlices | None, _Variable]],
 ) -> Sequence[tuple[TensorLike | IndexedSlices | None, _Variable]]:
     """Sum gradients over the replicas of `Strategy.run`; outside of it, return them unchanged."""
-    replica = spanning()
+    replica = get_spanning_context()
     if replica is None:
         return grads_and_vars
     return [

@@ -95,7 +95,7 @@ class CrossDeviceOps:
         self, reduce_op: ReduceOp, per_replica_value: _Value, destinations: object, options: object
     ) -> _Total:
         """Implement `reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
-        return _reduced(reduce_op, per_replica_value, _sum)
+        return _reduce_values(reduce_op, per_replica_value, _add_values)
 
     def batch_reduce_implementation(
         self,
@@ -184,7 +184,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         self, reduce_op: ReduceOp, per_replica_value: _Value, destinations: object, options: object
     ) -> _Total:
         """Implement `reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
-        return _reduced(reduce_op, per_replica_value, self.accumulation_fn or _sum)
+        return _reduce_values(reduce_op, per_replica_value, self.accumulation_fn or _add_values)
 
 
 def _is_pair(value: object) -> bool:
@@ -193,14 +193,16 @@ def _is_pair(value: object) -> bool:
     return len(value) == 2
 
 
-def _sum(values: Sequence[_Total]) -> _Total:
+def _add_values(values: Sequence[_Total]) -> _Total:
     if not isinstance(values[0], IndexedSlices):
         return add_n(values)
     rows = concat([v.values for v in values], 0)
     return IndexedSlices(rows, concat([v.indices for v in values], 0), values[0].dense_shape)
 
 
-def _reduced(reduce_op: ReduceOp, value: _Value, add: Callable[[list[_Total]], _Total]) -> _Total:
+def _reduce_values(
+    reduce_op: ReduceOp, value: _Value, add: Callable[[list[_Total]], _Total]
+) -> _Total:
     parts = value.values if isinstance(value, PerReplica) else (value,)
     values = [v if isinstance(v, IndexedSlices) else convert_to_tensor(v) for v in parts]
     total = add(values)

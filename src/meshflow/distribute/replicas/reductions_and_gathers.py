@@ -10,9 +10,9 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.distribute.replicas.collectives import ReduceOp, divisible, gatherable
-from meshflow.distribute.replicas.context import spanning
-from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_gather, convert_for_mean
+from meshflow.distribute.replicas.context import get_spanning_context
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
 from meshflow.environment.types import PyTree
 from meshflow.ops.array import concat
@@ -51,7 +51,7 @@ class ReductionsAndGathers:
           >>> float(strategy.reduce("MEAN", losses, axis=0))
           3.0
         """
-        require_cross_replica("reduce")
+        check_cross_replica_context("reduce")
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
@@ -59,30 +59,30 @@ class ReductionsAndGathers:
             if not isinstance(leaf, PerReplica):
                 tensor = convert_to_tensor(leaf)
                 if axis is not None:
-                    tensor = reducer(divisible(tensor) if mean else tensor, axis)
+                    tensor = reducer(convert_for_mean(tensor) if mean else tensor, axis)
                 # A value that is equal on every replica is added once per replica.
                 if self.num_replicas_in_sync > 1 and not mean and axis is None:
                     tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
                 return tensor
             if isinstance(leaf, Stacked):
-                stacked = divisible(leaf.stacked) if mean else leaf.stacked
-                return reducer(stacked, replica_axes(axis))
+                stacked = convert_for_mean(leaf.stacked) if mean else leaf.stacked
+                return reducer(stacked, to_stacked_axes(axis))
             values = [convert_to_tensor(v) for v in leaf.values]
             if axis is not None:
                 # Replicas may have different numbers of elements; every element has the same
                 # weight.
-                values = [divisible(v) if mean else v for v in values]
+                values = [convert_for_mean(v) if mean else v for v in values]
                 total = add_n([reduce_sum(v, axis) for v in values])
-                count = sum(_count(v, axis) for v in values)
+                count = sum(_count_reduced_elements(v, axis) for v in values)
                 return total / np.asarray(count, total.dtype.dtype) if mean else total
-            stacked_values = stack(values)
+            stacked_values = stack_values(values)
             if not isinstance(stacked_values, Stacked):
                 raise InvalidArgumentError(
                     f"Strategy.reduce: the replicas' values have different shapes "
                     f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
                 )
             stacked = stacked_values.stacked
-            return reducer(divisible(stacked) if mean else stacked, 0)
+            return reducer(convert_for_mean(stacked) if mean else stacked, 0)
 
         return map_replicas(reduce_leaf, value)
 
@@ -100,14 +100,14 @@ class ReductionsAndGathers:
           >>> strategy.gather(values, axis=0).numpy().tolist()
           [1, 2, 1, 2]
         """
-        require_cross_replica("gather")
+        check_cross_replica_context("gather")
 
         def gather_leaf(leaf: PerReplica | TensorLike) -> Tensor:
             if not isinstance(leaf, PerReplica):
-                tensor = gatherable(leaf, "gather")
+                tensor = convert_for_gather(leaf, "gather")
                 return concat([tensor] * self.num_replicas_in_sync, axis)
-            values = [gatherable(v, "gather") for v in leaf.values]
-            _check_joinable(values, axis)
+            values = [convert_for_gather(v, "gather") for v in leaf.values]
+            _check_gather_shapes(values, axis)
             return concat(values, axis)
 
         return map_replicas(gather_leaf, value)
@@ -127,29 +127,29 @@ class ReductionsAndGathers:
     unwrap = experimental_local_results
 
 
-def require_cross_replica(method: str) -> None:
+def check_cross_replica_context(method: str) -> None:
     """Raise a RuntimeError that names the method if a replica is running."""
-    if spanning() is not None:
+    if get_spanning_context() is not None:
         raise RuntimeError(
             f"Strategy.{method}: Method requires being in cross-replica context, use "
             "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
         )
 
 
-def replica_axes(axis: int | Sequence[int] | None) -> list[int]:
+def to_stacked_axes(axis: int | Sequence[int] | None) -> list[int]:
     """Return the axes of stacked values: the replica axis, and those within each replica."""
     inner = [] if axis is None else np.atleast_1d(axis).tolist()
     return [0, *(a + 1 if a >= 0 else a for a in inner)]
 
 
-def _count(tensor: Tensor, axis: int | Sequence[int]) -> int:
+def _count_reduced_elements(tensor: Tensor, axis: int | Sequence[int]) -> int:
     """Count the elements that a reduction over some axes combines to one."""
     sizes = tensor.shape.as_list()
     axes = {int(a) % len(sizes) for a in np.atleast_1d(axis)} if sizes else set()
     return int(np.prod([sizes[a] for a in axes], dtype=np.int64))
 
 
-def _check_joinable(values: Sequence[Tensor], axis: int) -> None:
+def _check_gather_shapes(values: Sequence[Tensor], axis: int) -> None:
     shapes = [tuple(v.shape.as_list()) for v in values]
     if len({len(shape) for shape in shapes}) > 1:
         raise InvalidArgumentError(

@@ -12,20 +12,20 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.recompute import HostMemory, Waiting
+from meshflow.core.gradients.rematerialization import HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.placement.layout import dimensions_of
+from meshflow.placement.layout import list_spec_dimensions
 
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["LocalPart", "Shares", "current_shares", "in_shares", "variable_of"]
+__all__ = ["BatchShares", "LocalPart", "current_shares", "get_captured_variable", "shares_scope"]
 
 _Capture = TypeVar("_Capture")
 
 
-class Shares:
+class BatchShares:
     """Partition of a batch into shares while a region computes the loss and gradients.
 
     The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
@@ -56,14 +56,14 @@ class Shares:
         self.axes = tuple(axes)
         self.sizes = tuple(sizes)
         self.micro_batches = micro_batches
-        self.divided = divided
-        self.noted: list[tuple[object, TensorLike]] = []
-        self.totals: list[Total] = []
-        self.inside = False
-        self._local: dict[int, LocalPart] = {}
+        self.splits_rows = divided
+        self.metric_values: list[tuple[object, TensorLike]] = []
+        self.totals: list[ShareTotal] = []
+        self.in_rematerialized_layer = False
+        self._local_parts: dict[int, LocalPart] = {}
 
     @property
-    def devices(self) -> int:
+    def num_devices(self) -> int:
         """Return the number of devices that the rows are split over."""
         count = 1
         for size in self.sizes:
@@ -71,39 +71,39 @@ class Shares:
         return count
 
     @property
-    def row_parts(self) -> int:
+    def num_row_parts(self) -> int:
         """Return the number of parts of the rows that are computed at the same time."""
-        return self.devices if self.divided else 1
+        return self.num_devices if self.splits_rows else 1
 
     @property
     def count(self) -> int:
         """Return the number of shares."""
-        return self.devices * self.micro_batches
+        return self.num_devices * self.micro_batches
 
-    def note(self, metric: object, value: TensorLike) -> None:
+    def record_metric(self, metric: object, value: TensorLike) -> None:
         """Record a value, with the mean of which over all shares a metric is updated."""
-        self.noted.append((metric, value))
+        self.metric_values.append((metric, value))
 
     def mean(self, value: Tensor) -> Tensor:
         """Average a value over the devices that compute at the same time, with a gradient."""
-        return apply(_mean, (value,), (self.axes,)) if self.devices > 1 else value
+        return apply(_mean, (value,), (self.axes,)) if self.num_devices > 1 else value
 
-    def mean_of_all(self, value: Tensor) -> Tensor:
+    def mean_over_all_shares(self, value: Tensor) -> Tensor:
         """Average a value over all shares, including those that are computed later; without gradient.
 
         The value must depend on the batch only, such as the number of labels that are not masked.
         """
-        total = Total(value)
+        total = ShareTotal(value)
         self.totals.append(total)
         return total._as_tensor()
 
-    def local(self, variable: Variable) -> Tensor:
+    def get_local_part(self, variable: Variable) -> Tensor:
         """Return this device's part of a weight that is split over batch dimensions, such as experts.
 
         The weight is not gathered, and its gradient is not summed over these dimensions: the layer
         itself must exchange values with the other devices.
         """
-        parts = self._local
+        parts = self._local_parts
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
         return parts[id(variable)]._as_tensor()
@@ -113,14 +113,14 @@ class Shares:
         """Return the option `recompute` of `ParallelOptions`."""
         return self.strategy.options.recompute
 
-    def waiting(self, layer: str) -> Waiting | None:
+    def get_residual_storage(self, layer: str) -> ResidualStorage | None:
         """Return the storage for the residuals of a layer, or None if they remain on the device."""
-        if not self.strategy.options.offloads("activations", layer):
+        if not self.strategy.options.is_offloaded("activations", layer):
             return None
         return self.strategy.scratch or HostMemory()
 
 
-class Total:
+class ShareTotal:
     """Placeholder that a trace reads for a mean over all shares, which is computed before them."""
 
     _write_only = False
@@ -148,7 +148,7 @@ class LocalPart:
         self.dtype = variable.dtype
         layout, shape = variable.layout, []
         for size, spec in zip(variable._shape, layout.sharding_specs, strict=True):
-            for name in dimensions_of(spec, layout.mesh):
+            for name in list_spec_dimensions(spec, layout.mesh):
                 size //= layout.mesh.dim_size(name) if name in axes else 1
             shape.append(size)
         self._shape = tuple(shape)
@@ -159,7 +159,7 @@ class LocalPart:
         return context.trace.read(self)
 
 
-def variable_of(capture: _Capture | LocalPart) -> _Capture | Variable:
+def get_captured_variable(capture: _Capture | LocalPart) -> _Capture | Variable:
     """Return the variable of a `LocalPart`, or another captured object itself."""
     return capture.variable if isinstance(capture, LocalPart) else capture
 
@@ -169,25 +169,25 @@ def variable_of(capture: _Capture | LocalPart) -> _Capture | Variable:
 _mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_foldable=False)
 
 
-class _Current(threading.local):
+class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.shares: Shares | None = None
+        self.shares: BatchShares | None = None
 
 
-_current = _Current()
+_current = _ThreadState()
 
 
-def current_shares() -> Shares | None:
+def current_shares() -> BatchShares | None:
     """Return the shares of the region that is being traced, or None."""
     return _current.shares
 
 
 @contextmanager
-def in_shares(shares: Shares | None) -> Iterator[None]:
+def shares_scope(shares: BatchShares | None) -> Iterator[None]:
     """Set the shares of the current thread."""
-    saved = _current.shares, context.on_parts
-    _current.shares, context.on_parts = shares, shares is not None
+    saved = _current.shares, context.in_shard_region
+    _current.shares, context.in_shard_region = shares, shares is not None
     try:
         yield
     finally:
-        _current.shares, context.on_parts = saved
+        _current.shares, context.in_shard_region = saved

@@ -21,23 +21,23 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tracing.trace import Traced, fill, trace
+from meshflow.core.tracing.trace import TracedFunction, fill_slots, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.replicas.collectives import AXIS
+from meshflow.distribute.replicas.collectives import REPLICA_AXIS
 from meshflow.distribute.replicas.context import (
     ReplicaContext,
     ReplicaStrategy,
-    SizeWantedError,
-    entered,
+    SizeRequiredError,
+    context_scope,
 )
-from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import ArrayLike, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
-from meshflow.passes.jaxprs import inner_jaxprs, opened
+from meshflow.passes.jaxprs import find_inner_jaxprs, to_open_jaxpr
 
 __all__ = ["run_replicas"]
 
@@ -55,7 +55,7 @@ def run_replicas(
     def convert_leaf(leaf: object) -> object:
         if isinstance(leaf, PerReplica):
             if not isinstance(leaf, Stacked):
-                leaf = stack([convert_to_tensor(v) for v in leaf.values])
+                leaf = stack_values([convert_to_tensor(v) for v in leaf.values])
         elif isinstance(leaf, (Tensor, np.ndarray, jax.Array)):
             leaf = convert_to_tensor(leaf)
         leaves.append(leaf)
@@ -66,10 +66,10 @@ def run_replicas(
     def make_template(replica: int) -> PyTree:
         def to_shape(leaf: object) -> object:
             if isinstance(leaf, Stacked):
-                return _struct(leaf.stacked, 1)
+                return _to_shape_struct(leaf.stacked, 1)
             if isinstance(leaf, PerReplica):
-                return _struct(leaf.values[replica])
-            return _struct(leaf) if isinstance(leaf, Tensor) else leaf
+                return _to_shape_struct(leaf.values[replica])
+            return _to_shape_struct(leaf) if isinstance(leaf, Tensor) else leaf
 
         return map_replicas(to_shape, structure)
 
@@ -96,7 +96,7 @@ def _is_tensor(leaf: object) -> bool:
     return isinstance(leaf, (PerReplica, Tensor))
 
 
-def _struct(tensor: Tensor, num_skipped: int = 0) -> jax.ShapeDtypeStruct:
+def _to_shape_struct(tensor: Tensor, num_skipped: int = 0) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list())[num_skipped:], tensor.dtype.dtype)
 
 
@@ -105,7 +105,7 @@ def _trace_replica(
     fn: Callable[..., PyTree],
     template: PyTree,
     replica: ReplicaContext | None = None,
-) -> Traced:
+) -> TracedFunction:
     """Trace a function for one replica with arguments of the template's shapes."""
     replica = replica or ReplicaContext(strategy, None)
     leaves, tree = jax.tree.flatten(template)
@@ -117,41 +117,45 @@ def _trace_replica(
         tensors = iter(symbolic)
         filled = [next(tensors) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
         args, kwargs = jax.tree.unflatten(tree, filled)
-        with entered(replica):
+        with context_scope(replica):
             # Variables must be read in this context, where they have the values of the replica.
             scope: Any = context.trace
             result = fn(*args, **kwargs)
-            return nest.map_structure(lambda leaf: _read(leaf, scope.created), result)
+            return nest.map_structure(lambda leaf: _read_variable(leaf, scope.created), result)
 
     name = getattr(fn, "__name__", "replica")
     return trace(
-        call, specs, name=name, runs_immediately=True, axes=[(AXIS, strategy.num_replicas_in_sync)]
+        call,
+        specs,
+        name=name,
+        runs_immediately=True,
+        axes=[(REPLICA_AXIS, strategy.num_replicas_in_sync)],
     )
 
 
-class _Made:
+class _CreatedVariable:
     """Result of a replica function that is a variable created by it; `run` returns the variable."""
 
     def __init__(self, variable: Variable) -> None:
         self.variable = variable
 
 
-def _read(leaf: object, created: Sequence[Variable]) -> object:
+def _read_variable(leaf: object, created: Sequence[Variable]) -> object:
     if not isinstance(leaf, Variable):
         return leaf
-    return _Made(leaf) if any(leaf is v for v in created) else leaf.value()
+    return _CreatedVariable(leaf) if any(leaf is v for v in created) else leaf.value()
 
 
-def _filled(structure: PyTree, values: Sequence[PerReplica]) -> PyTree:
+def _build_result(structure: PyTree, values: Sequence[PerReplica]) -> PyTree:
     def convert_leaf(leaf: object) -> object:
         if isinstance(leaf, IndexedSlices):
-            return _rows_of_each(leaf)
-        return leaf.variable if isinstance(leaf, _Made) else leaf
+            return _split_slices(leaf)
+        return leaf.variable if isinstance(leaf, _CreatedVariable) else leaf
 
-    return map_replicas(convert_leaf, fill(structure, values))
+    return map_replicas(convert_leaf, fill_slots(structure, values))
 
 
-def _rows_of_each(rows: IndexedSlices) -> PerReplica:
+def _split_slices(rows: IndexedSlices) -> PerReplica:
     """Convert slices of per-replica tensors to a `PerReplica` of slices."""
     parts: list[Any] = rows._state_parts()
     counts = {len(part.values) for part in parts if isinstance(part, PerReplica)}
@@ -161,7 +165,7 @@ def _rows_of_each(rows: IndexedSlices) -> PerReplica:
     return PerReplica([IndexedSlices(*row) for row in zip(*columns, strict=True)])
 
 
-class Shared:
+class ReplicaVariables:
     """Variables of a traced replica function, including those with one value per replica.
 
     Attributes:
@@ -172,13 +176,13 @@ class Shared:
         replica.
     """
 
-    def __init__(self, traced: Traced) -> None:
-        self.own = [hasattr(c, "sync_on_read_variable") for c in traced.captures]
-        self.writes_own = [hasattr(v, "sync_on_read_variable") for v in traced.writes]
+    def __init__(self, traced: TracedFunction) -> None:
+        self.mapped_captures = [hasattr(c, "sync_on_read_variable") for c in traced.captures]
+        self.mapped_writes = [hasattr(v, "sync_on_read_variable") for v in traced.writes]
         self.sources = [_get_stacked(c) for c in traced.captures]
         self.targets = [_get_stacked(v) for v in traced.writes]
 
-    def captures(self) -> list[Tensor]:
+    def get_captured_values(self) -> list[Tensor]:
         """Return the captured values, stacked over the replicas if every replica has its own value."""
         return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.sources]
 
@@ -212,21 +216,21 @@ class SpmdProgram:
         mapped: Sequence[bool],
     ) -> None:
         traced = self._traced = _trace_replica(strategy, fn, template)
-        self.initializes = traced.initializes
-        shared = self._shared = Shared(traced)
-        mapped_writes = shared.writes_own
-        in_axes = tuple(0 if m else None for m in [*mapped, *shared.own])
-        out_axes = tuple([0] * traced.count + [0 if m else None for m in mapped_writes])
+        self.sets_initial_values = traced.sets_initial_values
+        shared = self._variables = ReplicaVariables(traced)
+        mapped_writes = shared.mapped_writes
+        in_axes = tuple(0 if m else None for m in [*mapped, *shared.mapped_captures])
+        out_axes = tuple([0] * traced.num_results + [0 if m else None for m in mapped_writes])
 
         def run(operands: Sequence[Sequence[jax.Array]], _: object) -> list[jax.Array]:
             arguments, captures = operands
             run_mapped = jax.vmap(
-                lambda *arrays: tuple(traced.arrays(arrays, ())),
+                lambda *arrays: tuple(traced.run_on_arrays(arrays, ())),
                 in_axes=in_axes,
                 out_axes=out_axes,
-                axis_name=AXIS,
+                axis_name=REPLICA_AXIS,
                 axis_size=strategy.num_replicas_in_sync,
-                spmd_axis_name=AXIS,
+                spmd_axis_name=REPLICA_AXIS,
             )
             try:
                 return list(run_mapped(*arguments, *captures))
@@ -244,10 +248,10 @@ class SpmdProgram:
 
     def __call__(self, arguments: list[Tensor]) -> PyTree:
         """Run the program on tensors, either stacked over the replicas or shared by them."""
-        outputs = apply(self._op, (arguments, self._shared.captures()))
-        count = self._traced.count
-        self._shared.assign(outputs[count:])
-        return _filled(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
+        outputs = apply(self._op, (arguments, self._variables.get_captured_values()))
+        count = self._traced.num_results
+        self._variables.assign(outputs[count:])
+        return _build_result(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
 
 
 class LockstepProgram:
@@ -266,35 +270,39 @@ class LockstepProgram:
     def __init__(
         self, strategy: ReplicaStrategy, fn: Callable[..., PyTree], templates: Sequence[PyTree]
     ) -> None:
-        self._traced = _trace_each(strategy, fn, templates)
-        self.initializes = any(traced.initializes for traced in self._traced)
-        self._shared = [Shared(traced) for traced in self._traced]
+        self._traced = _trace_for_shapes(strategy, fn, templates)
+        self.sets_initial_values = any(traced.sets_initial_values for traced in self._traced)
+        self._variables = [ReplicaVariables(traced) for traced in self._traced]
         first, *others = self._traced
         for traced in others:
-            if traced.count != first.count or list(map(id, traced.writes)) != list(
+            if traced.num_results != first.num_results or list(map(id, traced.writes)) != list(
                 map(id, first.writes)
             ):
                 raise InvalidArgumentError(
                     f"Strategy.run({first.name}): replicas whose arguments have different shapes return "
                     "or write different numbers of tensors and variables."
                 )
-        self._op = Op(first.name, self._run, heavy=True)
+        self._op = Op(first.name, self._run_programs, heavy=True)
 
-    def _run(self, operands: Sequence[Sequence[jax.Array]], _: object) -> list[jax.Array]:
+    def _run_programs(self, operands: Sequence[Sequence[jax.Array]], _: object) -> list[jax.Array]:
         arguments, captures = (iter(arrays) for arrays in operands)
         programs = []
         for replica, traced in enumerate(self._traced):
-            mapped_captures = self._shared[replica].own
-            count = len(traced.closed.in_avals) - len(mapped_captures)
+            mapped_captures = self._variables[replica].mapped_captures
+            count = len(traced.closed_jaxpr.in_avals) - len(mapped_captures)
             inputs = [next(arguments) for _ in range(count)]
             for mapped in mapped_captures:
                 value = next(captures)
                 inputs.append(value[replica] if mapped else value)
-            programs.append(_steps(traced.closed.jaxpr, traced.closed.consts, inputs, replica))
-        outputs = _meet(programs)
-        count = self._traced[0].count
+            programs.append(
+                _evaluate_in_steps(
+                    traced.closed_jaxpr.jaxpr, traced.closed_jaxpr.consts, inputs, replica
+                )
+            )
+        outputs = _run_in_lockstep(programs)
+        count = self._traced[0].num_results
         results: list[Any] = [value for replica in outputs for value in replica[:count]]
-        for index, mapped in enumerate(self._shared[0].writes_own, count):
+        for index, mapped in enumerate(self._variables[0].mapped_writes, count):
             values = [replica[index] for replica in outputs]
             results.append(jnp.stack(values) if mapped else values[0])
         return results
@@ -302,18 +310,18 @@ class LockstepProgram:
     def __call__(self, parts: Sequence[Sequence[Tensor]]) -> PyTree:
         """Run the programs on the tensors of each replica."""
         arguments = [tensor for part in parts for tensor in part]
-        captures = [tensor for shared in self._shared for tensor in shared.captures()]
+        captures = [tensor for shared in self._variables for tensor in shared.get_captured_values()]
         outputs = apply(self._op, (arguments, captures))
-        traced, count = self._traced[0], self._traced[0].count
+        traced, count = self._traced[0], self._traced[0].num_results
         results = len(parts) * count
-        self._shared[0].assign(outputs[results:])
-        values = [stack(outputs[i:results:count]) for i in range(count)]
-        return _filled(traced.structure, values)
+        self._variables[0].assign(outputs[results:])
+        values = [stack_values(outputs[i:results:count]) for i in range(count)]
+        return _build_result(traced.structure, values)
 
 
-def _trace_each(
+def _trace_for_shapes(
     strategy: ReplicaStrategy, fn: Callable[..., PyTree], templates: Sequence[PyTree]
-) -> list[Traced]:
+) -> list[TracedFunction]:
     """Trace a function for each replica, once for all replicas with arguments of the same shapes.
 
     The result of `all_gather` has a shape that depends on the other replicas. Therefore, tracing
@@ -326,30 +334,30 @@ def _trace_each(
     ]
     sizes: tuple[tuple[int, ...], ...] = ()
     while True:
-        traced: dict[object, Traced] = {}
+        traced: dict[object, TracedFunction] = {}
         required: dict[object, int] = {}
         for key, template in zip(keys, templates, strict=True):
             if key not in traced and key not in required:
                 replica = ReplicaContext(strategy, None, sizes)
                 try:
                     traced[key] = _trace_replica(strategy, fn, template, replica)
-                except SizeWantedError as error:
+                except SizeRequiredError as error:
                     required[key] = error.args[0]
         if not required:
             return [traced[key] for key in keys]
         if traced:
-            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES)
+            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES_MESSAGE)
         sizes = (*sizes, tuple(required[key] for key in keys))
 
 
-_DIFFERENT_COLLECTIVES = (
+_DIFFERENT_COLLECTIVES_MESSAGE = (
     "Strategy.run: replicas whose arguments have different shapes call different collectives."
 )
-_Collective = tuple[JaxprEqn, list[ArrayLike]]
-_Program = Generator[_Collective, list[ArrayLike], list[ArrayLike]]
+_CollectiveCall = tuple[JaxprEqn, list[ArrayLike]]
+_Program = Generator[_CollectiveCall, list[ArrayLike], list[ArrayLike]]
 
 
-def _steps(
+def _evaluate_in_steps(
     jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[ArrayLike], replica: int
 ) -> _Program:
     """Evaluate a jaxpr; at each collective, yield it with its operands and receive its results."""
@@ -363,19 +371,23 @@ def _steps(
     for equation in jaxpr.eqns:
         operands = [get_value(v) for v in equation.invars]
         name = equation.primitive.name
-        if name == "axis_index" and equation.params["axis_name"] == AXIS:
+        if name == "axis_index" and equation.params["axis_name"] == REPLICA_AXIS:
             results = [np.int32(replica)]
-        elif _over_replicas(equation):
+        elif _is_over_replicas(equation):
             results = yield equation, operands
-        elif any(_collective_inside(inner) for inner in inner_jaxprs(equation)):
-            inner = inner_jaxprs(equation)
-            if name in ("scan", "while", "cond") or len(opened(inner[0]).invars) != len(operands):
+        elif any(_contains_collective(inner) for inner in find_inner_jaxprs(equation)):
+            inner = find_inner_jaxprs(equation)
+            if name in ("scan", "while", "cond") or len(to_open_jaxpr(inner[0]).invars) != len(
+                operands
+            ):
                 raise InvalidArgumentError(
                     f"Strategy.run: a collective inside {name!r} needs arguments of equal shapes on all "
                     "replicas. Batch with drop_remainder=True."
                 )
             body_consts = getattr(inner[0], "consts", ())
-            results = yield from _steps(opened(inner[0]), body_consts, operands, replica)
+            results = yield from _evaluate_in_steps(
+                to_open_jaxpr(inner[0]), body_consts, operands, replica
+            )
         else:
             params = equation.primitive.get_bind_params(equation.params)
             outputs = equation.primitive.bind(*operands, **params)
@@ -384,24 +396,24 @@ def _steps(
     return [get_value(v) for v in jaxpr.outvars]
 
 
-def _over_replicas(equation: JaxprEqn) -> bool:
+def _is_over_replicas(equation: JaxprEqn) -> bool:
     axes = equation.params.get("axes", equation.params.get("axis_name", ()))
-    return AXIS in (axes if isinstance(axes, (tuple, list)) else (axes,))
+    return REPLICA_AXIS in (axes if isinstance(axes, (tuple, list)) else (axes,))
 
 
-def _collective_inside(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
+def _contains_collective(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     return any(
-        _over_replicas(e) or any(_collective_inside(inner) for inner in inner_jaxprs(e))
-        for e in opened(jaxpr).eqns
+        _is_over_replicas(e) or any(_contains_collective(inner) for inner in find_inner_jaxprs(e))
+        for e in to_open_jaxpr(jaxpr).eqns
     )
 
 
-def _meet(programs: Sequence[_Program]) -> list[list[ArrayLike]]:
+def _run_in_lockstep(programs: Sequence[_Program]) -> list[list[ArrayLike]]:
     """Advance the programs of all replicas from collective to collective until they return."""
     returned: list[Any] = [None] * len(programs)
     results: list[Any] = [None] * len(programs)
     while True:
-        calls: list[_Collective] = []
+        calls: list[_CollectiveCall] = []
         for index, program in enumerate(programs):
             try:
                 calls.append(program.send(results[index]))
@@ -410,11 +422,13 @@ def _meet(programs: Sequence[_Program]) -> list[list[ArrayLike]]:
         if not calls:
             return returned
         if len(calls) < len(programs) or len({e.primitive for e, _ in calls}) > 1:
-            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES)
-        results = _combined([equation for equation, _ in calls], [values for _, values in calls])
+            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES_MESSAGE)
+        results = _compute_collective(
+            [equation for equation, _ in calls], [values for _, values in calls]
+        )
 
 
-def _combined(
+def _compute_collective(
     equations: Sequence[JaxprEqn], operands: Sequence[list[Any]]
 ) -> list[list[ArrayLike]]:
     """Compute the results of a collective for all replicas."""

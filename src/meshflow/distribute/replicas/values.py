@@ -40,15 +40,15 @@ class PerReplica(tuple):
         """Return the values of the replicas."""
         return tuple(self)
 
-    def _described(self, format_value: Callable[[Any], str]) -> str:
+    def _format(self, format_value: Callable[[Any], str]) -> str:
         lines = ",\n".join(f"  {i}: {format_value(v)}" for i, v in enumerate(self.values))
         return f"PerReplica:{{\n{lines}\n}}"
 
     def __repr__(self) -> str:
-        return self._described(repr)
+        return self._format(repr)
 
     def __str__(self) -> str:
-        return self._described(str)
+        return self._format(str)
 
 
 class Stacked(PerReplica):
@@ -101,14 +101,14 @@ class PerReplicaSpec(TypeSpec):
         return f"PerReplicaSpec({', '.join(map(repr, self._value_specs))})"
 
 
-def _register(cls: type[PerReplica]) -> None:
+def _register_pytree(cls: type[PerReplica]) -> None:
     jax.tree_util.register_pytree_node(
         cls, lambda v: (tuple(v), None), lambda _, children: cls(children)
     )
 
 
-_register(PerReplica)
-_register(Stacked)
+_register_pytree(PerReplica)
+_register_pytree(Stacked)
 
 
 def map_replicas(function: Callable[[Any], object], structure: PyTree) -> PyTree:
@@ -124,7 +124,7 @@ def map_replicas(function: Callable[[Any], object], structure: PyTree) -> PyTree
     return function(structure)
 
 
-def stack(values: Iterable[object]) -> PerReplica:
+def stack_values(values: Iterable[object]) -> PerReplica:
     """Create a `Stacked` if all values are tensors of one shape and dtype, else a `PerReplica`."""
     tensors: list[Any] = list(values)
     are_tensors = all(isinstance(t, Tensor) for t in tensors)

@@ -14,8 +14,8 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, VariableAggregation
-from meshflow.distribute.replicas.collectives import divisible, pmean, psum, stack
-from meshflow.distribute.replicas.context import spanning, stacks
+from meshflow.distribute.replicas.collectives import convert_for_mean, pmean, psum, stack
+from meshflow.distribute.replicas.context import context_stack, get_spanning_context
 from meshflow.environment.types import Array
 from meshflow.ops.array import concat, expand_dims, tile
 from meshflow.ops.math import cast, reduce_mean, reduce_sum
@@ -24,21 +24,21 @@ from meshflow.placement.layout import Layout
 __all__ = ["MirroredVariable", "SyncOnReadVariable"]
 
 
-def aggregated(variable: Variable, value: Tensor) -> Tensor:
+def aggregate_value(variable: Variable, value: Tensor) -> Tensor:
     """Combine the values that replicas write to a mirrored variable."""
     aggregation = variable.aggregation
     if aggregation is VariableAggregation.SUM:
         return apply(psum, (value,))
     if aggregation is VariableAggregation.MEAN:
-        return cast(apply(pmean, (divisible(value),)), value.dtype)
+        return cast(apply(pmean, (convert_for_mean(value),)), value.dtype)
     if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
         return apply(stack, (value,))[0]
     return value
 
 
-def _of_first_replica(value: Tensor) -> Tensor:
+def _broadcast_from_first(value: Tensor) -> Tensor:
     """Return the first replica's value on all replicas, which is the initial value of variables."""
-    return value if spanning() is None else apply(stack, (value,))[0]
+    return value if get_spanning_context() is None else apply(stack, (value,))[0]
 
 
 class MirroredVariable(Variable):
@@ -50,23 +50,23 @@ class MirroredVariable(Variable):
     """
 
     def _initialize(self, value: Tensor) -> None:
-        super()._initialize(_of_first_replica(value))
+        super()._initialize(_broadcast_from_first(value))
 
-    def _checked(self, value: TensorLike, method: str) -> Tensor:
-        tensor = super()._checked(value, method)
-        return tensor if spanning() is None else aggregated(self, tensor)
+    def _check_value(self, value: TensorLike, method: str) -> Tensor:
+        tensor = super()._check_value(value, method)
+        return tensor if get_spanning_context() is None else aggregate_value(self, tensor)
 
     def _scatter(self, op: Op, sparse_delta: IndexedSlices) -> Self:
-        replica, aggregation = spanning(), self.aggregation
+        replica, aggregation = get_spanning_context(), self.aggregation
         if replica is None or aggregation is VariableAggregation.NONE:
             return super()._scatter(op, sparse_delta)
-        values = super()._checked(sparse_delta.values, "scatter")
+        values = super()._check_value(sparse_delta.values, "scatter")
         rows = IndexedSlices(values, sparse_delta.indices)
         if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             rows = IndexedSlices(apply(stack, (values,))[0], apply(stack, (rows.indices,))[0])
-        elif op.name in _FIRST_OR_NONE:
+        elif op.name in _UNCOMBINABLE_SCATTERS:
             raise NotImplementedError(
-                f"{_FIRST_OR_NONE[op.name]} of a mirrored variable needs the aggregation NONE or "
+                f"{_UNCOMBINABLE_SCATTERS[op.name]} of a mirrored variable needs the aggregation NONE or "
                 f"ONLY_FIRST_REPLICA in a replica, but {self.name} has {aggregation}."
             )
         else:
@@ -77,29 +77,29 @@ class MirroredVariable(Variable):
     @property
     def values(self) -> tuple[Variable, ...]:
         """Return this variable for each replica of this process, because all copies are equal."""
-        return (self,) * len(_own_replicas(self))
+        return (self,) * len(_list_local_replicas(self))
 
     def __repr__(self) -> str:
-        return _described(self, [super().__repr__()] * len(_own_replicas(self)))
+        return _format_copies(self, [super().__repr__()] * len(_list_local_replicas(self)))
 
 
 # Scatters that cannot be combined from the updates of all replicas: methods by op name.
-_FIRST_OR_NONE = {
+_UNCOMBINABLE_SCATTERS = {
     "scatter_min": "scatter_min",
     "scatter_max": "scatter_max",
     "scatter_set": "scatter_update",
 }
 
 
-def _own_replicas(variable: Variable) -> Sequence[int]:
+def _list_local_replicas(variable: Variable) -> Sequence[int]:
     """Return the indices of this process's replicas."""
     strategy = getattr(variable, "_distribute_strategy", None)
     if strategy is None:
         return range(1)
-    return getattr(strategy, "local_replicas", range(strategy._replicas))
+    return getattr(strategy, "local_replicas", range(strategy._num_replicas))
 
 
-def _described(variable: Variable, copies: list[str]) -> str:
+def _format_copies(variable: Variable, copies: list[str]) -> str:
     if len(copies) == 1:
         return copies[0]
     first, template = f"'{variable.name}'", f"'{variable._shared_name}/replica_%d:0'"
@@ -128,8 +128,10 @@ class SyncOnReadVariable(Variable):
         dtype = self.dtype
         # A replica reads and writes `_cell`; `Strategy.run` replaces it by the replica's row of the
         # stacked variable.
-        self._cell = Variable(Tensor(first), trainable=False, dtype=dtype, name=self._name)
-        self._cell.sync_on_read_variable = self  # type: ignore[attr-defined]
+        self._replica_variable = Variable(
+            Tensor(first), trainable=False, dtype=dtype, name=self._name
+        )
+        self._replica_variable.sync_on_read_variable = self  # type: ignore[attr-defined]
         # Every replica starts with the full initial value, even if values are summed.
         copies = jax.numpy.stack([first] * replicas)
         self.stacked_variable = Variable(
@@ -139,10 +141,10 @@ class SyncOnReadVariable(Variable):
             self.stacked_variable._layout = layout(self.stacked_variable.ndim)
         if computed is None:
             return
-        if spanning() is None:
-            self.stacked_variable._write(self._tiled(computed, replicas))
+        if get_spanning_context() is None:
+            self.stacked_variable._write(self._tile_value(computed, replicas))
         else:
-            self._cell._write(_of_first_replica(computed))
+            self._replica_variable._write(_broadcast_from_first(computed))
 
     def _initialize(self, value: Tensor) -> None:
         self.__dict__["_computed"] = value
@@ -151,34 +153,34 @@ class SyncOnReadVariable(Variable):
     def _value(self) -> Any:
         if "stacked_variable" not in self.__dict__:
             return self.__dict__["_first"]
-        return self._merged(Tensor(self.stacked_variable._value))._value
+        return self._merge_values(Tensor(self.stacked_variable._value)).array
 
     @_value.setter
     def _value(self, value: Any) -> None:
         if "stacked_variable" in self.__dict__:
             self.stacked_variable._write(
-                self._spread(Tensor(value), self.stacked_variable._shape[0])
+                self._split_value(Tensor(value), self.stacked_variable._shape[0])
             )
         else:
             self.__dict__["_first"] = value
 
-    def _spread(self, value: Tensor, replicas: int) -> Tensor:
+    def _split_value(self, value: Tensor, replicas: int) -> Tensor:
         """Split a value into parts that aggregate to it; of a sum, each replica has an equal part."""
         if self.aggregation is VariableAggregation.SUM:
             count = np.asarray(replicas, value.dtype.dtype)
             if value.dtype.is_integer:
                 quotient = value // count
                 remainder = value - quotient * (count - 1)
-                rows = self._tiled(quotient, replicas - 1)
+                rows = self._tile_value(quotient, replicas - 1)
                 return concat([expand_dims(remainder, 0), rows], 0)
             value = value / count
-        return self._tiled(value, replicas)
+        return self._tile_value(value, replicas)
 
     @staticmethod
-    def _tiled(value: Tensor, replicas: int) -> Tensor:
+    def _tile_value(value: Tensor, replicas: int) -> Tensor:
         return tile(expand_dims(value, 0), [replicas] + [1] * len(value.shape))
 
-    def _merged(self, stacked: Tensor) -> Tensor:
+    def _merge_values(self, stacked: Tensor) -> Tensor:
         if self.aggregation is VariableAggregation.SUM:
             return reduce_sum(stacked, 0)
         if self.aggregation is VariableAggregation.MEAN:
@@ -187,47 +189,47 @@ class SyncOnReadVariable(Variable):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return self._cell._shape
+        return self._replica_variable._shape
 
     @property
     def ndim(self) -> int:
         """Return the number of dimensions."""
-        return self._cell.ndim
+        return self._replica_variable.ndim
 
     def _as_tensor(self) -> Tensor:
-        if spanning() is not None:
-            value = self._cell._as_tensor()
-            return aggregated(self, value) if stacks.reads_merged else value
+        if get_spanning_context() is not None:
+            value = self._replica_variable._as_tensor()
+            return aggregate_value(self, value) if context_stack.reads_merged else value
         stacked = self.stacked_variable._as_tensor()
-        parts, merged = self._written().get(id(self), (None, None))
-        return merged if parts is stacked._value else self._merged(stacked)
+        parts, merged = self._get_written_values().get(id(self), (None, None))
+        return merged if parts is stacked.array else self._merge_values(stacked)
 
     def _write(self, value: Tensor) -> None:
-        if spanning() is not None:
-            self._cell._write(value)
+        if get_spanning_context() is not None:
+            self._replica_variable._write(value)
             return
-        self.stacked_variable._write(self._spread(value, self.stacked_variable._shape[0]))
-        self._written()[id(self)] = self.stacked_variable._as_tensor()._value, value
+        self.stacked_variable._write(self._split_value(value, self.stacked_variable._shape[0]))
+        self._get_written_values()[id(self)] = self.stacked_variable._as_tensor().array, value
 
     @property
     def values(self) -> tuple[Variable, ...]:
         """Return the variable of each replica of this process."""
-        return tuple(ReplicaPart(self, i) for i in _own_replicas(self))
+        return tuple(ReplicaVariableView(self, i) for i in _list_local_replicas(self))
 
     def __repr__(self) -> str:
-        return _described(self, [repr(part) for part in self.values])
+        return _format_copies(self, [repr(part) for part in self.values])
 
-    def _written(self) -> dict[int, Any]:
+    def _get_written_values(self) -> dict[int, Any]:
         """Return the values written in this trace, so a read does not sum over the replicas again."""
         trace = context.trace
         return {} if trace is None else trace.__dict__.setdefault("_merged_values", {})
 
 
-class ReplicaPart(Variable):
+class ReplicaVariableView(Variable):
     """View of one replica's value of a `SyncOnReadVariable`, outside of `Strategy.run`."""
 
     def __init__(self, variable: SyncOnReadVariable, index: int) -> None:
-        self._whole, self._index = variable, index
+        self._variable, self._index = variable, index
         for name in ("_static_shape", "_dtype", "_name", "_synchronization", "_aggregation"):
             setattr(self, name, getattr(variable, name))
         self._trainable = self._autocast = False
@@ -235,7 +237,7 @@ class ReplicaPart(Variable):
 
     @property
     def _value(self) -> Array:
-        rows_of_all: Any = self._whole.stacked_variable._value
+        rows_of_all: Any = self._variable.stacked_variable._value
         if isinstance(rows_of_all, jax.core.Tracer) or rows_of_all.is_fully_addressable:
             return rows_of_all[self._index]
         # Other processes have the remaining rows.
@@ -246,7 +248,7 @@ class ReplicaPart(Variable):
         return rows[self._index - start]
 
     def _as_tensor(self) -> Tensor:
-        return self._whole.stacked_variable._as_tensor()[self._index]
+        return self._variable.stacked_variable._as_tensor()[self._index]
 
     def _write(self, value: Tensor) -> None:
-        self._whole.stacked_variable[self._index].assign(value)
+        self._variable.stacked_variable[self._index].assign(value)

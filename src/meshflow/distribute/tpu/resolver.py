@@ -55,7 +55,7 @@ class TPUClusterResolver(ClusterResolver):
             tpu = tpu[0] if tpu else None
         if isinstance(tpu, bytes):
             tpu = tpu.decode()
-        tpu_system.tpus()
+        tpu_system.list_tpus()
         name = tpu or os.environ.get("TPU_NAME", "")
         self._name = "" if name == "local" else str(name)
         self._job = job_name
@@ -92,7 +92,7 @@ class TPUClusterResolver(ClusterResolver):
 
     def get_tpu_system_metadata(self) -> tpu_system.TPUSystemMetadata:
         """Return the numbers of cores and hosts, the topology and the device names."""
-        return tpu_system.metadata()
+        return tpu_system.get_metadata()
 
     def set_tpu_topology(self, serialized_tpu_topology: tpu_system.Topology) -> None:
         """Store the topology that `initialize_tpu_system` found."""
@@ -100,7 +100,7 @@ class TPUClusterResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of the TPU's hosts, or their names in this job without an address."""
-        hosts = sorted({d.process_index for d in tpu_system.tpus()})
+        hosts = sorted({d.process_index for d in tpu_system.list_tpus()})
         address = self.master().split("://")[-1]
         return ClusterSpec({self._job: [address or f"localhost:{8470 + h}" for h in hosts]})
 
@@ -108,4 +108,4 @@ class TPUClusterResolver(ClusterResolver):
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
         """Return the number of TPU cores of a host."""
-        return {"TPU": tpu_system.metadata().num_of_cores_per_host}
+        return {"TPU": tpu_system.get_metadata().num_of_cores_per_host}

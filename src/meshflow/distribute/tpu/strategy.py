@@ -9,22 +9,22 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.functions.concrete_function import ConcreteFunction, Settings
+from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.local_strategies import MirroredStrategy
-from meshflow.distribute.replicas.collectives import AXIS
+from meshflow.distribute.replicas.collectives import REPLICA_AXIS
 from meshflow.distribute.tpu import system as tpu_system
 from meshflow.distribute.tpu.resolver import TPUClusterResolver
 from meshflow.environment.types import PyTree
-from meshflow.placement.mesh import Mesh, device_name
+from meshflow.placement.mesh import Mesh, get_device_name
 
 __all__ = ["TPUStrategy"]
 
 
-def _factors(count: int) -> list[int]:
+def _factorize(count: int) -> list[int]:
     """Return the prime factors of an integer in ascending order."""
     factors, divisor = [], 2
     while count > 1:
@@ -77,19 +77,23 @@ class TPUStrategy(MirroredStrategy):
                 "TPUStrategy: experimental_device_assignment must be a tf.tpu.experimental.DeviceAssignment, "
                 f"got {type(assignment).__name__}."
             )
-        groups = [[d] for d in tpu_system.tpus()] if assignment is None else assignment.devices()
+        groups = (
+            [[d] for d in tpu_system.list_tpus()]
+            if assignment is None
+            else assignment.list_devices()
+        )
         flat = [device for group in groups for device in group]
         # The mesh has one dimension for each prime factor of the number of cores, so any split of a
         # tensor is a layout.
-        self._core_sizes = _factors(len(groups[0]))
+        self._core_sizes = _factorize(len(groups[0]))
         self._core_names = [f"core_{i}" for i in range(len(self._core_sizes))]
         mesh = None
         if self._core_sizes:
             ids = np.arange(len(flat)).reshape(len(groups), *self._core_sizes)
             local_ids = [i for i, d in enumerate(flat) if d.process_index == jax.process_index()]
-            names = [AXIS, *self._core_names]
+            names = [REPLICA_AXIS, *self._core_names]
             mesh = Mesh(names, ids, local_ids, [flat[i] for i in local_ids], "", flat)
-        self._start(flat, mesh)
+        self._initialize(flat, mesh)
         self.extended.experimental_require_static_shapes = True
 
     @property
@@ -116,7 +120,7 @@ class TPUStrategy(MirroredStrategy):
             isinstance(fn, compiled)
             or isinstance(call_method, compiled)
             or context.trace is not None
-            or Settings.run_eagerly
+            or FunctionSettings.run_eagerly
         ):
             raise NotImplementedError(
                 "TPUStrategy.run(fn, ...) does not support pure eager execution: make `fn` a `tf.function`, or "
@@ -184,7 +188,7 @@ class TPUStrategy(MirroredStrategy):
         spec: list[tuple[str, ...] | None] = []
         for count in parts:
             axes = []
-            for factor in _factors(count):
+            for factor in _factorize(count):
                 name = next(n for n, size in free if size == factor)
                 free.remove((name, factor))
                 axes.append(name)
@@ -196,7 +200,7 @@ class TPUStrategy(MirroredStrategy):
         return self.experimental_split_to_logical_devices(tensor, [1] * len(tensor.shape))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {[device_name(d) for d in self._devices]}>"
+        return f"<{type(self).__name__} of {[get_device_name(d) for d in self._devices]}>"
 
 
 @op

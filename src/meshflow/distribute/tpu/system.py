@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import jax
 import numpy as np
 
-from meshflow.core.runtime.devices import devices_of, full_name
+from meshflow.core.runtime.devices import format_device_name, list_devices
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.environment.types import ArrayLike
 
@@ -21,8 +21,8 @@ __all__ = [
     "TPUSystemMetadata",
     "Topology",
     "initialize_tpu_system",
+    "list_tpus",
     "shutdown_tpu_system",
-    "tpus",
 ]
 
 
@@ -37,13 +37,13 @@ class NoTpuError(NotFoundError, ValueError):
     """Error for a missing TPU; scripts catch either of TensorFlow's two errors."""
 
 
-def tpus() -> list[jax.Device]:
+def list_tpus() -> list[jax.Device]:
     """Return the TPU devices of all processes, or the virtual devices that emulate them.
 
     Raises:
       NoTpuError: If there are none.
     """
-    devices = devices_of("TPU", local=False)
+    devices = list_devices("TPU", local=False)
     if not devices:
         raise NoTpuError(
             "No TPU was found. Looked for devices of JAX's platform 'tpu' on this machine (there are "
@@ -141,20 +141,20 @@ class Topology:
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
         """Return the host of the core at some coordinates."""
-        return self._find(device_coordinates)[0]
+        return self._locate_core(device_coordinates)[0]
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
         """Return the index on its host of the core at some coordinates."""
-        return self._find(device_coordinates)[1]
+        return self._locate_core(device_coordinates)[1]
 
     def tpu_device_name_at_coordinates(
         self, device_coordinates: Sequence[int], job: str | None = None
     ) -> str:
         """Return the name of the core at some coordinates."""
-        task, ordinal = self._find(device_coordinates)
+        task, ordinal = self._locate_core(device_coordinates)
         return f"/job:{job or 'localhost'}/task:{task}/device:TPU:{ordinal}"
 
-    def _find(self, coordinates: Sequence[int]) -> tuple[int, int]:
+    def _locate_core(self, coordinates: Sequence[int]) -> tuple[int, int]:
         matches = np.argwhere(np.all(self._coordinates == np.asarray(coordinates), axis=2))
         if not len(matches):
             raise InvalidValueError(f"The topology has no core at {list(coordinates)}.")
@@ -164,7 +164,7 @@ class Topology:
         return f"Topology(mesh_shape={self._shape.tolist()}, tasks={self.num_tasks})"
 
 
-def _place(device: jax.Device, index: int, count: int) -> tuple[int, int, int, int]:
+def _get_coordinates(device: jax.Device, index: int, count: int) -> tuple[int, int, int, int]:
     if hasattr(device, "coords"):
         x, y, z = device.coords
         return x, y, z, getattr(device, "core_on_chip", 0)
@@ -175,18 +175,18 @@ def _place(device: jax.Device, index: int, count: int) -> tuple[int, int, int, i
     return chip % columns, chip // columns, 0, core
 
 
-def topology() -> Topology:
+def find_topology() -> Topology:
     """Return the topology of this job's TPUs.
 
     Raises:
       NoTpuError: If there are none.
     """
     hosts: dict[int, list[jax.Device]] = {}
-    for device in tpus():
+    for device in list_tpus():
         hosts.setdefault(device.process_index, []).append(device)
     coordinates = []
     for host, devices in sorted(hosts.items()):
-        host_coordinates = [_place(d, i, len(devices)) for i, d in enumerate(devices)]
+        host_coordinates = [_get_coordinates(d, i, len(devices)) for i, d in enumerate(devices)]
         if not hasattr(devices[0], "coords"):
             host_coordinates = [(x, y, host, c) for x, y, _, c in host_coordinates]
         coordinates.append(host_coordinates)
@@ -203,7 +203,7 @@ def initialize_tpu_system(cluster_resolver: TpuResolver | None = None) -> Topolo
     Raises:
       NotFoundError: If there is no TPU; the error is a ValueError, too.
     """
-    tpu_topology = topology()
+    tpu_topology = find_topology()
     if cluster_resolver is not None:
         cluster_resolver.set_tpu_topology(tpu_topology)
     return tpu_topology
@@ -215,15 +215,15 @@ def shutdown_tpu_system(cluster_resolver: TpuResolver | None = None) -> None:
     jax.clear_caches()
 
 
-def metadata() -> TPUSystemMetadata:
+def get_metadata() -> TPUSystemMetadata:
     """Return the numbers of cores and hosts, the topology and the device names of this job's TPUs.
 
     Raises:
       NoTpuError: If there are none.
     """
-    tpu_topology = topology()
-    names = [full_name("CPU", 0)]
-    names += [full_name("TPU", i) for i in range(len(tpus()))]
+    tpu_topology = find_topology()
+    names = [format_device_name("CPU", 0)]
+    names += [format_device_name("TPU", i) for i in range(len(list_tpus()))]
     hosts, cores = tpu_topology.num_tasks, tpu_topology.num_tpus_per_task
     return TPUSystemMetadata(hosts * cores, hosts, cores, tpu_topology, tuple(names))
 
@@ -362,9 +362,9 @@ class DeviceAssignment:
         task = self._topology.task_ordinal_at_coordinates(self.coordinates(replica, logical_core))
         return f"/job:{job or 'localhost'}/task:{task}/device:CPU:0"
 
-    def devices(self) -> list[list[jax.Device]]:
+    def list_devices(self) -> list[list[jax.Device]]:
         """Return the JAX devices of each replica's cores."""
-        all_devices = tpus()
+        all_devices = list_tpus()
         hosts = sorted({d.process_index for d in all_devices})
         by_host = [[d for d in all_devices if d.process_index == host] for host in hosts]
 

@@ -8,7 +8,7 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.keras import settings
-from meshflow.keras.applications.families import InputShape, Wanted
+from meshflow.keras.applications.constructors import InputShape, NetworkArguments
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -18,14 +18,22 @@ from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D, GlobalM
 from meshflow.keras.utils.files import get_file
 from meshflow.keras.utils.graphs import get_source_inputs
 
-__all__ = ["Sizes", "activation", "batch_norm", "convolution", "model_of", "pooled", "start"]
+__all__ = [
+    "ImageSizes",
+    "activate",
+    "apply_head",
+    "build_model",
+    "convolve",
+    "create_input",
+    "normalize_batch",
+]
 
 IntPair: TypeAlias = int | tuple[int, int]
 
 URL = "https://storage.googleapis.com/tensorflow/keras-applications/"
 
 
-class Sizes:
+class ImageSizes:
     """Image sizes that a network accepts.
 
     Args:
@@ -79,7 +87,7 @@ class Sizes:
         return shape
 
 
-def start(sizes: Sizes, args: Wanted) -> KerasTensor:
+def create_input(sizes: ImageSizes, args: NetworkArguments) -> KerasTensor:
     """Check the arguments of a network and return its symbolic input.
 
     Raises:
@@ -102,15 +110,15 @@ def start(sizes: Sizes, args: Wanted) -> KerasTensor:
     return Input(shape=shape) if tensor is None else tensor
 
 
-def pooled(x: TensorLike, args: Wanted) -> TensorLike:
+def apply_head(x: TensorLike, args: NetworkArguments) -> TensorLike:
     """Apply the classifier, or else pool the features as `pooling` requests."""
     if args.include_top:
         x = GlobalAveragePooling2D(name="avg_pool")(x)
         return Dense(args.classes, activation=args.classifier_activation, name="predictions")(x)
-    return pooled_features(x, args.pooling)
+    return pool_features(x, args.pooling)
 
 
-def pooled_features(x: TensorLike, pooling: str | None, is_named: bool = True) -> TensorLike:
+def pool_features(x: TensorLike, pooling: str | None, is_named: bool = True) -> TensorLike:
     """Pool features over the image: 'avg' or 'max'; another value returns them unchanged."""
     if pooling not in ("avg", "max"):
         return x
@@ -118,8 +126,8 @@ def pooled_features(x: TensorLike, pooling: str | None, is_named: bool = True) -
     return layer(name=f"{pooling}_pool" if is_named else None)(x)
 
 
-def model_of(
-    name: str, inputs: KerasTensor, outputs: KerasTensor, args: Wanted, url: str
+def build_model(
+    name: str, inputs: KerasTensor, outputs: KerasTensor, args: NetworkArguments, url: str
 ) -> Functional:
     """Create the model and load its weights.
 
@@ -146,7 +154,7 @@ def model_of(
     return model
 
 
-def convolution(
+def convolve(
     x: TensorLike,
     filters: int,
     size: IntPair,
@@ -159,17 +167,17 @@ def convolution(
     return Conv2D(filters, size, strides=strides, name=name, **options)(x)
 
 
-def batch_norm(x: TensorLike, name: str | None = None, **options: Any) -> TensorLike:
+def normalize_batch(x: TensorLike, name: str | None = None, **options: Any) -> TensorLike:
     """Apply a `BatchNormalization` over the channels."""
     return BatchNormalization(axis=3, name=name, **options)(x)
 
 
-def activation(x: TensorLike, kind: str, name: str | None = None) -> TensorLike:
+def activate(x: TensorLike, kind: str, name: str | None = None) -> TensorLike:
     """Apply an `Activation`, or a `ReLU` with maximum 6 for 'relu6'."""
     return ReLU(6.0, name=name)(x) if kind == "relu6" else Activation(kind, name=name)(x)
 
 
-def padded_for_stride(x: TensorLike, size: int, name: str) -> TensorLike:
+def pad_for_stride(x: TensorLike, size: int, name: str) -> TensorLike:
     """Pad images with zeros so that a strided window without padding covers all pixels."""
     half = size // 2
     pairs = tuple((half - (1 if n is None else 1 - n % 2), half) for n in x.shape.as_list()[1:3])

@@ -7,9 +7,20 @@ from typing import Any
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import TensorLike
 from meshflow.keras import initializers
-from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
-from meshflow.keras.applications.families import Described, Signatures, Wanted, family
-from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.applications.common import (
+    URL,
+    ImageSizes,
+    build_model,
+    create_input,
+    pool_features,
+)
+from meshflow.keras.applications.constructors import (
+    NetworkArguments,
+    NetworkDescription,
+    Signatures,
+    create_constructor_factory,
+)
+from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
@@ -24,7 +35,7 @@ __all__ = [
     "preprocess_input",
 ]
 
-preprocess_input = preprocessing(None)
+preprocess_input = create_preprocess_input(None)
 # Number of blocks and of channels of the four stages of each variant.
 _VARIANTS = {
     "Tiny": ((3, 3, 9, 3), (96, 192, 384, 768)),
@@ -71,15 +82,15 @@ class LayerScale(Layer):
         return {**super().get_config(), **config}
 
 
-def _norm(name: str) -> LayerNormalization:
+def _create_norm(name: str) -> LayerNormalization:
     return LayerNormalization(epsilon=1e-6, name=name)
 
 
-def _block(x: KerasTensor, name: str) -> KerasTensor:
+def _apply_block(x: KerasTensor, name: str) -> KerasTensor:
     inputs, channels = x, x.shape[-1]
     name = f"{name}_"
     x = Conv2D(channels, 7, padding="same", groups=channels, name=f"{name}depthwise_conv")(x)
-    x = _norm(f"{name}layernorm")(x)
+    x = _create_norm(f"{name}layernorm")(x)
     x = Dense(4 * channels, name=f"{name}pointwise_conv_1")(x)
     x = Activation("gelu", name=f"{name}gelu")(x)
     x = Dense(channels, name=f"{name}pointwise_conv_2")(x)
@@ -87,10 +98,10 @@ def _block(x: KerasTensor, name: str) -> KerasTensor:
     return inputs + Activation("linear", name=f"{name}identity")(x)
 
 
-def _convnext(variant: str, args: Wanted) -> Model:
+def _build_convnext(variant: str, args: NetworkArguments) -> Model:
     name = args.model_name
     depths, widths = _VARIANTS[variant]
-    inputs = start(Sizes(224, 32), args)
+    inputs = create_input(ImageSizes(224, 32), args)
     x = inputs
     if args.include_preprocessing:
         mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -101,7 +112,7 @@ def _convnext(variant: str, args: Wanted) -> Model:
         )(x)
     stem = [
         Conv2D(widths[0], 4, strides=4, name=f"{name}_stem_conv"),
-        _norm(f"{name}_stem_layernorm"),
+        _create_norm(f"{name}_stem_layernorm"),
     ]
     x = Sequential(stem, name=f"{name}_stem")(x)
     for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
@@ -109,29 +120,29 @@ def _convnext(variant: str, args: Wanted) -> Model:
             # Keras numbers the downsampling blocks from 0.
             down = f"{name}_downsampling"
             steps = [
-                _norm(f"{down}_layernorm_{stage - 1}"),
+                _create_norm(f"{down}_layernorm_{stage - 1}"),
                 Conv2D(width, 2, strides=2, name=f"{down}_conv_{stage - 1}"),
             ]
             x = Sequential(steps, name=f"{down}_block_{stage - 1}")(x)
         for block in range(depth):
-            x = _block(x, f"{name}_stage_{stage}_block_{block}")
+            x = _apply_block(x, f"{name}_stage_{stage}_block_{block}")
     if args.include_top:
         x = GlobalAveragePooling2D(name=f"{name}_head_gap")(x)
-        x = _norm(f"{name}_head_layernorm")(x)
+        x = _create_norm(f"{name}_head_layernorm")(x)
         x = Dense(args.classes, activation=args.classifier_activation, name=f"{name}_head_dense")(x)
     else:
-        x = LayerNormalization(epsilon=1e-6)(pooled_features(x, args.pooling, is_named=False))
+        x = LayerNormalization(epsilon=1e-6)(pool_features(x, args.pooling, is_named=False))
     url = f"{URL}convnext/convnext_{variant.lower()}{'' if args.include_top else '_notop'}.h5"
-    return model_of(name, inputs, x, args, url)
+    return build_model(name, inputs, x, args, url)
 
 
-def _described(variant: str) -> Described:
+def _describe(variant: str) -> NetworkDescription:
     summary = f"Create a ConvNeXt {variant} model for images with values from 0 to 255."
-    return Described(f"ConvNeXt{variant}", summary, 224, f"convnext_{variant.lower()}")
+    return NetworkDescription(f"ConvNeXt{variant}", summary, 224, f"convnext_{variant.lower()}")
 
 
-_of = family(Signatures.make_named_network, _convnext, _described)
+_create = create_constructor_factory(Signatures.make_named_network, _build_convnext, _describe)
 
 
-ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _of("Tiny"), _of("Small"), _of("Base")
-ConvNeXtLarge, ConvNeXtXLarge = _of("Large"), _of("XLarge")
+ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _create("Tiny"), _create("Small"), _create("Base")
+ConvNeXtLarge, ConvNeXtXLarge = _create("Large"), _create("XLarge")

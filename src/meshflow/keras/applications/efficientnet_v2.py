@@ -7,16 +7,27 @@ from typing import Any
 
 from meshflow.keras.applications.common import (
     URL,
-    Sizes,
-    activation,
-    batch_norm,
-    model_of,
-    pooled_features,
-    start,
+    ImageSizes,
+    activate,
+    build_model,
+    create_input,
+    normalize_batch,
+    pool_features,
 )
-from meshflow.keras.applications.efficientnet import KERNEL, added, attended, classified, convolved
-from meshflow.keras.applications.families import Described, Signatures, Wanted, family
-from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.applications.constructors import (
+    NetworkArguments,
+    NetworkDescription,
+    Signatures,
+    create_constructor_factory,
+)
+from meshflow.keras.applications.efficientnet import (
+    KERNEL_INITIALIZER,
+    add_residual,
+    classify,
+    convolve_initialized,
+    squeeze_and_excite,
+)
+from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import DepthwiseConv2D, Rescaling
@@ -28,7 +39,7 @@ __all__ = [
     "preprocess_input",
 ]
 
-preprocess_input = preprocessing(None)
+preprocess_input = create_preprocess_input(None)
 # Repeats, output channels, expansion, stride and squeeze-and-excitation of each stage.
 _B = (
     (1, 16, 1, 1, False),
@@ -77,11 +88,11 @@ _VARIANTS = {
 _MEAN, _VARIANCE = (0.485, 0.456, 0.406), (0.229**2, 0.224**2, 0.225**2)
 
 
-def _activated(x: KerasTensor, norm: str, name: str) -> KerasTensor:
-    return activation(batch_norm(x, norm, momentum=0.9), "swish", name)
+def _normalize_and_activate(x: KerasTensor, norm: str, name: str) -> KerasTensor:
+    return activate(normalize_batch(x, norm, momentum=0.9), "swish", name)
 
 
-def _block(
+def _apply_block(
     x: KerasTensor,
     filters: int,
     expansion: int,
@@ -95,52 +106,56 @@ def _block(
         # Without the depthwise convolution, the expanding convolution has the window and the
         # stride.
         window_and_stride = (1, 1) if is_depthwise else (3, stride)
-        x = convolved(
+        x = convolve_initialized(
             x,
             input_channels * expansion,
             window_and_stride[0],
             f"{name}expand_conv",
             window_and_stride[1],
         )
-        x = _activated(x, f"{name}expand_bn", f"{name}expand_activation")
+        x = _normalize_and_activate(x, f"{name}expand_bn", f"{name}expand_activation")
     if is_depthwise:
         options: dict[str, Any] = {"strides": stride, "padding": "same", "use_bias": False}
-        x = DepthwiseConv2D(3, depthwise_initializer=KERNEL, name=f"{name}dwconv2", **options)(x)
-        x = _activated(x, f"{name}bn", f"{name}activation")
-        x = attended(x, max(1, int(input_channels * 0.25)), f"{name}se_")
+        x = DepthwiseConv2D(
+            3, depthwise_initializer=KERNEL_INITIALIZER, name=f"{name}dwconv2", **options
+        )(x)
+        x = _normalize_and_activate(x, f"{name}bn", f"{name}activation")
+        x = squeeze_and_excite(x, max(1, int(input_channels * 0.25)), f"{name}se_")
     if expansion != 1:
-        x = convolved(x, filters, 1, f"{name}project_conv")
-        x = batch_norm(x, f"{name}project_bn", momentum=0.9)
+        x = convolve_initialized(x, filters, 1, f"{name}project_conv")
+        x = normalize_batch(x, f"{name}project_bn", momentum=0.9)
     else:
-        x = convolved(x, filters, 3, f"{name}project_conv", stride)
-        x = _activated(x, f"{name}project_bn", f"{name}project_activation")
-    return added(x, inputs, drop_rate, name) if stride == 1 and filters == input_channels else x
+        x = convolve_initialized(x, filters, 3, f"{name}project_conv", stride)
+        x = _normalize_and_activate(x, f"{name}project_bn", f"{name}project_activation")
+    return (
+        add_residual(x, inputs, drop_rate, name) if stride == 1 and filters == input_channels else x
+    )
 
 
-def _rounded(filters: float) -> int:
+def _round_filters(filters: float) -> int:
     """Round a number of channels to the nearest multiple of 8."""
     return max(8, int(filters + 4) // 8 * 8)
 
 
-def _scaled(x: KerasTensor, variant: str) -> KerasTensor:
+def _scale_images(x: KerasTensor, variant: str) -> KerasTensor:
     """Scale images with values 0 to 255 as in the training of the variant."""
     if variant[0] != "B":
         return Rescaling(1.0 / 128.0, -1)(x)
     return Normalization(mean=_MEAN, variance=_VARIANCE, axis=3)(Rescaling(1.0 / 255.0)(x))
 
 
-def _efficientnet(variant: str, args: Wanted) -> Model:
+def _build_efficientnet(variant: str, args: NetworkArguments) -> Model:
     stages, stem, width, depth, size = _VARIANTS[variant]
-    inputs = start(Sizes(size, 32), args)
-    x = _scaled(inputs, variant) if args.include_preprocessing else inputs
-    x = convolved(x, _rounded(stem * width), 3, "stem_conv", 2)
-    x = _activated(x, "stem_bn", "stem_activation")
+    inputs = create_input(ImageSizes(size, 32), args)
+    x = _scale_images(inputs, variant) if args.include_preprocessing else inputs
+    x = convolve_initialized(x, _round_filters(stem * width), 3, "stem_conv", 2)
+    x = _normalize_and_activate(x, "stem_bn", "stem_activation")
     index, total = 0, sum(repeats for repeats, *_ in stages)
     for stage, (repeats, filters, expansion, stride, is_depthwise) in enumerate(stages):
         for i in range(math.ceil(depth * repeats)):
-            x = _block(
+            x = _apply_block(
                 x,
-                _rounded(filters * width),
+                _round_filters(filters * width),
                 expansion,
                 stride if i == 0 else 1,
                 is_depthwise,
@@ -148,25 +163,27 @@ def _efficientnet(variant: str, args: Wanted) -> Model:
                 f"block{stage + 1}{chr(97 + i)}_",
             )
             index += 1
-    x = convolved(x, _rounded(1280 * width), 1, "top_conv")
-    x = _activated(x, "top_bn", "top_activation")
+    x = convolve_initialized(x, _round_filters(1280 * width), 1, "top_conv")
+    x = _normalize_and_activate(x, "top_bn", "top_activation")
     if args.include_top:
-        x = classified(x, 0.2, args.classes, args.classifier_activation)
+        x = classify(x, 0.2, args.classes, args.classifier_activation)
     else:
-        x = pooled_features(x, args.pooling)
+        x = pool_features(x, args.pooling)
     name = f"efficientnetv2-{variant.lower()}"
     url = f"{URL}efficientnet_v2/{name}{'' if args.include_top else '_notop'}.h5"
-    return model_of(name, inputs, x, args, url)
+    return build_model(name, inputs, x, args, url)
 
 
-def _described(variant: str) -> Described:
+def _describe(variant: str) -> NetworkDescription:
     summary = f"Create an EfficientNet V2 {variant} model for images with values from 0 to 255."
-    return Described(f"EfficientNetV2{variant}", summary, _VARIANTS[variant][4])
+    return NetworkDescription(f"EfficientNetV2{variant}", summary, _VARIANTS[variant][4])
 
 
-_of = family(Signatures.make_scaling_network, _efficientnet, _described)
+_create = create_constructor_factory(
+    Signatures.make_scaling_network, _build_efficientnet, _describe
+)
 
 
-EfficientNetV2B0, EfficientNetV2B1, EfficientNetV2B2 = _of("B0"), _of("B1"), _of("B2")
-EfficientNetV2B3, EfficientNetV2S, EfficientNetV2M = _of("B3"), _of("S"), _of("M")
-EfficientNetV2L = _of("L")
+EfficientNetV2B0, EfficientNetV2B1, EfficientNetV2B2 = _create("B0"), _create("B1"), _create("B2")
+EfficientNetV2B3, EfficientNetV2S, EfficientNetV2M = _create("B3"), _create("S"), _create("M")
+EfficientNetV2L = _create("L")

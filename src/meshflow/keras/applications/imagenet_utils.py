@@ -85,7 +85,7 @@ class Preprocessing(Protocol):
     def __call__(self, x: TensorLike, data_format: str | None = None) -> TensorLike: ...
 
 
-def preprocessing(mode: str | None) -> Preprocessing:
+def create_preprocess_input(mode: str | None) -> Preprocessing:
     """Create the `preprocess_input` of a network; None as the mode leaves images unchanged."""
 
     def preprocess(x: TensorLike, data_format: str | None = None) -> TensorLike:
@@ -96,7 +96,7 @@ def preprocessing(mode: str | None) -> Preprocessing:
         "Scale images for this network; see `imagenet_utils.preprocess_input` for the arguments."
     )
     name = f"keras.applications.imagenet_utils.preprocess_input_{mode}"
-    return op_names.nameable(preprocess, name)
+    return op_names.register_name(preprocess, name)
 
 
 def decode_predictions(preds: ArrayLike, top: int = 5) -> list[list[tuple[str, str, float]]]:

@@ -9,17 +9,22 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import TensorLike
 from meshflow.keras.applications.common import (
     URL,
-    Sizes,
-    activation,
-    batch_norm,
-    convolution,
-    model_of,
-    pooled,
-    start,
+    ImageSizes,
+    activate,
+    apply_head,
+    build_model,
+    convolve,
+    create_input,
+    normalize_batch,
 )
-from meshflow.keras.applications.families import Described, Signatures, Wanted, constructor
-from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.applications.inception_v3 import chain, shrunk
+from meshflow.keras.applications.constructors import (
+    NetworkArguments,
+    NetworkDescription,
+    Signatures,
+    create_constructor,
+)
+from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
+from meshflow.keras.applications.inception_v3 import convolve_chain, max_pool
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import concatenate
@@ -27,8 +32,8 @@ from meshflow.keras.layers.pooling import AveragePooling2D
 
 __all__ = ["InceptionResNetV2", "decode_predictions", "preprocess_input"]
 
-preprocess_input = preprocessing("tf")
-_SIZES = Sizes(299, 75)
+preprocess_input = create_preprocess_input("tf")
+_SIZES = ImageSizes(299, 75)
 
 
 class CustomScaleLayer(Layer):
@@ -65,51 +70,53 @@ _CHAINS: dict[str, tuple[tuple[tuple[Any, ...], ...], ...]] = {
 }
 
 
-def _block(x: TensorLike, kind: str, index: int, scale: float, is_last: bool = False) -> TensorLike:
+def _apply_block(
+    x: TensorLike, kind: str, index: int, scale: float, is_last: bool = False
+) -> TensorLike:
     name = f"{kind}_{index}"
-    branches = [chain(x, *steps) for steps in _CHAINS[kind]]
+    branches = [convolve_chain(x, *steps) for steps in _CHAINS[kind]]
     residual = concatenate(branches, axis=3, name=f"{name}_mixed")
-    residual = convolution(residual, x.shape[-1], 1, f"{name}_conv", use_bias=True)
+    residual = convolve(residual, x.shape[-1], 1, f"{name}_conv", use_bias=True)
     x = CustomScaleLayer(scale)([x, residual])
-    return x if is_last else activation(x, "relu", f"{name}_ac")
+    return x if is_last else activate(x, "relu", f"{name}_ac")
 
 
-def _inception_resnet(args: Wanted) -> Model:
-    inputs = start(_SIZES, args)
-    x = shrunk(chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
-    x = shrunk(chain(x, (80, 1, 1), (192, 3, 1)))
+def _build_inception_resnet(args: NetworkArguments) -> Model:
+    inputs = create_input(_SIZES, args)
+    x = max_pool(convolve_chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
+    x = max_pool(convolve_chain(x, (80, 1, 1), (192, 3, 1)))
     branches = [
-        chain(x, (96, 1)),
-        chain(x, (48, 1), (64, 5)),
-        chain(x, (64, 1), (96, 3), (96, 3)),
+        convolve_chain(x, (96, 1)),
+        convolve_chain(x, (48, 1), (64, 5)),
+        convolve_chain(x, (64, 1), (96, 3), (96, 3)),
     ]
     pooled_features = AveragePooling2D(3, strides=1, padding="same")(x)
-    x = concatenate([*branches, chain(pooled_features, (64, 1))], axis=3, name="mixed_5b")
+    x = concatenate([*branches, convolve_chain(pooled_features, (64, 1))], axis=3, name="mixed_5b")
     for index in range(1, 11):
-        x = _block(x, "block35", index, 0.17)
-    branches = [chain(x, (384, 3, 2)), chain(x, (256, 1), (256, 3), (384, 3, 2))]
-    x = concatenate([*branches, shrunk(x)], axis=3, name="mixed_6a")
+        x = _apply_block(x, "block35", index, 0.17)
+    branches = [convolve_chain(x, (384, 3, 2)), convolve_chain(x, (256, 1), (256, 3), (384, 3, 2))]
+    x = concatenate([*branches, max_pool(x)], axis=3, name="mixed_6a")
     for index in range(1, 21):
-        x = _block(x, "block17", index, 0.1)
+        x = _apply_block(x, "block17", index, 0.1)
     branches = [
-        chain(x, (256, 1), (384, 3, 2)),
-        chain(x, (256, 1), (288, 3, 2)),
-        chain(x, (256, 1), (288, 3), (320, 3, 2)),
+        convolve_chain(x, (256, 1), (384, 3, 2)),
+        convolve_chain(x, (256, 1), (288, 3, 2)),
+        convolve_chain(x, (256, 1), (288, 3), (320, 3, 2)),
     ]
-    x = concatenate([*branches, shrunk(x)], axis=3, name="mixed_7a")
+    x = concatenate([*branches, max_pool(x)], axis=3, name="mixed_7a")
     for index in range(1, 10):
-        x = _block(x, "block8", index, 0.2)
-    x = _block(x, "block8", 10, 1.0, is_last=True)
-    x = batch_norm(convolution(x, 1536, 1, "conv_7b"), "conv_7b_bn", scale=False)
-    x = pooled(activation(x, "relu", "conv_7b_ac"), args)
+        x = _apply_block(x, "block8", index, 0.2)
+    x = _apply_block(x, "block8", 10, 1.0, is_last=True)
+    x = normalize_batch(convolve(x, 1536, 1, "conv_7b"), "conv_7b_bn", scale=False)
+    x = apply_head(activate(x, "relu", "conv_7b_ac"), args)
     ending = "" if args.include_top else "_notop"
     name = "inception_resnet_v2"
     url = f"{URL}{name}/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, x, args, url)
+    return build_model(name, inputs, x, args, url)
 
 
-InceptionResNetV2 = constructor(
+InceptionResNetV2 = create_constructor(
     Signatures.make_network,
-    _inception_resnet,
-    Described("InceptionResNetV2", "Create an Inception-ResNet V2 model.", 299),
+    _build_inception_resnet,
+    NetworkDescription("InceptionResNetV2", "Create an Inception-ResNet V2 model.", 299),
 )

@@ -8,24 +8,24 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
-    Sizes,
-    activation,
-    batch_norm,
-    convolution,
-    model_of,
-    padded_for_stride,
-    pooled_features,
-    start,
+    ImageSizes,
+    activate,
+    build_model,
+    convolve,
+    create_input,
+    normalize_batch,
+    pad_for_stride,
+    pool_features,
 )
-from meshflow.keras.applications.families import (
+from meshflow.keras.applications.constructors import (
     ActivationLike,
-    Described,
     InputShape,
-    Wanted,
-    constructor,
+    NetworkArguments,
+    NetworkDescription,
+    create_constructor,
 )
-from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.applications.mobilenet import trained_size
+from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
+from meshflow.keras.applications.mobilenet import get_trained_size
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D
@@ -33,7 +33,7 @@ from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNetV2", "decode_predictions", "preprocess_input"]
 
-preprocess_input = preprocessing("tf")
+preprocess_input = create_preprocess_input("tf")
 # Expansion, channels, repeats and stride of each stage.
 _STAGES = (
     (1, 16, 1, 1),
@@ -47,32 +47,34 @@ _STAGES = (
 _ALPHAS = (0.35, 0.5, 0.75, 1.0, 1.3, 1.4)
 
 
-def rounded(channels: float) -> int:
+def round_channels(channels: float) -> int:
     """Round a number of channels to a multiple of 8 that is at least nine tenths of it."""
     multiple = max(8, int(channels + 4) // 8 * 8)
     return multiple + 8 if multiple < 0.9 * channels else multiple
 
 
-def _normed(x: KerasTensor, name: str) -> KerasTensor:
-    return batch_norm(x, name, momentum=0.999)
+def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+    return normalize_batch(x, name, momentum=0.999)
 
 
-def _block(x: KerasTensor, expansion: int, filters: int, stride: int, name: str) -> KerasTensor:
+def _apply_block(
+    x: KerasTensor, expansion: int, filters: int, stride: int, name: str
+) -> KerasTensor:
     inputs, input_channels = x, x.shape[-1]
     if expansion != 1:
-        x = convolution(x, expansion * input_channels, 1, f"{name}expand")
-        x = activation(_normed(x, f"{name}expand_BN"), "relu6", f"{name}expand_relu")
+        x = convolve(x, expansion * input_channels, 1, f"{name}expand")
+        x = activate(_normalize(x, f"{name}expand_BN"), "relu6", f"{name}expand_relu")
     if stride == 2:
-        x = padded_for_stride(x, 3, f"{name}pad")
+        x = pad_for_stride(x, 3, f"{name}pad")
     padding = "same" if stride == 1 else "valid"
     options: dict[str, Any] = {"strides": stride, "padding": padding, "use_bias": False}
     x = DepthwiseConv2D(3, name=f"{name}depthwise", **options)(x)
-    x = activation(_normed(x, f"{name}depthwise_BN"), "relu6", f"{name}depthwise_relu")
-    x = _normed(convolution(x, filters, 1, f"{name}project"), f"{name}project_BN")
+    x = activate(_normalize(x, f"{name}depthwise_BN"), "relu6", f"{name}depthwise_relu")
+    x = _normalize(convolve(x, filters, 1, f"{name}project"), f"{name}project_BN")
     return Add(name=f"{name}add")([inputs, x]) if input_channels == filters and stride == 1 else x
 
 
-class _Signature(Protocol):
+class _MobileNetV2Signature(Protocol):
     @staticmethod
     def make_network(
         input_shape: InputShape = None,
@@ -88,39 +90,45 @@ class _Signature(Protocol):
         ...
 
 
-class _Wanted(Wanted):
+class _MobileNetV2Arguments(NetworkArguments):
     alpha: float
 
 
-def _mobilenet(args: _Wanted) -> Model:
-    rows = 96 if tuple(args.input_shape or ())[:2] == (96, 96) else trained_size(args.input_shape)
+def _build_mobilenet(args: _MobileNetV2Arguments) -> Model:
+    rows = (
+        96 if tuple(args.input_shape or ())[:2] == (96, 96) else get_trained_size(args.input_shape)
+    )
     if args.weights == "imagenet" and args.alpha not in _ALPHAS:
         raise ValueError(
             "If imagenet weights are being loaded, alpha must be one of `0.35`, `0.50`, `0.75`, `1.0`, `1.3` and `1.4` "
             f"only. Received: alpha={args.alpha}"
         )
-    inputs = start(Sizes(rows, 32), args)
-    x = convolution(inputs, rounded(32 * args.alpha), 3, "Conv1", 2)
-    x = activation(_normed(x, "bn_Conv1"), "relu6", "Conv1_relu")
+    inputs = create_input(ImageSizes(rows, 32), args)
+    x = convolve(inputs, round_channels(32 * args.alpha), 3, "Conv1", 2)
+    x = activate(_normalize(x, "bn_Conv1"), "relu6", "Conv1_relu")
     index = 0
     for expansion, filters, repeats, stride in _STAGES:
         for i in range(repeats):
             name = f"block_{index}_" if index else "expanded_conv_"
-            x = _block(x, expansion, rounded(filters * args.alpha), stride if i == 0 else 1, name)
+            x = _apply_block(
+                x, expansion, round_channels(filters * args.alpha), stride if i == 0 else 1, name
+            )
             index += 1
-    x = convolution(x, rounded(1280 * max(args.alpha, 1.0)), 1, "Conv_1", padding="valid")
-    x = activation(_normed(x, "Conv_1_bn"), "relu6", "out_relu")
+    x = convolve(x, round_channels(1280 * max(args.alpha, 1.0)), 1, "Conv_1", padding="valid")
+    x = activate(_normalize(x, "Conv_1_bn"), "relu6", "out_relu")
     if args.include_top:
         x = GlobalAveragePooling2D()(x)
         x = Dense(args.classes, activation=args.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, args.pooling)
+        x = pool_features(x, args.pooling)
     ending = "" if args.include_top else "_no_top"
     url = f"{URL}mobilenet_v2/mobilenet_v2_weights_tf_dim_ordering_tf_kernels_{args.alpha}_{rows}{ending}.h5"
     size = rows if args.weights == "imagenet" else inputs.shape[1]
-    return model_of(f"mobilenetv2_{args.alpha:0.2f}_{size}", inputs, x, args, url)
+    return build_model(f"mobilenetv2_{args.alpha:0.2f}_{size}", inputs, x, args, url)
 
 
-MobileNetV2 = constructor(
-    _Signature.make_network, _mobilenet, Described("MobileNetV2", "Create a MobileNet V2.", 224)
+MobileNetV2 = create_constructor(
+    _MobileNetV2Signature.make_network,
+    _build_mobilenet,
+    NetworkDescription("MobileNetV2", "Create a MobileNet V2.", 224),
 )

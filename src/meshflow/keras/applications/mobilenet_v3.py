@@ -9,23 +9,23 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
-    Sizes,
-    batch_norm,
-    convolution,
-    model_of,
-    padded_for_stride,
-    pooled_features,
-    start,
+    ImageSizes,
+    build_model,
+    convolve,
+    create_input,
+    normalize_batch,
+    pad_for_stride,
+    pool_features,
 )
-from meshflow.keras.applications.families import (
+from meshflow.keras.applications.constructors import (
     ActivationLike,
-    Described,
     InputShape,
-    Wanted,
-    family,
+    NetworkArguments,
+    NetworkDescription,
+    create_constructor_factory,
 )
-from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.applications.mobilenet_v2 import rounded
+from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
+from meshflow.keras.applications.mobilenet_v2 import round_channels
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import (
@@ -42,7 +42,7 @@ from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNetV3Large", "MobileNetV3Small", "decode_predictions", "preprocess_input"]
 
-preprocess_input = preprocessing(None)
+preprocess_input = create_preprocess_input(None)
 # Expansion, channels, window, stride, squeeze-and-excitation and hard swish of each block.
 _SMALL = (
     (1, 16, 3, 2, True, False),
@@ -76,33 +76,33 @@ _LARGE = (
 )
 
 
-def _relu(x: KerasTensor) -> KerasTensor:
+def _apply_relu(x: KerasTensor) -> KerasTensor:
     return ReLU()(x)
 
 
-def _cheap_sigmoid(x: KerasTensor) -> KerasTensor:
+def _apply_hard_sigmoid(x: KerasTensor) -> KerasTensor:
     return ReLU(6.0)(x + 3.0) * (1.0 / 6.0)
 
 
-def _cheap_swish(x: KerasTensor) -> KerasTensor:
-    return Multiply()([x, _cheap_sigmoid(x)])
+def _apply_hard_swish(x: KerasTensor) -> KerasTensor:
+    return Multiply()([x, _apply_hard_sigmoid(x)])
 
 
-def _normed(x: KerasTensor, name: str) -> KerasTensor:
-    return batch_norm(x, f"{name}/BatchNorm", momentum=0.999)
+def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+    return normalize_batch(x, f"{name}/BatchNorm", momentum=0.999)
 
 
-def _attended(x: KerasTensor, name: str) -> KerasTensor:
+def _squeeze_and_excite(x: KerasTensor, name: str) -> KerasTensor:
     """Scale the channels by factors that depend on their global means."""
     channels = x.shape[-1]
     y = GlobalAveragePooling2D(keepdims=True, name=f"{name}AvgPool")(x)
-    y = convolution(y, rounded(channels * 0.25), 1, f"{name}Conv", use_bias=True)
+    y = convolve(y, round_channels(channels * 0.25), 1, f"{name}Conv", use_bias=True)
     y = ReLU(name=f"{name}Relu")(y)
-    y = _cheap_sigmoid(convolution(y, channels, 1, f"{name}Conv_1", use_bias=True))
+    y = _apply_hard_sigmoid(convolve(y, channels, 1, f"{name}Conv_1", use_bias=True))
     return Multiply(name=f"{name}Mul")([x, y])
 
 
-def _block(
+def _apply_block(
     x: KerasTensor,
     expansion: float,
     filters: int,
@@ -115,21 +115,21 @@ def _block(
     inputs, input_channels = x, x.shape[-1]
     name = f"expanded_conv_{index}/" if index else "expanded_conv/"
     if index:
-        x = convolution(x, rounded(input_channels * expansion), 1, f"{name}expand")
-        x = activate(_normed(x, f"{name}expand"))
+        x = convolve(x, round_channels(input_channels * expansion), 1, f"{name}expand")
+        x = activate(_normalize(x, f"{name}expand"))
     if stride == 2:
-        x = padded_for_stride(x, window, f"{name}depthwise/pad")
+        x = pad_for_stride(x, window, f"{name}depthwise/pad")
     padding = "same" if stride == 1 else "valid"
     options: dict[str, Any] = {"strides": stride, "padding": padding, "use_bias": False}
     x = DepthwiseConv2D(window, name=f"{name}depthwise", **options)(x)
-    x = activate(_normed(x, f"{name}depthwise"))
+    x = activate(_normalize(x, f"{name}depthwise"))
     if has_excitation:
-        x = _attended(x, f"{name}squeeze_excite/")
-    x = _normed(convolution(x, filters, 1, f"{name}project"), f"{name}project")
+        x = _squeeze_and_excite(x, f"{name}squeeze_excite/")
+    x = _normalize(convolve(x, filters, 1, f"{name}project"), f"{name}project")
     return Add(name=f"{name}Add")([inputs, x]) if stride == 1 and input_channels == filters else x
 
 
-def _trained_weights(size: str, alpha: float, minimalistic: bool, include_top: bool) -> str:
+def _get_weights_url(size: str, alpha: float, minimalistic: bool, include_top: bool) -> str:
     """Return the URL of the ImageNet weights."""
     suffix = "_minimalistic" if minimalistic else ""
     ending = "" if include_top else "_no_top_v2"
@@ -137,13 +137,13 @@ def _trained_weights(size: str, alpha: float, minimalistic: bool, include_top: b
     return f"{URL}mobilenet_v3/{file}"
 
 
-class _Wanted(Wanted):
+class _MobileNetV3Arguments(NetworkArguments):
     alpha: float
     minimalistic: bool
     dropout_rate: float
 
 
-def _mobilenet(size: str, args: _Wanted) -> Model:
+def _build_mobilenet(size: str, args: _MobileNetV3Arguments) -> Model:
     blocks, head_channels = (_SMALL, 1024) if size == "small" else (_LARGE, 1280)
     if args.weights == "imagenet" and args.alpha not in (
         (1.0,) if args.minimalistic else (0.75, 1.0)
@@ -152,37 +152,37 @@ def _mobilenet(size: str, args: _Wanted) -> Model:
             "If imagenet weights are being loaded, alpha can be one of `0.75`, `1.0` for non minimalistic or `1.0` "
             f"for minimalistic only. Received: alpha={args.alpha}, minimalistic={args.minimalistic}"
         )
-    inputs = start(Sizes(224, 32), args)
-    swish = _relu if args.minimalistic else _cheap_swish
+    inputs = create_input(ImageSizes(224, 32), args)
+    swish = _apply_relu if args.minimalistic else _apply_hard_swish
     x = Rescaling(1.0 / 127.5, -1.0)(inputs) if args.include_preprocessing else inputs
-    x = swish(_normed(convolution(x, 16, 3, "Conv", 2), "Conv"))
+    x = swish(_normalize(convolve(x, 16, 3, "Conv", 2), "Conv"))
     for index, (expansion, filters, window, stride, has_excitation, has_swish) in enumerate(blocks):
-        x = _block(
+        x = _apply_block(
             x,
             expansion,
-            rounded(filters * args.alpha),
+            round_channels(filters * args.alpha),
             3 if args.minimalistic else window,
             stride,
             has_excitation and not args.minimalistic,
-            swish if has_swish else _relu,
+            swish if has_swish else _apply_relu,
             index,
         )
-    x = swish(_normed(convolution(x, rounded(x.shape[-1] * 6), 1, "Conv_1"), "Conv_1"))
+    x = swish(_normalize(convolve(x, round_channels(x.shape[-1] * 6), 1, "Conv_1"), "Conv_1"))
     if args.include_top:
         x = GlobalAveragePooling2D(keepdims=True)(x)
-        channels = rounded(head_channels * args.alpha) if args.alpha > 1.0 else head_channels
-        x = swish(convolution(x, channels, 1, "Conv_2", use_bias=True))
+        channels = round_channels(head_channels * args.alpha) if args.alpha > 1.0 else head_channels
+        x = swish(convolve(x, channels, 1, "Conv_2", use_bias=True))
         if args.dropout_rate > 0:
             x = Dropout(args.dropout_rate)(x)
-        x = Flatten()(convolution(x, args.classes, 1, "Logits", use_bias=True))
+        x = Flatten()(convolve(x, args.classes, 1, "Logits", use_bias=True))
         x = Activation(args.classifier_activation, name="Predictions")(x)
     else:
-        x = pooled_features(x, args.pooling)
-    url = _trained_weights(size, args.alpha, args.minimalistic, args.include_top)
-    return model_of(f"MobilenetV3{size}", inputs, x, args, url)
+        x = pool_features(x, args.pooling)
+    url = _get_weights_url(size, args.alpha, args.minimalistic, args.include_top)
+    return build_model(f"MobilenetV3{size}", inputs, x, args, url)
 
 
-class _Signature(Protocol):
+class _MobileNetV3Signature(Protocol):
     @staticmethod
     def make_network(
         input_shape: InputShape = None,
@@ -201,17 +201,19 @@ class _Signature(Protocol):
         ...
 
 
-def _described(size: str) -> Described:
+def _describe(size: str) -> NetworkDescription:
     arguments = {
         "minimalistic": "Whether windows have size 3, without hard swish and squeeze-and-excitation.",
         "dropout_rate": "Dropout rate before the classifier.",
         "include_preprocessing": "Whether the model scales the images; otherwise they have values from -1 to 1.",
     }
     summary = f"Create a {size} MobileNet V3 for images with values from 0 to 255."
-    return Described(f"MobileNetV3{size.capitalize()}", summary, 224, arguments=arguments)
+    return NetworkDescription(f"MobileNetV3{size.capitalize()}", summary, 224, arguments=arguments)
 
 
-_of = family(_Signature.make_network, _mobilenet, _described)
+_create = create_constructor_factory(
+    _MobileNetV3Signature.make_network, _build_mobilenet, _describe
+)
 
 
-MobileNetV3Small, MobileNetV3Large = _of("small"), _of("large")
+MobileNetV3Small, MobileNetV3Large = _create("small"), _create("large")

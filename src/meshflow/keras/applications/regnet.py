@@ -10,21 +10,26 @@ from typing import Any
 from meshflow.keras import settings
 from meshflow.keras.applications.common import (
     URL,
-    Sizes,
-    batch_norm,
-    convolution,
-    model_of,
-    pooled_features,
-    start,
+    ImageSizes,
+    build_model,
+    convolve,
+    create_input,
+    normalize_batch,
+    pool_features,
 )
-from meshflow.keras.applications.families import Described, Signatures, Wanted, family
-from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.applications.constructors import (
+    NetworkArguments,
+    NetworkDescription,
+    Signatures,
+    create_constructor_factory,
+)
+from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
-preprocess_input = preprocessing(None)
+preprocess_input = create_preprocess_input(None)
 # Number of blocks and of channels of the four stages, and channels of a group, of each variant.
 _VARIANTS = {
     "X002": ((1, 1, 4, 7), (24, 56, 152, 368), 8),
@@ -54,16 +59,16 @@ _VARIANTS = {
 }
 
 
-def _conv(x: KerasTensor, filters: int, size: int, name: str, **options: Any) -> KerasTensor:
+def _convolve(x: KerasTensor, filters: int, size: int, name: str, **options: Any) -> KerasTensor:
     options = {"padding": "valid", **options}
-    return convolution(x, filters, size, name, kernel_initializer="he_normal", **options)
+    return convolve(x, filters, size, name, kernel_initializer="he_normal", **options)
 
 
-def _norm(x: KerasTensor, name: str) -> KerasTensor:
-    return batch_norm(x, name, momentum=0.9, epsilon=1e-5)
+def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+    return normalize_batch(x, name, momentum=0.9, epsilon=1e-5)
 
 
-def _weighed(x: KerasTensor, channels: int, name: str) -> KerasTensor:
+def _squeeze_and_excite(x: KerasTensor, channels: int, name: str) -> KerasTensor:
     """Scale the channels by factors that depend on their global means."""
     name = f"{name}_squeeze_and_excite"
     factors = GlobalAveragePooling2D(keepdims=True, name=f"{name}_gap")(x)
@@ -77,61 +82,63 @@ def _weighed(x: KerasTensor, channels: int, name: str) -> KerasTensor:
     return factors * x
 
 
-def _block(
+def _apply_block(
     x: KerasTensor, filters: int, group_size: int, strides: int, has_excitation: bool, name: str
 ) -> KerasTensor:
     inputs, skip = x, x
     if strides != 1:
-        skip = _conv(x, filters, 1, f"{name}_skip_1x1", strides=strides)
-        skip = _norm(skip, f"{name}_skip_bn")
+        skip = _convolve(x, filters, 1, f"{name}_skip_1x1", strides=strides)
+        skip = _normalize(skip, f"{name}_skip_bn")
     window = {"strides": strides, "groups": filters // group_size, "padding": "same"}
     for size, step, options in ((1, "conv_1x1_1", {}), (3, "conv_3x3", window)):
-        x = _norm(_conv(x, filters, size, f"{name}_{step}", **options), f"{name}_{step}_bn")
+        x = _normalize(
+            _convolve(x, filters, size, f"{name}_{step}", **options), f"{name}_{step}_bn"
+        )
         x = ReLU(name=f"{name}_{step}_relu")(x)
     if has_excitation:
-        x = _weighed(x, int(inputs.shape[-1] * 0.25), name)
-    x = _norm(_conv(x, filters, 1, f"{name}_conv_1x1_2"), f"{name}_conv_1x1_2_bn")
+        x = _squeeze_and_excite(x, int(inputs.shape[-1] * 0.25), name)
+    x = _normalize(_convolve(x, filters, 1, f"{name}_conv_1x1_2"), f"{name}_conv_1x1_2_bn")
     return ReLU(name=f"{name}_exit_relu")(x + skip)
 
 
-def _regnet(variant: str, args: Wanted) -> Model:
+def _build_regnet(variant: str, args: NetworkArguments) -> Model:
     name = args.model_name
     depths, widths, group_size = _VARIANTS[variant]
-    inputs = start(Sizes(224, 32), args)
+    inputs = create_input(ImageSizes(224, 32), args)
     x = inputs
     if args.include_preprocessing:
         x = Rescaling(1.0 / 255.0, name=f"{name}_prestem_rescaling")(x)
-    x = _conv(x, 32, 3, f"{name}_stem_conv", strides=2, padding="same")
-    x = ReLU(name=f"{name}_stem_relu")(_norm(x, f"{name}_stem_bn"))
+    x = _convolve(x, 32, 3, f"{name}_stem_conv", strides=2, padding="same")
+    x = ReLU(name=f"{name}_stem_relu")(_normalize(x, f"{name}_stem_bn"))
     for stage, (depth, filters) in enumerate(zip(depths, widths, strict=True)):
         for block in range(depth):
             label = f"{name}_Stage_{stage}_{variant[0]}Block_{block}"
-            x = _block(x, filters, group_size, 1 if block else 2, variant[0] == "Y", label)
+            x = _apply_block(x, filters, group_size, 1 if block else 2, variant[0] == "Y", label)
     if args.include_top:
         # tf-keras numbers these heads and ignores `classifier_activation`.
         head = settings.get_uid("head")
         x = GlobalAveragePooling2D(name=f"{head}_head_gap")(x)
         x = Dense(args.classes, name=f"{head}head_dense")(x)
     else:
-        x = pooled_features(x, args.pooling, is_named=False)
+        x = pool_features(x, args.pooling, is_named=False)
     url = f"{URL}regnet/regnet{variant.lower()}{'' if args.include_top else '_notop'}.h5"
-    return model_of(name, inputs, x, args, url)
+    return build_model(name, inputs, x, args, url)
 
 
-def _described(variant: str) -> Described:
+def _describe(variant: str) -> NetworkDescription:
     summary = (
         f"Create a RegNet{variant} for images with values from 0 to 255, with logits as outputs."
     )
-    return Described(f"RegNet{variant}", summary, 224, f"regnet{variant.lower()}")
+    return NetworkDescription(f"RegNet{variant}", summary, 224, f"regnet{variant.lower()}")
 
 
-_of = family(Signatures.make_named_network, _regnet, _described)
+_create = create_constructor_factory(Signatures.make_named_network, _build_regnet, _describe)
 
 
-RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_of, ("X002", "X004", "X006", "X008"))
-RegNetX016, RegNetX032, RegNetX040, RegNetX064 = map(_of, ("X016", "X032", "X040", "X064"))
-RegNetX080, RegNetX120, RegNetX160, RegNetX320 = map(_of, ("X080", "X120", "X160", "X320"))
-RegNetY002, RegNetY004, RegNetY006, RegNetY008 = map(_of, ("Y002", "Y004", "Y006", "Y008"))
-RegNetY016, RegNetY032, RegNetY040, RegNetY064 = map(_of, ("Y016", "Y032", "Y040", "Y064"))
-RegNetY080, RegNetY120, RegNetY160, RegNetY320 = map(_of, ("Y080", "Y120", "Y160", "Y320"))
+RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_create, ("X002", "X004", "X006", "X008"))
+RegNetX016, RegNetX032, RegNetX040, RegNetX064 = map(_create, ("X016", "X032", "X040", "X064"))
+RegNetX080, RegNetX120, RegNetX160, RegNetX320 = map(_create, ("X080", "X120", "X160", "X320"))
+RegNetY002, RegNetY004, RegNetY006, RegNetY008 = map(_create, ("Y002", "Y004", "Y006", "Y008"))
+RegNetY016, RegNetY032, RegNetY040, RegNetY064 = map(_create, ("Y016", "Y032", "Y040", "Y064"))
+RegNetY080, RegNetY120, RegNetY160, RegNetY320 = map(_create, ("Y080", "Y120", "Y160", "Y320"))
 __all__ = [*(f"RegNet{kind}" for kind in _VARIANTS), "decode_predictions", "preprocess_input"]

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
-from meshflow.keras.applications.families import Described, Signatures, Wanted, family
+from meshflow.keras.applications.common import (
+    URL,
+    ImageSizes,
+    build_model,
+    create_input,
+    pool_features,
+)
+from meshflow.keras.applications.constructors import (
+    NetworkArguments,
+    NetworkDescription,
+    Signatures,
+    create_constructor_factory,
+)
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Conv2D, Dense, Flatten
 from meshflow.keras.layers.pooling import MaxPooling2D
 
 __all__ = ["VGG16", "VGG19"]
 
-_SIZES = Sizes(224, 32)
+_SIZES = ImageSizes(224, 32)
 _DEPTHS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _FILTERS = (64, 128, 256, 512, 512)
 
 
-def _vgg(layers: int, args: Wanted) -> Model:
+def _build_vgg(layers: int, args: NetworkArguments) -> Model:
     name, depths = f"vgg{layers}", _DEPTHS[layers]
-    inputs = start(_SIZES, args)
+    inputs = create_input(_SIZES, args)
     x = inputs
     for block, (depth, filters) in enumerate(zip(depths, _FILTERS, strict=True), 1):
         for i in range(1, depth + 1):
@@ -30,17 +41,19 @@ def _vgg(layers: int, args: Wanted) -> Model:
         x = Dense(4096, activation="relu", name="fc2")(x)
         x = Dense(args.classes, activation=args.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, args.pooling)
+        x = pool_features(x, args.pooling)
     ending = "" if args.include_top else "_notop"
     url = f"{URL}{name}/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, x, args, url)
+    return build_model(name, inputs, x, args, url)
 
 
-def _described(layers: int) -> Described:
-    return Described(f"VGG{layers}", f"Create a VGG network with {layers} weighted layers.", 224)
+def _describe(layers: int) -> NetworkDescription:
+    return NetworkDescription(
+        f"VGG{layers}", f"Create a VGG network with {layers} weighted layers.", 224
+    )
 
 
-_of = family(Signatures.make_network, _vgg, _described)
+_create = create_constructor_factory(Signatures.make_network, _build_vgg, _describe)
 
 
-VGG16, VGG19 = _of(16), _of(19)
+VGG16, VGG19 = _create(16), _create(19)

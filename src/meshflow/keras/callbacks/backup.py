@@ -11,20 +11,24 @@ from typing import Any
 import jax
 
 from meshflow.checkpoint import Checkpoint, PythonState
-from meshflow.checkpoint.containers import is_checkpoint, remove
+from meshflow.checkpoint.formats import delete_checkpoint, is_checkpoint
 from meshflow.core.runtime.errors import FailedPreconditionError
-from meshflow.distribute.multi_worker.host_collectives import all_gathered
-from meshflow.distribute.multi_worker.saving import PREEMPTED, any_worker, write_once
+from meshflow.distribute.multi_worker.checkpointing import (
+    PREEMPTED_EXIT_CODE,
+    is_true_on_any_worker,
+    write_once,
+)
+from meshflow.distribute.multi_worker.host_collectives import all_gather_values
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.training.callbacks import Callback
-from meshflow.keras.engine.training.training_state import Resumption, random_state
+from meshflow.keras.engine.training.training_state import Resumption, get_random_state
 
 __all__ = ["BackupAndRestore"]
 
 
-class _Position(PythonState):
+class _TrainingPosition(PythonState):
     """Position in the training, as one entry of a checkpoint."""
 
     def __init__(self) -> None:
@@ -78,7 +82,7 @@ class BackupAndRestore(Callback):
         super().__init__()
         if not backup_dir:
             raise ValueError("Empty `backup_dir` argument passed")
-        backup_dir = text(backup_dir)
+        backup_dir = to_path_string(backup_dir)
         is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
         # False means that only a preemption causes a backup.
         if save_freq != "epoch" and save_freq is not False and not is_count:
@@ -94,17 +98,17 @@ class BackupAndRestore(Callback):
         self.delete_checkpoint = delete_checkpoint
         self.save_before_preemption = save_before_preemption
         self._path = gfile.join(backup_dir, "backup")
-        self._epoch = self._since = self._last = 0
-        self._told_to_end = threading.Event()
-        self._previous: Any = None
+        self._epoch = self._batches_since_save = self._next_batch = 0
+        self._stop_requested = threading.Event()
+        self._previous_handler: Any = None
         if save_freq != "epoch":
             # The batch hooks only exist when needed, because training runs ahead without them.
-            self.on_train_batch_begin = self._before_batch  # type: ignore[method-assign]
-            self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
+            self.on_train_batch_begin = self._begin_batch  # type: ignore[method-assign]
+            self.on_train_batch_end = self._end_batch  # type: ignore[method-assign]
         elif save_before_preemption:
-            self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
+            self.on_train_batch_end = self._end_batch  # type: ignore[method-assign]
 
-    def _checkpoint(self, position: _Position) -> Checkpoint:
+    def _create_checkpoint(self, position: _TrainingPosition) -> Checkpoint:
         return Checkpoint(
             model=self.model,
             optimizer=self.model.optimizer,
@@ -116,12 +120,14 @@ class BackupAndRestore(Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Restore the backup of an earlier process."""
-        self._since = self._last = 0
+        self._batches_since_save = self._next_batch = 0
         if self.save_before_preemption and (threading.current_thread() is threading.main_thread()):
-            self._previous = signal.signal(signal.SIGTERM, lambda *_: self._told_to_end.set())
+            self._previous_handler = signal.signal(
+                signal.SIGTERM, lambda *_: self._stop_requested.set()
+            )
         self.model._handler.tracked = True
         has_backup = is_checkpoint(self._path)
-        position = _Position()
+        position = _TrainingPosition()
         if has_backup:
             Checkpoint(position=position).read(self._path).expect_partial()
         self._check_workers(position.value if has_backup else None)
@@ -131,7 +137,7 @@ class BackupAndRestore(Callback):
             self.model._resumption = Resumption(position.value, self._restore)
 
     def _restore(self) -> None:
-        self._checkpoint(_Position()).read(self._path).expect_partial()
+        self._create_checkpoint(_TrainingPosition()).read(self._path).expect_partial()
 
     def _check_workers(self, value: dict[str, Any] | None) -> None:
         """Check that all workers have the same backup; this also delays the first write."""
@@ -139,7 +145,7 @@ class BackupAndRestore(Callback):
             return
 
         position = None if value is None else (value["epoch"], value["step"])
-        positions = all_gathered(position)
+        positions = all_gather_values(position)
         if any(k != positions[0] for k in positions):
             raise FailedPreconditionError(
                 f"BackupAndRestore: the workers have different backups (epoch, step): {positions}. "
@@ -148,32 +154,36 @@ class BackupAndRestore(Callback):
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Delete the backup, unless `delete_checkpoint` is False."""
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
-            self._previous = None
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+            self._previous_handler = None
         if self.delete_checkpoint and jax.process_index() == 0:
-            remove(self._path)
+            delete_checkpoint(self._path)
 
     # ---- saving ----------------------------------------------------------------------------
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Record the epoch."""
-        self._epoch, self._last = epoch, 0
+        self._epoch, self._next_batch = epoch, 0
 
-    def _before_batch(self, batch: int, logs: Logs = None) -> None:
-        self._last = batch
+    def _begin_batch(self, batch: int, logs: Logs = None) -> None:
+        self._next_batch = batch
 
-    def _after_batch(self, batch: int, logs: Logs = None) -> None:
+    def _end_batch(self, batch: int, logs: Logs = None) -> None:
         # With `steps_per_execution`, one call covers several batches.
-        self._since += batch + 1 - self._last
-        self._last = batch + 1
-        if isinstance(self.save_freq, int) and self.save_freq and self._since >= self.save_freq:
-            self._since = 0
+        self._batches_since_save += batch + 1 - self._next_batch
+        self._next_batch = batch + 1
+        if (
+            isinstance(self.save_freq, int)
+            and self.save_freq
+            and self._batches_since_save >= self.save_freq
+        ):
+            self._batches_since_save = 0
             self._save(self._epoch, batch + 1, logs)
-        if self.save_before_preemption and any_worker(self._told_to_end.is_set()):
+        if self.save_before_preemption and is_true_on_any_worker(self._stop_requested.is_set()):
             self._save(self._epoch, batch + 1, logs)
             print(f"Received SIGTERM: training is saved in {self.backup_dir}.", file=sys.stderr)
-            sys.exit(PREEMPTED)
+            sys.exit(PREEMPTED_EXIT_CODE)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save, if `save_freq` is 'epoch'."""
@@ -181,13 +191,13 @@ class BackupAndRestore(Callback):
             self._save(epoch + 1, 0, logs)
 
     def _save(self, epoch: int, step: int, logs: Logs) -> None:
-        position = _Position()
+        position = _TrainingPosition()
         position.value = {
             "epoch": epoch,
             "step": step,
-            "data": self.model._handler.position(),
-            "random": random_state(),
+            "data": self.model._handler.get_position(),
+            "random": get_random_state(),
             "logs": {k: float(v) for k, v in (logs or {}).items() if isinstance(v, (int, float))},
         }
-        checkpoint = self._checkpoint(position)
+        checkpoint = self._create_checkpoint(position)
         write_once(checkpoint, lambda: checkpoint.write(self._path))

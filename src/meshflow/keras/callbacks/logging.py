@@ -11,8 +11,8 @@ import numpy as np
 
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text as path_text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import to_path_string as path_text
 from meshflow.keras.engine.training.callbacks import Callback
 
 
@@ -101,7 +101,7 @@ class CSVLogger(Callback):
             if not self._text.tell():
                 self._writer.writeheader()
         self._writer.writerow({"epoch": epoch, **{k: logs.get(k, "NA") for k in self._keys or []}})
-        with replacing(self.filename) as file:
+        with replace_file(self.filename) as file:
             file.write(self._text.getvalue().encode())
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.checkpoint.containers import is_checkpoint
+from meshflow.checkpoint.formats import is_checkpoint
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.training.callbacks import Callback
 
 
@@ -98,30 +98,30 @@ class EarlyStopping(Callback):
             baseline,
         )
         self.restore_best_weights, self.start_from_epoch = restore_best_weights, start_from_epoch
-        self._watch = Monitor(monitor, mode, min_delta, "Early stopping")
+        self._metric = Monitor(monitor, mode, min_delta, "Early stopping")
         self.min_delta = min_delta
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
-        self.best: float = self._watch.worst
+        self.best: float = self._metric.worst
         self.best_weights: list[np.ndarray] | None = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counters."""
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
-        self.best, self.best_weights = self._watch.worst, None
+        self.best, self.best_weights = self._metric.worst, None
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Compare the metric with its best value."""
-        current = self._watch.read_value(logs)
+        current = self._metric.read_value(logs)
         if current is None or epoch < self.start_from_epoch:
             return
         if self.restore_best_weights and self.best_weights is None:
             self.best_weights, self.best_epoch = self.model.get_weights(), epoch
         self.wait += 1
-        if self._watch.is_better(current, self.best):
+        if self._metric.is_better(current, self.best):
             self.best, self.best_epoch = current, epoch
             if self.restore_best_weights:
                 self.best_weights = self.model.get_weights()
-            if self.baseline is None or self._watch.is_better(current, self.baseline):
+            if self.baseline is None or self._metric.is_better(current, self.baseline):
                 self.wait = 0
             return
         if self.wait >= self.patience and epoch > 0:
@@ -141,7 +141,7 @@ class EarlyStopping(Callback):
 
     def get_monitor_value(self, logs: Logs) -> float | None:
         """Return the value of the metric."""
-        return self._watch.read_value(logs)
+        return self._metric.read_value(logs)
 
 
 class ReduceLROnPlateau(Callback):
@@ -186,7 +186,7 @@ class ReduceLROnPlateau(Callback):
         self.monitor, self.factor, self.patience, self.verbose = monitor, factor, patience, verbose
         self.cooldown, self.min_lr = cooldown, min_lr
         self.min_delta = kwargs.pop("epsilon", min_delta)
-        self._watch = Monitor(monitor, mode, self.min_delta, "Learning rate reduction")
+        self._metric = Monitor(monitor, mode, self.min_delta, "Learning rate reduction")
         self._reset()
 
     def in_cooldown(self) -> bool:
@@ -194,7 +194,7 @@ class ReduceLROnPlateau(Callback):
         return self.cooldown_counter > 0
 
     def _reset(self) -> None:
-        self.best, self.wait, self.cooldown_counter = self._watch.worst, 0, 0
+        self.best, self.wait, self.cooldown_counter = self._metric.worst, 0, 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counters."""
@@ -205,13 +205,13 @@ class ReduceLROnPlateau(Callback):
         rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
         if isinstance(logs, MutableMapping):
             logs["lr"] = rate
-        current = self._watch.read_value(logs)
+        current = self._metric.read_value(logs)
         if current is None:
             return
         if self.in_cooldown():
             self.cooldown_counter -= 1
             self.wait = 0
-        if self._watch.is_better(current, self.best):
+        if self._metric.is_better(current, self.best):
             self.best, self.wait = current, 0
         elif not self.in_cooldown():
             self.wait += 1
@@ -267,7 +267,7 @@ class ModelCheckpoint(Callback):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        self.filepath, self.monitor, self.verbose = text(filepath), monitor, verbose
+        self.filepath, self.monitor, self.verbose = to_path_string(filepath), monitor, verbose
         self.save_best_only, self.save_weights_only, self.save_freq = (
             save_best_only,
             save_weights_only,
@@ -281,14 +281,14 @@ class ModelCheckpoint(Callback):
             raise ValueError(
                 f"Unrecognized save_freq: {save_freq}. Expected save_freq are 'epoch' or integer"
             )
-        self._watch = Monitor(monitor, mode, 0.0, "ModelCheckpoint")
+        self._metric = Monitor(monitor, mode, 0.0, "ModelCheckpoint")
         self.best: float = (
-            self._watch.worst if initial_value_threshold is None else initial_value_threshold
+            self._metric.worst if initial_value_threshold is None else initial_value_threshold
         )
-        self._batches = self._epoch = self._since = 0
+        self._batches_since_save = self._epoch = self._epochs_since_save = 0
         if save_freq != "epoch":
             # The batch hook only exists when needed, because training runs ahead without it.
-            self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
+            self.on_train_batch_end = self._end_batch  # type: ignore[method-assign]
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Load the weights of an earlier run, if `load_weights_on_restart` is set."""
@@ -301,17 +301,17 @@ class ModelCheckpoint(Callback):
         """Record the epoch."""
         self._epoch = epoch
 
-    def _after_batch(self, batch: int, logs: Logs = None) -> None:
-        self._batches += 1
-        if self._batches >= int(self.save_freq):
-            self._batches = 0
+    def _end_batch(self, batch: int, logs: Logs = None) -> None:
+        self._batches_since_save += 1
+        if self._batches_since_save >= int(self.save_freq):
+            self._batches_since_save = 0
             self._save(self._epoch, batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save, if `save_freq` is 'epoch' and enough epochs have passed."""
-        self._since += 1
-        if self.save_freq == "epoch" and self._since >= self.period:
-            self._since = 0
+        self._epochs_since_save += 1
+        if self.save_freq == "epoch" and self._epochs_since_save >= self.period:
+            self._epochs_since_save = 0
             self._save(epoch, None, logs)
 
     def _save(self, epoch: int, batch: int | None, logs: Logs) -> None:
@@ -322,10 +322,10 @@ class ModelCheckpoint(Callback):
                 f'Failed to format this callback filepath: "{self.filepath}". Reason: {error} is not among {sorted(logs or {})}'
             ) from error
         if self.save_best_only:
-            current = self._watch.read_value(logs)
+            current = self._metric.read_value(logs)
             if current is None:
                 return
-            if not self._watch.is_better(current, self.best):
+            if not self._metric.is_better(current, self.best):
                 if self.verbose:
                     print(
                         f"\nEpoch {epoch + 1}: {self.monitor} did not improve from {self.best:.5f}"

@@ -15,14 +15,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Logs, StrPath
-from meshflow.keras.callbacks.verdict import finished_profile, span
-from meshflow.keras.engine.training.callbacks import Callback, numbers
-from meshflow.keras.engine.training.progress_bar import say
+from meshflow.keras.callbacks.verdict import finish_profile, parse_profile_batch
+from meshflow.keras.engine.training.callbacks import Callback, convert_logs
+from meshflow.keras.engine.training.progress_bar import print_line
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.profiler import sessions
 from meshflow.profiler.report import Report
-from meshflow.profiler.terminal import one_line
-from meshflow.summary.recording import metadata_of
+from meshflow.profiler.terminal import format_line
+from meshflow.summary.recording import make_metadata
 from meshflow.summary.writers import SummaryWriter
 
 _log = logging.getLogger("meshflow")
@@ -99,21 +99,21 @@ class TensorBoard(Callback):
             raise ValueError(
                 f"TensorBoard: update_freq must be 'epoch', 'batch' or an integer, got {update_freq!r}."
             )
-        self._first, self._last = span(profile_batch)
+        self._first_batch, self._last_batch = parse_profile_batch(profile_batch)
         self._writers: dict[str, SummaryWriter] = {}
-        self._open, self._evaluation = ExitStack(), ExitStack()
-        self._profiling = False
+        self._training_scopes, self._evaluation_scopes = ExitStack(), ExitStack()
+        self._is_profiling = False
         self._report: Report | None = None
-        if self.update_freq != "epoch" or self._first or write_steps_per_second:
+        if self.update_freq != "epoch" or self._first_batch or write_steps_per_second:
             # The batch hooks only exist when needed, because training does not wait for steps
             # without them.
-            setattr(self, "on_train_batch_begin", self._before_batch)
-            setattr(self, "on_train_batch_end", self._after_batch)
+            setattr(self, "on_train_batch_begin", self._begin_batch)
+            setattr(self, "on_train_batch_end", self._end_batch)
 
     def set_model(self, model: Any) -> None:
         """Open new files for a model and write its configuration."""
         super().set_model(model)
-        self._close()
+        self._close_writers()
         # Number of trained batches; compiled code that writes summaries reads this variable, too.
         self._step = Variable(0, trainable=False, dtype=int64, name="tensorboard_step")
         if self.write_graph:
@@ -125,24 +125,24 @@ class TensorBoard(Callback):
         except (NotImplementedError, ValueError, TypeError):
             # Only models that are graphs of layers have a configuration.
             return
-        with self._writer("train").as_default():
-            metadata = metadata_of("graph_keras_model", content=b"1")
+        with self._get_writer("train").as_default():
+            metadata = make_metadata("graph_keras_model", content=b"1")
             summary.write("keras", convert_to_tensor(config), step=0, metadata=metadata)
 
-    def _writer(self, kind: str) -> SummaryWriter:
+    def _get_writer(self, kind: str) -> SummaryWriter:
         if kind not in self._writers:
             folder = os.path.join(self.log_dir, kind)
             self._writers[kind] = summary.create_file_writer(folder)
         return self._writers[kind]
 
-    def _close(self) -> None:
+    def _close_writers(self) -> None:
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
 
-    def _scalars(self, kind: str, values: dict[str, Any], step: int) -> None:
+    def _write_scalars(self, kind: str, values: dict[str, Any], step: int) -> None:
         if values:
-            with self._writer(kind).as_default():
+            with self._get_writer(kind).as_default():
                 for name, value in values.items():
                     summary.scalar(name, value, step=step)
 
@@ -154,43 +154,45 @@ class TensorBoard(Callback):
         self._report = None
         if self.update_freq != "epoch":
             frequency = self.update_freq
-            self._open.enter_context(self._writer("train").as_default(self._step))
-            self._open.enter_context(summary.record_if(lambda: self._step % frequency == 0))
+            self._training_scopes.enter_context(self._get_writer("train").as_default(self._step))
+            self._training_scopes.enter_context(
+                summary.record_if(lambda: self._step % frequency == 0)
+            )
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Close the files."""
-        self._open.close()
-        if self._profiling:
+        self._training_scopes.close()
+        if self._is_profiling:
             self._stop_profile()
         if self._report is not None:
-            say(one_line(self._report))
-        self._close()
+            print_line(format_line(self._report))
+        self._close_writers()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Start to measure the speed of an epoch."""
-        self._epoch_began = time.time(), int(self._step.numpy())
+        self._epoch_start = time.time(), int(self._step.numpy())
 
-    def _before_batch(self, batch: int, logs: Logs = None) -> None:
-        self._batch_began = time.time()
-        if self._first and int(self._step.numpy()) + 1 == self._first:
+    def _begin_batch(self, batch: int, logs: Logs = None) -> None:
+        self._batch_start = time.time()
+        if self._first_batch and int(self._step.numpy()) + 1 == self._first_batch:
             sessions.start(self.log_dir)
-            self._profiling = True
+            self._is_profiling = True
 
-    def _after_batch(self, batch: int, logs: Logs = None) -> None:
+    def _end_batch(self, batch: int, logs: Logs = None) -> None:
         self._step.assign_add(1)
         step = int(self._step.numpy())
-        if self._profiling and step >= self._last:
+        if self._is_profiling and step >= self._last_batch:
             self._stop_profile()
         if self.update_freq == "epoch" or step % self.update_freq:  # type: ignore[operator]
             return
-        values = {f"batch_{name}": value for name, value in (numbers(logs) or {}).items()}
+        values = {f"batch_{name}": value for name, value in (convert_logs(logs) or {}).items()}
         if self.write_steps_per_second:
-            values["batch_steps_per_second"] = 1 / max(time.time() - self._batch_began, 1e-9)
-        self._scalars("train", values, step)
+            values["batch_steps_per_second"] = 1 / max(time.time() - self._batch_start, 1e-9)
+        self._write_scalars("train", values, step)
 
     def _stop_profile(self) -> None:
-        self._report = finished_profile(self.model, self.log_dir)
-        self._profiling = False
+        self._report = finish_profile(self.model, self.log_dir)
+        self._is_profiling = False
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Write the metrics of an epoch, and histograms of weights."""
@@ -200,23 +202,23 @@ class TensorBoard(Callback):
         if isinstance(rate, LearningRateSchedule):
             training["epoch_learning_rate"] = rate(self.model.optimizer.iterations)
         if self.write_steps_per_second:
-            start, step = self._epoch_began
+            start, step = self._epoch_start
             speed = (int(self._step.numpy()) - step) / max(time.time() - start, 1e-9)
             training["epoch_steps_per_second"] = speed
         validation = {f"epoch_{n[4:]}": v for n, v in logs.items() if n.startswith("val_")}
         with summary.record_if(True):
-            self._scalars("train", training, epoch)
-            self._scalars("validation", validation, epoch)
+            self._write_scalars("train", training, epoch)
+            self._write_scalars("validation", validation, epoch)
             if self.histogram_freq and epoch % self.histogram_freq == 0:
                 self._write_weights(epoch)
 
     def _write_weights(self, epoch: int) -> None:
-        with self._writer("train").as_default():
+        with self._get_writer("train").as_default():
             for layer in self.model.layers:
                 for weight in layer.weights:
                     name = weight.name.replace(":", "_")
                     summary.histogram(f"{name}/histogram", weight, step=epoch)
-                    images = _as_images(weight.numpy()) if self.write_images else None
+                    images = _to_images(weight.numpy()) if self.write_images else None
                     if images is not None:
                         summary.image(f"{name}/image", images, step=epoch)
 
@@ -224,21 +226,23 @@ class TensorBoard(Callback):
 
     def on_test_begin(self, logs: Logs = None) -> None:
         """Write summaries of the model's code to the validation file."""
-        self._evaluation = ExitStack()
+        self._evaluation_scopes = ExitStack()
         if self.update_freq != "epoch":
-            self._evaluation.enter_context(self._writer("validation").as_default(self._step))
+            self._evaluation_scopes.enter_context(
+                self._get_writer("validation").as_default(self._step)
+            )
 
     def on_test_end(self, logs: Logs = None) -> None:
         """Write the metrics of an evaluation against the number of training steps."""
-        self._evaluation.close()
+        self._evaluation_scopes.close()
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None and hasattr(optimizer, "iterations"):
             values = {f"evaluation_{n}_vs_iterations": v for n, v in (logs or {}).items()}
             with summary.record_if(True):
-                self._scalars("validation", values, int(optimizer.iterations.numpy()))
+                self._write_scalars("validation", values, int(optimizer.iterations.numpy()))
 
 
-def _as_images(weight: np.ndarray) -> np.ndarray | None:
+def _to_images(weight: np.ndarray) -> np.ndarray | None:
     """Convert a weight to images with values in [0, 1]; None for an unsuitable shape."""
     array = np.squeeze(np.asarray(weight, np.float32))
     if array.ndim == 1:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from meshflow.core.runtime.errors import AlreadyExistsError
 from meshflow.environment.types import Logs, StrPath
 from meshflow.keras.engine.training.callbacks import Callback
-from meshflow.keras.engine.training.progress_bar import say
+from meshflow.keras.engine.training.progress_bar import print_line
 from meshflow.profiler import sessions
 from meshflow.profiler.report import Report
-from meshflow.profiler.terminal import one_line
+from meshflow.profiler.terminal import format_line
 
 
 class Verdict(Callback):
@@ -45,7 +45,7 @@ class Verdict(Callback):
         self, profile_batch: int | str | tuple[int, int] = (10, 20), log_dir: StrPath | None = None
     ) -> None:
         super().__init__()
-        self._first, self._last = span(profile_batch)
+        self._first_batch, self._last_batch = parse_profile_batch(profile_batch)
         self._log_dir = log_dir
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -57,50 +57,50 @@ class Verdict(Callback):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Start the profile at the first batch of the range."""
         self._batch += 1
-        if self._batch == self._first:
+        if self._batch == self._first_batch:
             folder = tempfile.mkdtemp(prefix="meshflow-verdict-")
             try:
                 sessions.start(folder if self._log_dir is None else self._log_dir)
             except AlreadyExistsError as error:
                 shutil.rmtree(folder)
-                say(f"No verdict: {error}")
+                print_line(f"No verdict: {error}")
                 return
             self._folder = folder
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Stop the profile at the last batch of the range."""
-        if self._folder and self._batch >= self._last:
-            self._finish()
+        if self._folder and self._batch >= self._last_batch:
+            self._stop_profile()
 
-    def _finish(self) -> None:
+    def _stop_profile(self) -> None:
         folder, self._folder = self._folder, ""
         log_dir = folder if self._log_dir is None else self._log_dir
         try:
-            self._report = finished_profile(self.model, log_dir)
+            self._report = finish_profile(self.model, log_dir)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Print the summary."""
         if self._folder:
-            self._finish()
+            self._stop_profile()
         if self._report is not None:
-            say(one_line(self._report))
-        elif self._batch < self._first:
-            say(
-                f"No verdict: the training had {self._batch} batches, but the profile starts at batch {self._first}."
+            print_line(format_line(self._report))
+        elif self._batch < self._first_batch:
+            print_line(
+                f"No verdict: the training had {self._batch} batches, but the profile starts at batch {self._first_batch}."
             )
 
 
-def finished_profile(model: object, folder: StrPath) -> Report | None:
+def finish_profile(model: object, folder: StrPath) -> Report | None:
     """Wait for the devices, stop the current profile, and return its report."""
     iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
     if iterations is not None:
         iterations.numpy()
-    return sessions.finish(str(folder))
+    return sessions.finish_session(str(folder))
 
 
-def span(profile_batch: int | str | Sequence[int]) -> tuple[int, int]:
+def parse_profile_batch(profile_batch: int | str | Sequence[int]) -> tuple[int, int]:
     """Return the first and the last batch to profile; (0, 0) for none.
 
     Raises:

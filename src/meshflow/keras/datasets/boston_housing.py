@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.files.old_pickles import read_arrays
+from meshflow.files.safe_pickles import read_arrays
 from meshflow.keras.utils.files import get_file
 
 __all__ = ["load_data"]

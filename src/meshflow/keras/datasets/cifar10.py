@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshflow.files.old_pickles import read_pickle
+from meshflow.files.safe_pickles import read_pickle
 from meshflow.keras.utils.files import get_file
 
 __all__ = ["load_data"]

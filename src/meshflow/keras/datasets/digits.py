@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 
 __all__ = ["load_data"]
 
@@ -31,7 +31,9 @@ def load_data(
       >>> x_train.shape, x_test.shape
       ((1348, 8, 8), (449, 8, 8))
     """
-    sets = extras.load("sklearn.datasets", "demo", "The digits data set is part of scikit-learn")
+    sets = optional_packages.import_extra(
+        "sklearn.datasets", "demo", "The digits data set is part of scikit-learn"
+    )
     images, labels = sets.load_digits(return_X_y=True)
     images = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = np.random.default_rng(seed).permutation(len(images))

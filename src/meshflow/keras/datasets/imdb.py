@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.files.old_pickles import read_arrays
+from meshflow.files.safe_pickles import read_arrays
 from meshflow.keras.datasets import texts
 from meshflow.keras.utils.files import get_file
 
 __all__ = ["get_word_index", "load_data"]
 
 SHA256 = "69664113be75683a8fe16e3ed0ab59fda8886cb3cd7ada244f7d9544e4676b9f"
-WORDS_MD5 = "bfafd718b763782e994055a2d397834f"
+WORD_INDEX_MD5 = "bfafd718b763782e994055a2d397834f"
 
 
 def load_data(
@@ -53,12 +53,12 @@ def load_data(
         rng.shuffle(order)
         shuffled.append((x[order], y[order]))
     num_train = len(shuffled[0][0])
-    x = texts.framed([text for part, _ in shuffled for text in part], start_char, index_from)
+    x = texts.add_start([text for part, _ in shuffled for text in part], start_char, index_from)
     y = np.concatenate([part for _, part in shuffled])
     if maxlen:
         num_train = sum(len(text) < maxlen for text in x[:num_train])
-    x, y = texts.limited(x, y, maxlen, num_words, skip_top, oov_char)
-    array = texts.as_objects(x)
+    x, y = texts.filter_texts(x, y, maxlen, num_words, skip_top, oov_char)
+    array = texts.to_object_array(x)
     return (array[:num_train], y[:num_train]), (array[num_train:], y[num_train:])
 
 
@@ -68,4 +68,4 @@ def get_word_index(path: str = "imdb_word_index.json") -> dict[str, int]:
     Args:
       path: Name of the file in the cache.
     """
-    return texts.word_index(path, WORDS_MD5)
+    return texts.load_word_index(path, WORD_INDEX_MD5)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.files.old_pickles import read_arrays
+from meshflow.files.safe_pickles import read_arrays
 from meshflow.keras.datasets import texts
 from meshflow.keras.utils.files import get_file
 
 __all__ = ["get_word_index", "load_data"]
 
 SHA256 = "d6586e694ee56d7a4e65172e12b3e987c03096cb01eab99753921ef915959916"
-WORDS_MD5 = "4d44cc38712099c9e383dc6e5f11a921"
+WORD_INDEX_MD5 = "4d44cc38712099c9e383dc6e5f11a921"
 
 
 def load_data(
@@ -50,15 +50,15 @@ def load_data(
     x, y = arrays["x"], arrays["y"]
     order = np.arange(len(x))
     np.random.RandomState(seed).shuffle(order)
-    filtered, y = texts.limited(
-        texts.framed(x[order], start_char, index_from),
+    filtered, y = texts.filter_texts(
+        texts.add_start(x[order], start_char, index_from),
         y[order],
         maxlen,
         num_words,
         skip_top,
         oov_char,
     )
-    array = texts.as_objects(filtered)
+    array = texts.to_object_array(filtered)
     num_train = int(len(array) * (1 - test_split))
     return (array[:num_train], y[:num_train]), (array[num_train:], y[num_train:])
 
@@ -69,4 +69,4 @@ def get_word_index(path: str = "reuters_word_index.json") -> dict[str, int]:
     Args:
       path: Name of the file in the cache.
     """
-    return texts.word_index(path, WORDS_MD5)
+    return texts.load_word_index(path, WORD_INDEX_MD5)

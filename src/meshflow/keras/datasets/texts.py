@@ -9,12 +9,12 @@ import numpy as np
 
 from meshflow.keras.utils.files import get_file
 
-__all__ = ["framed", "limited", "word_index"]
+__all__ = ["add_start", "filter_texts", "load_word_index"]
 
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
 
-def framed(
+def add_start(
     texts: Sequence[Sequence[int]], start_char: int | None, index_from: int | None
 ) -> list[list[int]]:
     """Prepend a start index to texts and add an offset to their word indices."""
@@ -23,7 +23,7 @@ def framed(
     return [start + [int(w) + shift for w in text] for text in texts]
 
 
-def limited(
+def filter_texts(
     texts: list[list[int]],
     labels: np.ndarray,
     maxlen: int | None,
@@ -59,14 +59,14 @@ def limited(
     return texts, labels
 
 
-def as_objects(texts: Sequence[list[int]]) -> np.ndarray:
+def to_object_array(texts: Sequence[list[int]]) -> np.ndarray:
     """Return an object array of lists."""
     array = np.empty(len(texts), object)
     array[:] = texts
     return array
 
 
-def word_index(path: str, md5: str) -> dict[str, int]:
+def load_word_index(path: str, md5: str) -> dict[str, int]:
     """Download the word indices once and return them."""
     with open(get_file(path, origin=URL + path.rsplit("/", 1)[-1], file_hash=md5)) as file:
         return json.load(file)

@@ -18,10 +18,10 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
-from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import weight_seed
+from meshflow.core.variables.random_streams import draw_weight_seed
 from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.registry import CustomObjects
@@ -76,7 +76,7 @@ class Initializer:
       [[2.0, 4.0]]
     """
 
-    _floating = False
+    _needs_floating_dtype = False
 
     def __call__(
         self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
@@ -93,10 +93,10 @@ class Initializer:
           ValueError: If the dtype is an integer and the values are fractions.
         """
         dtype = as_dtype(dtype or settings.floatx())
-        if self._floating and not dtype.is_floating:
+        if self._needs_floating_dtype and not dtype.is_floating:
             raise ValueError(f"Expected floating point type, got {dtype}.")
         values = self.values(tuple(int(s) for s in shape))
-        tensor = from_python(_converted(np.asarray(values), dtype.dtype), dtype)
+        tensor = convert_python_value(_convert(np.asarray(values), dtype.dtype), dtype)
         layout = kwargs.get("layout")
         return tensor if layout is None else layout.constrain(tensor)
 
@@ -177,18 +177,18 @@ class Constant(Initializer):
         return {"value": self.value.tolist() if hasattr(self.value, "tolist") else self.value}
 
 
-class _Random(Initializer):
-    _floating = True
+class _RandomInitializer(Initializer):
+    _needs_floating_dtype = True
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
-        self._drawn: int | None = None
+        self._drawn_seed: int | None = None
 
-    def _rng(self) -> StatelessRandom:
+    def _create_generator(self) -> StatelessRandom:
         if self.seed is not None:
             return StatelessRandom(int(self.seed))
-        if self._drawn is None:
-            self._drawn = weight_seed()
+        if self._drawn_seed is None:
+            self._drawn_seed = draw_weight_seed()
         else:
             warnings.warn(
                 f"The initializer {type(self).__name__} is unseeded and being called multiple times, which will "
@@ -196,26 +196,26 @@ class _Random(Initializer):
                 "to provide a seed to the initializer, or avoid using the same initializer instance more than once.",
                 stacklevel=4,
             )
-        return StatelessRandom(self._drawn)
+        return StatelessRandom(self._drawn_seed)
 
 
-def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _convert(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Convert values to a dtype, in memory that a tensor can use without a copy."""
     if dtype.kind == "O":
         return values
-    array = transfers.fresh(values.shape, dtype)
+    array = transfers.allocate(values.shape, dtype)
     array[...] = values
     return array
 
 
-def _truncated(
+def _draw_truncated_normal(
     rng: StatelessRandom, shape: tuple[int, ...], mean: float, stddev: float
 ) -> np.ndarray:
     """Draw normal values within two standard deviations of the mean."""
     return rng.truncated_normal(shape) * stddev + mean
 
 
-class RandomNormal(_Random):
+class RandomNormal(_RandomInitializer):
     """Initializer with a normal distribution.
 
     Args:
@@ -236,7 +236,7 @@ class RandomNormal(_Random):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return normally distributed values."""
-        return self._rng().standard_normal(shape) * self.stddev + self.mean
+        return self._create_generator().standard_normal(shape) * self.stddev + self.mean
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -255,10 +255,10 @@ class TruncatedNormal(RandomNormal):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return truncated normal values."""
-        return _truncated(self._rng(), shape, self.mean, self.stddev)
+        return _draw_truncated_normal(self._create_generator(), shape, self.mean, self.stddev)
 
 
-class RandomUniform(_Random):
+class RandomUniform(_RandomInitializer):
     """Initializer with a uniform distribution.
 
     Args:
@@ -300,19 +300,19 @@ class RandomUniform(_Random):
                 f"RandomUniform: dtype {dtype.name} needs integer limits, got {self.minval} and {self.maxval}."
             )
         sizes = tuple(int(s) for s in shape)
-        values = self._rng().integers(int(self.minval), int(self.maxval), sizes)
-        return from_python(np.asarray(values).astype(dtype.dtype), dtype)
+        values = self._create_generator().integers(int(self.minval), int(self.maxval), sizes)
+        return convert_python_value(np.asarray(values).astype(dtype.dtype), dtype)
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return uniformly distributed values."""
-        return self._rng().uniform(self.minval, self.maxval, shape)
+        return self._create_generator().uniform(self.minval, self.maxval, shape)
 
     def get_config(self) -> Config:
         """Return the configuration."""
         return {"minval": self.minval, "maxval": self.maxval, "seed": self.seed}
 
 
-class VarianceScaling(_Random):
+class VarianceScaling(_RandomInitializer):
     """Initializer with variance `scale / n`; n is the number of inputs or outputs, or their mean.
 
     Args:
@@ -354,17 +354,17 @@ class VarianceScaling(_Random):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return random values with the scaled variance."""
-        fan_in, fan_out = fans(shape)
+        fan_in, fan_out = compute_fans(shape)
         n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, n)
-        rng = self._rng()
+        rng = self._create_generator()
         if self.distribution == "uniform":
             limit = math.sqrt(3 * variance)
             return rng.uniform(-limit, limit, shape)
         if self.distribution == "untruncated_normal":
             return rng.standard_normal(shape) * math.sqrt(variance)
         # Truncation at two standard deviations reduces the standard deviation by this factor.
-        return _truncated(rng, shape, 0.0, math.sqrt(variance) / 0.87962566103423978)
+        return _draw_truncated_normal(rng, shape, 0.0, math.sqrt(variance) / 0.87962566103423978)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -376,7 +376,7 @@ class VarianceScaling(_Random):
         }
 
 
-def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+def compute_fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the numbers of inputs and outputs of a weight; kernels have shape [*window, in, out]."""
     if not shape:
         return 1, 1
@@ -386,7 +386,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[-2] * window, shape[-1] * window
 
 
-class Scaled(VarianceScaling):
+class VarianceScalingPreset(VarianceScaling):
     """`VarianceScaling` with a fixed scale, mode and distribution."""
 
     if TYPE_CHECKING:
@@ -394,7 +394,9 @@ class Scaled(VarianceScaling):
         def __init__(self, seed: int | None = None) -> None: ...
 
 
-def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> type[Scaled]:
+def _define_preset(
+    name: str, scale: float, mode: str, distribution: str, doc: str
+) -> type[VarianceScalingPreset]:
     def __init__(self: VarianceScaling, seed: int | None = None) -> None:
         VarianceScaling.__init__(self, scale, mode, distribution, seed)
 
@@ -410,41 +412,41 @@ def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> 
         f"  >>> round(float(tf.math.reduce_variance(weights)) * {size}, 1)\n  {scale}\n"
     )
     body = {"__init__": __init__, "get_config": get_config, "__doc__": text, "__module__": __name__}
-    return type(name, (Scaled,), body)
+    return type(name, (VarianceScalingPreset,), body)
 
 
-GlorotUniform = _scaled(
+GlorotUniform = _define_preset(
     "GlorotUniform",
     1.0,
     "fan_avg",
     "uniform",
     "Uniform initializer with variance 2 / (in + out) (Glorot and Bengio 2010).",
 )
-GlorotNormal = _scaled(
+GlorotNormal = _define_preset(
     "GlorotNormal",
     1.0,
     "fan_avg",
     "truncated_normal",
     "Truncated normal initializer with variance 2 / (in + out).",
 )
-HeUniform = _scaled(
+HeUniform = _define_preset(
     "HeUniform",
     2.0,
     "fan_in",
     "uniform",
     "Uniform initializer with variance 2 / in (He et al. 2015).",
 )
-HeNormal = _scaled(
+HeNormal = _define_preset(
     "HeNormal",
     2.0,
     "fan_in",
     "truncated_normal",
     "Truncated normal initializer with variance 2 / in (He et al. 2015).",
 )
-LecunUniform = _scaled(
+LecunUniform = _define_preset(
     "LecunUniform", 1.0, "fan_in", "uniform", "Uniform initializer with variance 1 / in."
 )
-LecunNormal = _scaled(
+LecunNormal = _define_preset(
     "LecunNormal",
     1.0,
     "fan_in",
@@ -453,7 +455,7 @@ LecunNormal = _scaled(
 )
 
 
-class Orthogonal(_Random):
+class Orthogonal(_RandomInitializer):
     """Initializer with orthonormal rows or columns.
 
     Args:
@@ -478,7 +480,9 @@ class Orthogonal(_Random):
                 f"The tensor to initialize must be at least two-dimensional. Received: shape={shape}"
             )
         rows, columns = math.prod(shape[:-1]), shape[-1]
-        q, r = np.linalg.qr(self._rng().standard_normal((max(rows, columns), min(rows, columns))))
+        q, r = np.linalg.qr(
+            self._create_generator().standard_normal((max(rows, columns), min(rows, columns)))
+        )
         q = q * np.sign(np.diag(r))
         return self.gain * (q.T if rows < columns else q).reshape(shape)
 
@@ -499,7 +503,7 @@ class Identity(Initializer):
       [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]
     """
 
-    _floating = True
+    _needs_floating_dtype = True
 
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
@@ -522,10 +526,10 @@ random_normal, random_uniform, truncated_normal = RandomNormal, RandomUniform, T
 variance_scaling, glorot_uniform, glorot_normal = VarianceScaling, GlorotUniform, GlorotNormal
 he_uniform, he_normal, lecun_uniform, lecun_normal = HeUniform, HeNormal, LecunUniform, LecunNormal
 
-_FAMILY = registry.family(
+_REGISTRY = registry.create_registry(
     "initializer",
     "keras.initializers",
-    registry.name_table(
+    registry.make_name_table(
         *(Zeros, Ones, Constant, RandomNormal, RandomUniform, TruncatedNormal, VarianceScaling),
         *(GlorotUniform, GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal),
         *(Orthogonal, Identity),
@@ -550,12 +554,12 @@ def get(identifier: object) -> Callable[..., Any]:
       >>> type(tf.keras.initializers.get("he_normal")).__name__
       'HeNormal'
     """
-    return _FAMILY.get(identifier)
+    return _REGISTRY.get(identifier)
 
 
-def another(initializer: object) -> object:
+def copy_unseeded(initializer: object) -> object:
     """Copy a random initializer without a seed, so that another weight has other values."""
-    if isinstance(initializer, _Random) and initializer.seed is None:
+    if isinstance(initializer, _RandomInitializer) and initializer.seed is None:
         return type(initializer).from_config(initializer.get_config())
     return initializer
 
@@ -584,4 +588,4 @@ def deserialize(
       >>> tf.keras.initializers.deserialize(config).value
       3
     """
-    return _FAMILY.deserialize(config, custom_objects)
+    return _REGISTRY.deserialize(config, custom_objects)

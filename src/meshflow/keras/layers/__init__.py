@@ -27,7 +27,7 @@ from meshflow.keras.layers.gated_cells import *
 from meshflow.keras.layers.global_pooling import *
 from meshflow.keras.layers.jax_layers import *
 from meshflow.keras.layers.lambda_layer import *
-from meshflow.keras.layers.local import *
+from meshflow.keras.layers.locally_connected import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
@@ -71,26 +71,26 @@ if TYPE_CHECKING:
 
 
 # Layers of older releases, by the module that is imported when one of them is first used.
-_LATER = {"DenseFeatures": "meshflow.legacy.feature_column.dense_features"}
+_DEFERRED_LAYERS = {"DenseFeatures": "meshflow.legacy.feature_column.dense_features"}
 
 
-def _layers(names: dict[str, Any]) -> dict[str, Any]:
+def _select_layers(names: dict[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in names.items() if isinstance(v, type) and issubclass(v, Layer)}
 
 
 registry.LAYERS.add(
     *(_op_layers.TFOpLambda, _op_layers.SlicingOpLambda),
-    **_layers(vars(experimental)) | _layers(globals()),
-    **{name: registry.Later(module, name) for name, module in _LATER.items()},
+    **_select_layers(vars(experimental)) | _select_layers(globals()),
+    **{name: registry.LazyObject(module, name) for name, module in _DEFERRED_LAYERS.items()},
 )
 
 
 if not TYPE_CHECKING:  # Type checkers would accept any name of a module with `__getattr__`.
 
     def __getattr__(name):
-        if name not in _LATER:
+        if name not in _DEFERRED_LAYERS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_LATER[name]), name)
+        return getattr(importlib.import_module(_DEFERRED_LAYERS[name]), name)
 
 
 def serialize(layer: Layer, use_legacy_format: bool = False) -> Config | str | None:
@@ -139,4 +139,4 @@ def deserialize(
       3
     """
     layer = registry.LAYERS.deserialize(config, custom_objects)
-    return serialization.as_it_was(layer, config)
+    return serialization.build_and_compile(layer, config)

@@ -12,8 +12,8 @@ from meshflow.keras import activations, constraints, initializers, regularizers,
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import weight_config
-from meshflow.keras.logits import with_logits
+from meshflow.keras.layers.core import make_weight_config
+from meshflow.keras.logits import attach_logits
 from meshflow.ops import math, nn
 
 __all__ = ["ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax", "ThresholdedReLU"]
@@ -226,8 +226,8 @@ class Softmax(_Elementwise):
                 return math.exp(
                     inputs - math.reduce_logsumexp(inputs, axis=list(self.axis), keepdims=True)
                 )
-            return with_logits(nn.softmax(inputs, axis=self.axis[0]), inputs)
-        return with_logits(nn.softmax(inputs, axis=self.axis), inputs)
+            return attach_logits(nn.softmax(inputs, axis=self.axis[0]), inputs)
+        return attach_logits(nn.softmax(inputs, axis=self.axis), inputs)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -306,6 +306,6 @@ class PReLU(_Elementwise):
         """Return the configuration."""
         return {
             **super().get_config(),
-            **weight_config(self, "alpha"),
+            **make_weight_config(self, "alpha"),
             "shared_axes": self.shared_axes,
         }

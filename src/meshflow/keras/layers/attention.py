@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from meshflow.core.runtime.context import as_stored
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -19,13 +19,13 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.divided_products import divided_product, projections
-from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
+from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product, project_sharded
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.activation import Softmax
-from meshflow.keras.layers.attention_in_parts import attention_in_parts
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.blockwise_attention import compute_blockwise_attention
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.regularization import Dropout
 from meshflow.ops import array, math, nn
 from meshflow.ops.linalg import einsum
@@ -73,12 +73,12 @@ class _Projection(Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         """Compute the output."""
-        compute = divided_product(self, inputs, self._equation) or (
+        compute = make_sharded_product(self, inputs, self._equation) or (
             lambda x, w: einsum(self._equation, x, w)
         )
-        return self.biased(product(self, compute, inputs, self.kernel.value()))
+        return self.add_bias(compute_product(self, compute, inputs, self.kernel.value()))
 
-    def biased(self, outputs: Tensor) -> Tensor:
+    def add_bias(self, outputs: Tensor) -> Tensor:
         """Add the bias, if there is one."""
         return outputs if self.bias is None else outputs + self.bias
 
@@ -93,7 +93,7 @@ class _Equations(NamedTuple):
     output: str
 
     @classmethod
-    def of(cls, rank: int, axes: tuple[int, ...], num_output_axes: int) -> _Equations:
+    def from_axes(cls, rank: int, axes: tuple[int, ...], num_output_axes: int) -> _Equations:
         """Return the equations for inputs of `rank`, with attention over `axes`."""
         letters = iter(ascii_uppercase)
         batch_letters = ["b", *(next(letters) for _ in range(rank - 2))]
@@ -171,7 +171,7 @@ class MultiHeadAttention(Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
-        self.dropout, self.use_bias, self._size = dropout, use_bias, output_shape
+        self.dropout, self.use_bias, self._requested_output_shape = dropout, use_bias, output_shape
         is_single_axis = attention_axes is not None and not isinstance(
             attention_axes, (list, tuple)
         )
@@ -191,7 +191,7 @@ class MultiHeadAttention(Layer):
         ignored = ("query_shape", "key_shape", "value_shape", "softmax_robust_masking")
         return super().from_config({k: v for k, v in config.items() if k not in ignored})
 
-    def _projection(
+    def _make_projection(
         self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]
     ) -> _Projection:
         keys = [
@@ -203,40 +203,44 @@ class MultiHeadAttention(Layer):
             equation,
             kernel,
             bias if self.use_bias else None,
-            {k: initializers.another(getattr(self, k)) for k in keys},
+            {k: initializers.copy_unseeded(getattr(self, k)) for k in keys},
             name=name,
             dtype=self.dtype_policy,
             **self.__dict__.get("_layouts", {}),
         )
 
-    def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
+    def _build_from_shapes(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self.num_heads, self.key_dim, self.value_dim
         build_shapes = {"query_shape": query, "key_shape": key, "value_shape": value}
         # Keras builds a layer from these shapes in its configuration.
-        self._shapes = {k: _any_batch(s) for k, s in build_shapes.items()}
-        requested = query[-1] if self._size is None else self._size
+        self._shapes = {k: _clear_batch_size(s) for k, s in build_shapes.items()}
+        requested = (
+            query[-1] if self._requested_output_shape is None else self._requested_output_shape
+        )
         size = tuple(requested) if isinstance(requested, (list, tuple)) else (requested,)
-        self.attention_axes = self._axes_within(len(query))
-        self._equations = e = _Equations.of(len(query), self.attention_axes, len(size))
-        self._query_dense = self._projection("query", e.query, (query[-1], n, h), (n, h))
-        self._key_dense = self._projection("key", e.key, (key[-1], n, h), (n, h))
-        self._value_dense = self._projection("value", e.key, (value[-1], n, v), (n, v))
-        self._output_dense = self._projection("attention_output", e.output, (n, v, *size), size)
+        self.attention_axes = self._resolve_axes(len(query))
+        self._equations = e = _Equations.from_axes(len(query), self.attention_axes, len(size))
+        self._query_dense = self._make_projection("query", e.query, (query[-1], n, h), (n, h))
+        self._key_dense = self._make_projection("key", e.key, (key[-1], n, h), (n, h))
+        self._value_dense = self._make_projection("value", e.key, (value[-1], n, v), (n, v))
+        self._output_dense = self._make_projection(
+            "attention_output", e.output, (n, v, *size), size
+        )
         for layer, shape in (
             (self._query_dense, query),
             (self._key_dense, key),
             (self._value_dense, value),
             (self._output_dense, TensorShape([*query[:-1], n, v])),
         ):
-            with layer._calling(None):
-                layer._maybe_build(_Shaped(shape))
+            with layer._call_scope(None):
+                layer._maybe_build(_ShapeOnly(shape))
         over = [-1 - i for i in reversed(range(len(self.attention_axes)))]
         self._softmax = Softmax(axis=over, dtype=self.dtype_policy)
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         self._build_input_shape = query
         self._projected = True
 
-    def _axes_within(self, rank: int) -> tuple[int, ...]:
+    def _resolve_axes(self, rank: int) -> tuple[int, ...]:
         between = range(1, rank - 1)
         axes = tuple(between if self.attention_axes is None else self.attention_axes)
         if not axes or any(axis not in between for axis in axes):
@@ -252,16 +256,16 @@ class MultiHeadAttention(Layer):
     def _infer_outputs(self, inputs: PyTree, args: tuple, kwargs: dict) -> PyTree:
         value = args[0] if args else kwargs["value"]
         key = args[1] if len(args) > 1 else kwargs.get("key")
-        with self._calling(None):
-            self._ensure(inputs, value, value if key is None else key)
+        with self._call_scope(None):
+            self._ensure_built(inputs, value, value if key is None else key)
         return super()._infer_outputs(inputs, args, kwargs)
 
-    def _ensure(
+    def _ensure_built(
         self, query: Tensor | KerasTensor, value: Tensor | KerasTensor, key: Tensor | KerasTensor
     ) -> None:
         if "_projected" not in self.__dict__:
-            with as_stored(), init_scope():
-                self._build_from(*(TensorShape(t.shape) for t in (query, value, key)))
+            with suspend_autocast(), init_scope():
+                self._build_from_shapes(*(TensorShape(t.shape) for t in (query, value, key)))
 
     def call(
         self,
@@ -291,40 +295,40 @@ class MultiHeadAttention(Layer):
         key = value if key is None else key
         if self._autocast:
             value, key = (self._cast_inputs(v) for v in (value, key))
-        self._ensure(query, value, key)
-        q, k, v = self._project(query, key, value)
+        self._ensure_built(query, value, key)
+        q, k, v = self._project_inputs(query, key, value)
         q = q * (1.0 / self.key_dim**0.5)
-        masks = self._masks(None, value, key, attention_mask)
+        masks = self._collect_masks(None, value, key, attention_mask)
         query_mask = getattr(query, "_keras_mask", None)
         query_mask = None if query_mask is None else math.cast(query_mask, "bool")
         if len(q.shape) == 4:
             options = (use_causal_mask, training, return_attention_scores)
-            outputs = attention_in_parts(self, q, k, v, masks, query_mask, *options)
+            outputs = compute_blockwise_attention(self, q, k, v, masks, query_mask, *options)
             if outputs is not None:
                 return self._output_dense(outputs)
-        mask = self._mask(query, value, key, attention_mask, use_causal_mask)
+        mask = self._combine_masks(query, value, key, attention_mask, use_causal_mask)
         pairs = lambda k, q: einsum(self._equations.scores, k, q)
-        scores = product(self, pairs, k, q, "scores")
+        scores = compute_product(self, pairs, k, q, "scores")
         while mask is not None and len(mask.shape) < len(scores.shape):
             mask = array.expand_dims(mask, -2 * len(self._softmax.axis) - 1)
         weights = self._softmax(scores, mask=mask)
         dropped = self._dropout_layer(weights, training=training)
         mixed = lambda w, v: einsum(self._equations.values, w, v)
-        outputs = product(self, mixed, dropped, v, "values")
+        outputs = compute_product(self, mixed, dropped, v, "values")
         outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def _project_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         layers = [self._query_dense, self._key_dense, self._value_dense]
-        if query is key is value and not self.dtype_policy.float8:
-            products = projections(layers, query, self._query_dense._equation)
+        if query is key is value and not self.dtype_policy.uses_float8:
+            products = project_sharded(layers, query, self._query_dense._equation)
             if products is not None:
                 return [
-                    layer.biased(outputs) for layer, outputs in zip(layers, products, strict=True)
+                    layer.add_bias(outputs) for layer, outputs in zip(layers, products, strict=True)
                 ]
         return [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
 
-    def _masks(
+    def _collect_masks(
         self, query: Tensor | None, value: Tensor, key: Tensor, mask: Tensor | None
     ) -> list[Tensor]:
         parts = [] if mask is None else [math.cast(mask, "bool")]
@@ -334,10 +338,10 @@ class MultiHeadAttention(Layer):
                 parts.append(array.expand_dims(math.cast(keras_mask, "bool"), axis))
         return parts
 
-    def _mask(
+    def _combine_masks(
         self, query: Tensor, value: Tensor, key: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor | None:
-        parts = self._masks(query, value, key, mask)
+        parts = self._collect_masks(query, value, key, mask)
         if causal:
             t, s = query.shape[1], value.shape[1]
             past = array.reshape(array.range(t), [-1, 1]) >= array.reshape(array.range(s), [1, -1])
@@ -360,18 +364,18 @@ class MultiHeadAttention(Layer):
             "value_dim": self.value_dim,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            "output_shape": self._size,
+            "output_shape": self._requested_output_shape,
             "attention_axes": self.attention_axes,
-            **weight_config(self, "kernel", "bias", activity=True),
+            **make_weight_config(self, "kernel", "bias", activity=True),
             **self._shapes,
         }
 
 
-def _any_batch(shape: TensorShape) -> list[int | None]:
+def _clear_batch_size(shape: TensorShape) -> list[int | None]:
     return [None, *(n if isinstance(n, int) else None for n in shape[1:])]
 
 
-class _Shaped:
+class _ShapeOnly:
     """Placeholder for a tensor of which only the shape is used."""
 
     def __init__(self, shape: TensorShape) -> None:
@@ -388,7 +392,7 @@ class _BaseAttention(Layer):
         self.supports_masking = True
         self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
-    def _check(self, inputs: PyTree, mask: PyTree) -> None:
+    def _check_inputs(self, inputs: PyTree, mask: PyTree) -> None:
         """Raise a `ValueError` unless inputs and masks are lists of valid lengths."""
         lists = {"inputs": inputs} if mask is None else {"inputs": inputs, "masks": mask}
         for label, items in lists.items():
@@ -412,18 +416,18 @@ class _BaseAttention(Layer):
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Compute the outputs for [query, value] or [query, value, key]."""
-        self._check(inputs, mask)
+        self._check_inputs(inputs, mask)
         query, value = inputs[0], inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
         value_mask = mask[1] if isinstance(mask, (list, tuple)) and len(mask) > 1 else None
         masks = [] if value_mask is None else [array.expand_dims(math.cast(value_mask, "bool"), 1)]
         causal = use_causal_mask or self.causal
-        outputs = self._in_parts(
+        outputs = self._attend_blockwise(
             query, key, value, masks, None, causal, training, return_attention_scores
         )
         if outputs is not None:
-            return self._of_queries(outputs, mask)
-        scores = self._scores(query, key)
+            return self._mask_queries(outputs, mask)
+        scores = self._calculate_scores(query, key)
         if value_mask is not None:
             scores = scores - 1e9 * math.cast(
                 math.logical_not(array.expand_dims(value_mask, 1)), scores.dtype
@@ -433,21 +437,23 @@ class _BaseAttention(Layer):
             later = array.reshape(array.range(t), [-1, 1]) < array.reshape(array.range(s), [1, -1])
             scores = scores - 1e9 * math.cast(later, scores.dtype)
         weights = self._dropout_layer(nn.softmax(scores), training=training)
-        outputs = product(self, math.matmul, weights, value, "values")
-        outputs = self._of_queries(outputs, mask)
+        outputs = compute_product(self, math.matmul, weights, value, "values")
+        outputs = self._mask_queries(outputs, mask)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _of_queries(self, outputs: Tensor, mask: Sequence[Tensor | None] | None) -> Tensor:
+    def _mask_queries(self, outputs: Tensor, mask: Sequence[Tensor | None] | None) -> Tensor:
         """Set the outputs of masked queries to zero."""
         if isinstance(mask, (list, tuple)) and mask[0] is not None:
             outputs = outputs * array.expand_dims(math.cast(mask[0], outputs.dtype), -1)
         return outputs
 
-    def _in_parts(self, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Tensor | None:
+    def _attend_blockwise(
+        self, query: Tensor, key: Tensor, value: Tensor, *args: Any
+    ) -> Tensor | None:
         """Compute the outputs without a matrix of scores, or return None if it is not possible."""
         return None
 
-    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+    def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
 
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
@@ -506,18 +512,20 @@ class Attention(_BaseAttention):
         )
         self.built = True
 
-    def _in_parts(self, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Tensor | None:
+    def _attend_blockwise(
+        self, query: Tensor, key: Tensor, value: Tensor, *args: Any
+    ) -> Tensor | None:
         if self.score_mode != "dot" or not len(query.shape) == len(value.shape) == 3:
             return None
         query = query if self.scale is None else query * self.scale
         query, key, value = (array.expand_dims(x, 2) for x in (query, key, value))
-        outputs = attention_in_parts(self, query, key, value, *args)
+        outputs = compute_blockwise_attention(self, query, key, value, *args)
         return None if outputs is None else array.squeeze(outputs, 2)
 
-    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+    def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         if self.score_mode == "dot":
             pairs = lambda q, k: math.matmul(q, k, transpose_b=True)
-            scores = product(self, pairs, query, key, "scores")
+            scores = compute_product(self, pairs, query, key, "scores")
             return scores if self.scale is None else scores * self.scale
         sums = array.expand_dims(query, -2) + array.expand_dims(key, -3)
         sums = sums if self.scale is None else sums * self.scale
@@ -564,7 +572,7 @@ class AdditiveAttention(_BaseAttention):
         self.scale = add_scale() if self.use_scale else None
         self.built = True
 
-    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+    def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         features = math.tanh(array.expand_dims(query, -2) + array.expand_dims(key, -3))
         return math.reduce_sum(features if self.scale is None else features * self.scale, axis=-1)
 

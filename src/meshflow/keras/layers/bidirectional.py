@@ -15,13 +15,13 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.keywords import copy_layouts
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
-from meshflow.keras.layers.recurrent import first_shape
+from meshflow.keras.layers.recurrent import get_sequence_shape
 from meshflow.keras.layers.wrappers import Wrapper
 from meshflow.ops import array
 
 __all__ = ["Bidirectional"]
 
-_MERGES = {
+_MERGE_FUNCTIONS = {
     "sum": merging.add,
     "mul": merging.multiply,
     "ave": merging.average,
@@ -70,7 +70,7 @@ class Bidirectional(Wrapper):
                     "Please initialize `Bidirectional` layer with a `tf.keras.layers.Layer` instance. Received: "
                     f"{candidate}"
                 )
-        if merge_mode not in (*_MERGES, None):
+        if merge_mode not in (*_MERGE_FUNCTIONS, None):
             raise ValueError(
                 f'Invalid merge mode. Received: {merge_mode}. Merge mode should be one of {{"sum", "mul", "ave", '
                 '"concat", None}'
@@ -79,11 +79,11 @@ class Bidirectional(Wrapper):
         # The argument is a template only, so its weights are not tracked.
         del self.layer
         self._untracked = layer
-        self._backward_given = backward_layer is not None
+        self._has_explicit_backward_layer = backward_layer is not None
         self.merge_mode = merge_mode
-        self.forward_layer = _copy(layer, f"forward_{layer.name}", layer.go_backwards)  # type: ignore[attr-defined]
+        self.forward_layer = _clone_layer(layer, f"forward_{layer.name}", layer.go_backwards)  # type: ignore[attr-defined]
         if backward_layer is None:
-            backward = _copy(layer, f"backward_{layer.name}", not layer.go_backwards)  # type: ignore[attr-defined]
+            backward = _clone_layer(layer, f"backward_{layer.name}", not layer.go_backwards)  # type: ignore[attr-defined]
         else:
             backward = backward_layer
             backward._name = f"backward_{backward._name}"
@@ -137,9 +137,9 @@ class Bidirectional(Wrapper):
 
     def build(self, input_shape: PyTree) -> None:
         """Build both layers."""
-        shape = first_shape(input_shape)
+        shape = get_sequence_shape(input_shape)
         for layer in (self.forward_layer, self.backward_layer):
-            with layer._calling(None):
+            with layer._call_scope(None):
                 layer._maybe_build(KerasTensor(TensorSpec(shape, self.compute_dtype)))
         self.built = True
 
@@ -207,7 +207,7 @@ class Bidirectional(Wrapper):
             backward = array.reverse(backward, [time])
         merged = [forward, backward]
         if self.merge_mode is not None:
-            merged = [_MERGES[self.merge_mode](merged)]
+            merged = [_MERGE_FUNCTIONS[self.merge_mode](merged)]
         return [*merged, *final_states] if final_states or self.merge_mode is None else merged[0]
 
     def reset_states(self) -> None:
@@ -239,7 +239,7 @@ class Bidirectional(Wrapper):
     def get_config(self) -> Config:
         """Return the configuration, which contains those of the layers."""
         config = {**super().get_config(), "merge_mode": self.merge_mode}
-        if self._backward_given:
+        if self._has_explicit_backward_layer:
             backward: Any = serialization.serialize(self.backward_layer)
             backward["config"]["name"] = backward["config"]["name"].removeprefix("backward_")
             config["backward_layer"] = backward
@@ -256,6 +256,6 @@ class Bidirectional(Wrapper):
         return super().from_config(config, custom_objects)
 
 
-def _copy(layer: Any, name: str, go_backwards: bool) -> Any:
+def _clone_layer(layer: Any, name: str, go_backwards: bool) -> Any:
     config = {**layer.get_config(), "name": name, "go_backwards": go_backwards}
     return type(layer).from_config(config)

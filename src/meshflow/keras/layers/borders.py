@@ -8,7 +8,7 @@ from typing import Any
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
-from meshflow.keras.layers.spatial import SpatialLayer, config_of_sequences
+from meshflow.keras.layers.spatial import SpatialLayer, to_1d_config
 from meshflow.ops import array
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-def _pairs(value: int | Sequence[Any], rank: int, name: str) -> tuple[tuple[int, int], ...]:
+def _parse_pairs(value: int | Sequence[Any], rank: int, name: str) -> tuple[tuple[int, int], ...]:
     if isinstance(value, int):
         return ((value, value),) * rank
     if not isinstance(value, (tuple, list)):
@@ -43,16 +43,16 @@ class ZeroPadding(SpatialLayer):
         self, padding: int | Sequence[Any], data_format: str | None, **kwargs: Any
     ) -> None:
         super().__init__(data_format, **kwargs)
-        self.padding = _pairs(padding, self.rank, "padding")
+        self.padding = _parse_pairs(padding, self.rank, "padding")
 
     def call(self, inputs: Tensor) -> Tensor:
         """Pad the inputs."""
-        before, after = ([(0, 0)] * 2, []) if self._first else ([(0, 0)], [(0, 0)])
+        before, after = ([(0, 0)] * 2, []) if self._is_channels_first else ([(0, 0)], [(0, 0)])
         return array.pad(inputs, [*before, *self.padding, *after])
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
-        return self._with_spatial(input_shape, lambda i, s: s + sum(self.padding[i]))
+        return self._replace_spatial_sizes(input_shape, lambda i, s: s + sum(self.padding[i]))
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -60,10 +60,10 @@ class ZeroPadding(SpatialLayer):
         if self.rank > 1:
             return config
         # The configuration in Keras 2 has no data_format.
-        data_format = {"data_format": self.data_format} if self._first else {}
-        return config_of_sequences(config, "padding") | data_format
+        data_format = {"data_format": self.data_format} if self._is_channels_first else {}
+        return to_1d_config(config, "padding") | data_format
 
-    def _own_config(self) -> Config:
+    def _get_window_config(self) -> Config:
         return {"padding": self.padding}
 
 
@@ -74,29 +74,33 @@ class Cropping(SpatialLayer):
         self, cropping: int | Sequence[Any], data_format: str | None, **kwargs: Any
     ) -> None:
         super().__init__(data_format, **kwargs)
-        self.cropping = _pairs(cropping, self.rank, "cropping")
+        self.cropping = _parse_pairs(cropping, self.rank, "cropping")
 
     def call(self, inputs: Tensor) -> Tensor:
         """Crop the inputs."""
-        spatial = inputs.shape.as_list()[2:] if self._first else inputs.shape.as_list()[1:-1]
+        spatial = (
+            inputs.shape.as_list()[2:] if self._is_channels_first else inputs.shape.as_list()[1:-1]
+        )
         if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
             raise ValueError(
                 "Values in `cropping` argument should be smaller than the corresponding spatial dimension of the "
                 f"input. Received: input_shape={inputs.shape}, cropping={self.cropping}"
             )
         cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
-        return inputs[(slice(None), slice(None), *cuts) if self._first else (slice(None), *cuts)]
+        return inputs[
+            (slice(None), slice(None), *cuts) if self._is_channels_first else (slice(None), *cuts)
+        ]
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
-        return self._with_spatial(input_shape, lambda i, s: s - sum(self.cropping[i]))
+        return self._replace_spatial_sizes(input_shape, lambda i, s: s - sum(self.cropping[i]))
 
     def get_config(self) -> Config:
         """Return the configuration."""
         config = super().get_config()
-        return config_of_sequences(config, "cropping") if self.rank == 1 else config
+        return to_1d_config(config, "cropping") if self.rank == 1 else config
 
-    def _own_config(self) -> Config:
+    def _get_window_config(self) -> Config:
         return {"cropping": self.cropping}
 
 

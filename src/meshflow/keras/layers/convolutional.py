@@ -11,10 +11,10 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.ops import array, nn
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-def sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
+def parse_sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
     """Return one positive size per axis."""
     result = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
     if len(result) != rank or any(v <= 0 for v in result):
@@ -37,7 +37,7 @@ def sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
     return result
 
 
-def output_size(
+def compute_output_size(
     size: int | None, window: int, padding: str, stride: int, dilation: int = 1
 ) -> int | None:
     """Compute the output size of a window operation along one axis."""
@@ -107,15 +107,15 @@ class Conv(Layer):
                 f"The Number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."
             )
         self.filters, self.groups = filters, groups
-        self.kernel_size = sizes(kernel_size, rank, "kernel_size")
-        self.strides = sizes(strides, rank, "strides")
-        self.dilation_rate = sizes(dilation_rate, rank, "dilation_rate")
+        self.kernel_size = parse_sizes(kernel_size, rank, "kernel_size")
+        self.strides = parse_sizes(strides, rank, "strides")
+        self.dilation_rate = parse_sizes(dilation_rate, rank, "dilation_rate")
         self.padding = padding.lower()
         if self.padding not in ("valid", "same") and not (rank == 1 and self.padding == "causal"):
             raise ValueError(
                 f"The `padding` argument must be one of 'valid', 'same' (or 'causal', only for `Conv1D`). Received: {padding}"
             )
-        self.data_format = settings.standard_data_format(data_format)
+        self.data_format = settings.normalize_data_format(data_format)
         if any(s > 1 for s in self.strides) and any(d > 1 for d in self.dilation_rate):
             raise ValueError(
                 f"`strides > 1` not supported in conjunction with `dilation_rate > 1`. Received: strides={self.strides} and dilation_rate={self.dilation_rate}"
@@ -131,22 +131,23 @@ class Conv(Layer):
         self.bias: Any = None
 
     @property
-    def _first(self) -> bool:
+    def _is_channels_first(self) -> bool:
         return self.data_format == "channels_first"
 
     @property
-    def _format(self) -> str:
+    def _nn_data_format(self) -> str:
         spatial = "DHW"[3 - self.rank :]
-        return f"NC{spatial}" if self._first else f"N{spatial}C"
+        return f"NC{spatial}" if self._is_channels_first else f"N{spatial}C"
 
-    def _channels(self, input_shape: ShapeLike) -> int:
-        channels = TensorShape(input_shape)[1 if self._first else -1]
+    def _require_channels(self, input_shape: ShapeLike) -> int:
+        channels = TensorShape(input_shape)[1 if self._is_channels_first else -1]
         if channels is None:
             raise ValueError(
                 f"The channel dimension of the inputs should be defined. The input_shape received is {input_shape} (layer {self.name})."
             )
         self.input_spec = InputSpec(
-            min_ndim=self.rank + 2, axes={-1 - self.rank if self._first else -1: channels}
+            min_ndim=self.rank + 2,
+            axes={-1 - self.rank if self._is_channels_first else -1: channels},
         )
         return channels
 
@@ -161,7 +162,7 @@ class Conv(Layer):
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create kernel and bias."""
-        channels = self._channels(input_shape)
+        channels = self._require_channels(input_shape)
         if channels % self.groups:
             raise ValueError(
                 f"The number of input channels must be evenly divisible by the number of groups. Received groups={self.groups}, but the input has {channels} channels (full input shape is {input_shape})."
@@ -176,32 +177,38 @@ class Conv(Layer):
         padding = self.padding
         if padding == "causal":
             left = self.dilation_rate[0] * (self.kernel_size[0] - 1)
-            pairs = [[0, 0], [0, 0], [left, 0]] if self._first else [[0, 0], [left, 0], [0, 0]]
+            pairs = (
+                [[0, 0], [0, 0], [left, 0]]
+                if self._is_channels_first
+                else [[0, 0], [left, 0], [0, 0]]
+            )
             inputs, padding = array.pad(inputs, pairs), "valid"
-        static = (self.strides, padding.upper(), self._format, self.dilation_rate)
-        outputs = product(
+        static = (self.strides, padding.upper(), self._nn_data_format, self.dilation_rate)
+        outputs = compute_product(
             self, lambda x, w: nn.convolution(x, w, *static), inputs, self.kernel.value()
         )
-        return self._finish(outputs)
+        return self._add_bias_and_activate(outputs)
 
-    def _finish(self, outputs: Tensor) -> Tensor:
+    def _add_bias_and_activate(self, outputs: Tensor) -> Tensor:
         if self.bias is not None:
-            outputs = nn.bias_add(outputs, self.bias, self._format)
+            outputs = nn.bias_add(outputs, self.bias, self._nn_data_format)
         return outputs if self.activation is None else self.activation(outputs)
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
         shape = TensorShape(input_shape).as_list()
-        spatial = shape[2:] if self._first else shape[1:-1]
+        spatial = shape[2:] if self._is_channels_first else shape[1:-1]
         options = zip(spatial, self.kernel_size, self.strides, self.dilation_rate, strict=True)
-        output_sizes = [output_size(n, window, self.padding, s, d) for n, window, s, d in options]
+        output_sizes = [
+            compute_output_size(n, window, self.padding, s, d) for n, window, s, d in options
+        ]
         if any(s is not None and s <= 0 for s in output_sizes):
             raise ValueError(
                 f"One of the dimensions in the output is <= 0 due to downsampling in {self.name}. Consider increasing the input size. Received input shape {shape} which would produce output shape with a zero or negative value in a dimension."
             )
         return TensorShape(
             [shape[0], self.filters, *output_sizes]
-            if self._first
+            if self._is_channels_first
             else [shape[0], *output_sizes, self.filters]
         )
 
@@ -218,7 +225,7 @@ class Conv(Layer):
             "groups": self.groups,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "bias", activity=True),
+            **make_weight_config(self, "kernel", "bias", activity=True),
         }
 
 

@@ -17,17 +17,17 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.engine.layer.keywords import for_cell
+from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.convolutional import output_size, sizes
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.convolutional import compute_output_size, parse_sizes
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.recurrent import RNN
-from meshflow.keras.layers.recurrent_layers import config_with_cell, of_cell
+from meshflow.keras.layers.recurrent_layers import delegate_to_cell, merge_cell_config
 from meshflow.ops import array, nn
 
 __all__ = ["ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
 
-_GATES = 4
+_NUM_GATES = 4
 
 
 class ConvLSTMCell(Layer):
@@ -88,11 +88,11 @@ class ConvLSTMCell(Layer):
         for name, value in options.items():
             setattr(self, name, value)
         self.rank, self.filters = rank, filters
-        self.kernel_size = sizes(kernel_size, rank, "kernel_size")
-        self.strides = sizes(strides, rank, "strides")
-        self.dilation_rate = sizes(dilation_rate, rank, "dilation_rate")
+        self.kernel_size = parse_sizes(kernel_size, rank, "kernel_size")
+        self.strides = parse_sizes(strides, rank, "strides")
+        self.dilation_rate = parse_sizes(dilation_rate, rank, "dilation_rate")
         self.padding = padding.lower()
-        self.data_format = settings.standard_data_format(data_format)
+        self.data_format = settings.normalize_data_format(data_format)
         self.activation = activations.get(activation)
         self.recurrent_activation = activations.get(recurrent_activation)
         self.use_bias, self.unit_forget_bias = use_bias, unit_forget_bias
@@ -102,45 +102,53 @@ class ConvLSTMCell(Layer):
         self.state_size: Any = [filters, filters]
 
     @property
-    def _first(self) -> bool:
+    def _is_channels_first(self) -> bool:
         return self.data_format == "channels_first"
 
     @property
-    def _format(self) -> str:
+    def _nn_data_format(self) -> str:
         spatial = "DHW"[3 - self.rank :]
-        return f"NC{spatial}" if self._first else f"N{spatial}C"
+        return f"NC{spatial}" if self._is_channels_first else f"N{spatial}C"
 
-    def state_shape(self, input_shape: ShapeLike) -> list[int | None]:
+    def compute_state_shape(self, input_shape: ShapeLike) -> list[int | None]:
         """Compute the shape of a state without the batch axis from the input shape of one step."""
         input_sizes = TensorShape(input_shape).as_list()
-        spatial = input_sizes[2:] if self._first else input_sizes[1:-1]
+        spatial = input_sizes[2:] if self._is_channels_first else input_sizes[1:-1]
         options = zip(spatial, self.kernel_size, self.strides, self.dilation_rate, strict=True)
-        output_sizes = [output_size(n, window, self.padding, s, d) for n, window, s, d in options]
-        return [self.filters, *output_sizes] if self._first else [*output_sizes, self.filters]
+        output_sizes = [
+            compute_output_size(n, window, self.padding, s, d) for n, window, s, d in options
+        ]
+        return (
+            [self.filters, *output_sizes]
+            if self._is_channels_first
+            else [*output_sizes, self.filters]
+        )
 
     def build(self, input_shape: PyTree) -> None:
         """Create kernel, recurrent kernel and bias."""
-        channels = TensorShape(input_shape)[1 if self._first else -1]
+        channels = TensorShape(input_shape)[1 if self._is_channels_first else -1]
         if channels is None:
             raise ValueError(
                 "The channel dimension of the inputs (last axis) should be defined. Found None. Full input shape "
                 f"received: {input_shape}"
             )
-        width = _GATES * self.filters
-        self.kernel = self._add("kernel", (*self.kernel_size, channels, width), "kernel")
-        self.recurrent_kernel = self._add(
+        width = _NUM_GATES * self.filters
+        self.kernel = self._add_gate_weight(
+            "kernel", (*self.kernel_size, channels, width), "kernel"
+        )
+        self.recurrent_kernel = self._add_gate_weight(
             "recurrent_kernel", (*self.kernel_size, self.filters, width), "recurrent"
         )
         if self.use_bias:
-            self.bias = self._add("bias", (width,), "bias")
-        shape = self.state_shape(input_shape)
+            self.bias = self._add_gate_weight("bias", (width,), "bias")
+        shape = self.compute_state_shape(input_shape)
         self.state_size = [TensorShape(shape), TensorShape(shape)]
         self.built = True
 
-    def _add(self, name: str, shape: Sequence[int], option: str) -> Variable:
+    def _add_gate_weight(self, name: str, shape: Sequence[int], option: str) -> Variable:
         initialize = getattr(self, f"{option}_initializer")
         if name == "bias" and self.unit_forget_bias:
-            initialize = self._bias_values
+            initialize = self._make_bias_values
         return self.add_weight(
             name,
             shape,
@@ -149,18 +157,20 @@ class ConvLSTMCell(Layer):
             constraint=getattr(self, f"{option}_constraint"),
         )
 
-    def _bias_values(self, shape: Sequence[int], dtype: DTypeLike | None = None) -> Tensor:
+    def _make_bias_values(self, shape: Sequence[int], dtype: DTypeLike | None = None) -> Tensor:
         others = np.asarray(self.bias_initializer((3 * self.filters,), dtype=dtype))  # type: ignore[attr-defined]
         first, rest = np.split(others, [self.filters])
         return constant(np.concatenate([first, np.ones(self.filters), rest]), dtype=dtype)
 
-    def masks(self, example: Tensor, rate: float, training: Any) -> list[Tensor] | None:
+    def make_dropout_masks(
+        self, example: Tensor, rate: float, training: Any
+    ) -> list[Tensor] | None:
         """Return a dropout mask like an example for each gate, or None without dropout."""
         if not training or not rate:
             return None
-        return [nn.dropout(array.ones_like(example), rate) for _ in range(_GATES)]
+        return [nn.dropout(array.ones_like(example), rate) for _ in range(_NUM_GATES)]
 
-    def _convolved(
+    def _convolve(
         self,
         inputs: Tensor,
         kernel: Variable,
@@ -169,20 +179,20 @@ class ConvLSTMCell(Layer):
         dilation: Sequence[int],
         masks: list[Tensor] | None,
     ) -> Tensor:
-        static = (strides, padding.upper(), self._format, dilation)
+        static = (strides, padding.upper(), self._nn_data_format, dilation)
         value = kernel.value()
         if masks is None:
             return nn.convolution(inputs, value, *static)
-        parts = array.split(value, _GATES, axis=-1)
+        parts = array.split(value, _NUM_GATES, axis=-1)
         gates = [nn.convolution(inputs * m, w, *static) for m, w in zip(masks, parts, strict=True)]
-        return array.concat(gates, axis=1 if self._first else -1)
+        return array.concat(gates, axis=1 if self._is_channels_first else -1)
 
     def project(self, inputs: Tensor, masks: list[Tensor] | None) -> Tensor:
         """Compute the contribution of the inputs to the gates."""
-        gates = self._convolved(
+        gates = self._convolve(
             inputs, self.kernel, self.strides, self.padding, self.dilation_rate, masks
         )
-        return gates if self.bias is None else nn.bias_add(gates, self.bias, self._format)
+        return gates if self.bias is None else nn.bias_add(gates, self.bias, self._nn_data_format)
 
     def advance(
         self, projected: Tensor, states: Sequence[Tensor], masks: list[Tensor] | None
@@ -190,8 +200,10 @@ class ConvLSTMCell(Layer):
         """Compute the output and the next states."""
         hidden, carry = states
         ones = (1,) * self.rank
-        recurrent = self._convolved(hidden, self.recurrent_kernel, ones, "same", ones, masks)
-        gates = array.split(projected + recurrent, _GATES, axis=1 if self._first else -1)
+        recurrent = self._convolve(hidden, self.recurrent_kernel, ones, "same", ones, masks)
+        gates = array.split(
+            projected + recurrent, _NUM_GATES, axis=1 if self._is_channels_first else -1
+        )
         input_gate, forget_gate = (self.recurrent_activation(g) for g in gates[:2])
         carry = forget_gate * carry + input_gate * self.activation(gates[2])
         hidden = self.recurrent_activation(gates[3]) * self.activation(carry)
@@ -207,8 +219,8 @@ class ConvLSTMCell(Layer):
           states: Two tensors.
           training: Whether to apply dropout.
         """
-        masks = self.masks(inputs, self.dropout, training)
-        recurrent_masks = self.masks(states[0], self.recurrent_dropout, training)
+        masks = self.make_dropout_masks(inputs, self.dropout, training)
+        recurrent_masks = self.make_dropout_masks(states[0], self.recurrent_dropout, training)
         return self.advance(self.project(inputs, masks), states, recurrent_masks)
 
     def get_config(self) -> Config:
@@ -224,7 +236,7 @@ class ConvLSTMCell(Layer):
             "activation": activations.serialize(self.activation),
             "recurrent_activation": activations.serialize(self.recurrent_activation),
             "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "recurrent", "bias", flags=("unit_forget_bias",)),
+            **make_weight_config(self, "kernel", "recurrent", "bias", flags=("unit_forget_bias",)),
             "dropout": self.dropout,
             "recurrent_dropout": self.recurrent_dropout,
         }
@@ -292,7 +304,7 @@ class _ConvLSTM(RNN):
             kernel_constraint=kernel_constraint,
             recurrent_constraint=recurrent_constraint,
             bias_constraint=bias_constraint,
-            **for_cell(type(self), kwargs),
+            **make_cell_keywords(type(self), kwargs),
         )
         super().__init__(
             cell,
@@ -312,51 +324,56 @@ class _ConvLSTM(RNN):
 
     def get_initial_state(self, inputs: Tensor) -> list[Tensor]:
         """Return zeros [batch, ..., filters] for both states."""
-        shape = [inputs.shape[0], *self.cell.state_shape(self._of_step(inputs.shape))]
+        shape = [
+            inputs.shape[0],
+            *self.cell.compute_state_shape(self._get_step_shape(inputs.shape)),
+        ]
         zeros = array.zeros(shape, inputs.dtype)
         return [zeros, zeros]
 
     @staticmethod
-    def _of_step(shape: ShapeLike) -> list[int | None]:
+    def _get_step_shape(shape: ShapeLike) -> list[int | None]:
         sizes = TensorShape(shape).as_list()
         return [sizes[0], *sizes[2:]]
 
-    def _step(
+    def _prepare_step(
         self, inputs: PyTree, first: PyTree, constants: Sequence[Tensor] | None, training: Any
     ) -> tuple[PyTree, Callable[..., tuple[Tensor, list[Tensor]]]]:
         cell = self.cell
-        masks = cell.masks(first, cell.dropout, training)
+        masks = cell.make_dropout_masks(first, cell.dropout, training)
         zeros = self.get_initial_state(inputs)[0]
-        recurrent_masks = cell.masks(zeros, cell.recurrent_dropout, training)
+        recurrent_masks = cell.make_dropout_masks(zeros, cell.recurrent_dropout, training)
         count, steps, *rest = inputs.shape.as_list()
         if masks is not None:
             masks = [array.repeat(mask, steps, axis=0) for mask in masks]
         # One convolution computes the contribution of the inputs for all steps.
-        with cell._reading_weights():
+        with cell._autocast_scope():
             flat = cell.project(array.reshape(inputs, [count * steps, *rest]), masks)
         projected = array.reshape(flat, [count, steps, *flat.shape[1:]])
 
         def advance(x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            with cell._reading_weights():
+            with cell._autocast_scope():
                 return cell.advance(x, list(states), recurrent_masks)
 
         return projected, advance
 
     def compute_output_shape(self, input_shape: PyTree) -> PyTree:
         """Compute the shape of the output; with `return_state`, also those of the states."""
-        shape = TensorShape(nest.flatten(input_shape)[0] if _is_list(input_shape) else input_shape)
+        shape = TensorShape(
+            nest.flatten(input_shape)[0] if _is_shape_list(input_shape) else input_shape
+        )
         batch, steps = shape.as_list()[:2]
-        own = self.cell.state_shape(self._of_step(shape))
+        own = self.cell.compute_state_shape(self._get_step_shape(shape))
         output = TensorShape([batch, steps, *own] if self.return_sequences else [batch, *own])
         state = TensorShape([batch, *own])
         return [output, state, state] if self.return_state else output
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return config_with_cell(self)
+        return merge_cell_config(self)
 
 
-def _is_list(shape: PyTree) -> bool:
+def _is_shape_list(shape: PyTree) -> bool:
     return isinstance(shape, list) and isinstance(shape[0], TensorShape)
 
 
@@ -367,7 +384,7 @@ for _name in (
     *("bias_initializer", "kernel_regularizer", "recurrent_regularizer", "bias_regularizer"),
     *("kernel_constraint", "recurrent_constraint", "bias_constraint"),
 ):
-    setattr(_ConvLSTM, _name, of_cell(_name))
+    setattr(_ConvLSTM, _name, delegate_to_cell(_name))
 
 
 class ConvLSTM1D(_ConvLSTM):

@@ -13,9 +13,9 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.divided_products import divided_product
-from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
+from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math, nn
 
@@ -118,8 +118,8 @@ class Dense(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         """Compute the output."""
         inputs = math.cast(inputs, self.compute_dtype)
-        compute = divided_product(self, inputs) or _last_axis_product
-        outputs = product(self, compute, inputs, self.kernel)
+        compute = make_sharded_product(self, inputs) or _multiply_last_axis
+        outputs = compute_product(self, compute, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
         # Users remove the softmax of a finished model by `model.layers[-1].activation = None`.
@@ -136,17 +136,17 @@ class Dense(Layer):
             "units": self.units,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "bias", activity=True),
+            **make_weight_config(self, "kernel", "bias", activity=True),
         }
 
 
-def _last_axis_product(inputs: Tensor, kernel: Tensor) -> Tensor:
+def _multiply_last_axis(inputs: Tensor, kernel: Tensor) -> Tensor:
     if len(inputs.shape) == 2:
         return math.matmul(inputs, kernel)
     return math.tensordot(inputs, kernel, 1)
 
 
-def weight_config(
+def make_weight_config(
     layer: Any,
     *names: str,
     initialized: tuple[str, ...] = (),

@@ -11,9 +11,9 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import KernelArguments
 from meshflow.ops.linalg import einsum
 
@@ -92,7 +92,7 @@ class EinsumDense(Layer):
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
-        kernel, bias, output = _shapes(
+        kernel, bias, output = _infer_shapes(
             self.equation,
             self.bias_axes,
             TensorShape(input_shape).as_list(),
@@ -114,7 +114,7 @@ class EinsumDense(Layer):
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute the output."""
-        outputs = product(
+        outputs = compute_product(
             self, lambda x, w: einsum(self.equation, x, w), inputs, self.kernel.value()
         )
         if self.bias is not None:
@@ -124,7 +124,7 @@ class EinsumDense(Layer):
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
         sizes = TensorShape(input_shape).as_list()
-        return TensorShape(_shapes(self.equation, None, sizes, self.partial_output_shape)[2])
+        return TensorShape(_infer_shapes(self.equation, None, sizes, self.partial_output_shape)[2])
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -134,11 +134,11 @@ class EinsumDense(Layer):
             "equation": self.equation,
             "activation": activations.serialize(self.activation),
             "bias_axes": self.bias_axes,
-            **weight_config(self, "kernel", "bias", activity=True),
+            **make_weight_config(self, "kernel", "bias", activity=True),
         }
 
 
-def _shapes(
+def _infer_shapes(
     equation: str, bias_axes: str | None, inputs: _Sizes, outputs: _Sizes
 ) -> tuple[_Sizes, _Sizes | None, _Sizes]:
     """Infer the shapes of the kernel, the bias (or None) and the output.

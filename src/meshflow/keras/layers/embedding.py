@@ -10,7 +10,7 @@ from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import EmbeddingArguments
 from meshflow.ops import math, nn
 
@@ -112,7 +112,7 @@ class Embedding(Layer):
             **super().get_config(),
             "input_dim": self.input_dim,
             "output_dim": self.output_dim,
-            **weight_config(self, "embeddings", activity=True),
+            **make_weight_config(self, "embeddings", activity=True),
             "mask_zero": self.mask_zero,
             "input_length": self.input_length,
         }

@@ -14,30 +14,30 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import SeedStream
+from meshflow.core.variables.random_streams import SeedStream
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel import dropless, experts
-from meshflow.distribute.parallel.experts import Exchange
-from meshflow.distribute.parallel.routing import Router, Statistics
+from meshflow.distribute.parallel import dropless_experts, expert_dispatch
+from meshflow.distribute.parallel.expert_dispatch import ExpertSharding
+from meshflow.distribute.parallel.expert_routing import Router, RoutingStatistics
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import MixtureOfExpertsArguments
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
-from meshflow.ops.random import counts_of
+from meshflow.ops.random import count_counters
 from meshflow.placement.batches import BATCH_DIMENSIONS
-from meshflow.placement.layout import dimensions_of
+from meshflow.placement.layout import list_spec_dimensions
 
 __all__ = ["MixtureOfExperts"]
 
 # Names of the axes of an expert's weights, after the axis of the experts, in rules of a
 # `MeshStrategy`.
-_AXES = {
+_WEIGHT_AXES = {
     "kernel_in": ("embed", "hidden"),
     "bias_in": ("hidden",),
     "kernel_out": ("hidden", "embed"),
@@ -117,8 +117,8 @@ class MixtureOfExperts(Layer):
 
     _weights_with_layouts: tuple[str, ...] = (
         "gate",
-        *_AXES,
-        *(f"shared_{name}" for name in _AXES),
+        *_WEIGHT_AXES,
+        *(f"shared_{name}" for name in _WEIGHT_AXES),
     )
 
     def __init__(
@@ -191,32 +191,38 @@ class MixtureOfExperts(Layer):
             experimental_autocast=False,
             dims="embed, _",
         )
-        self._add("", (self.experts,), size, self.hidden)
+        self._add_expert_weights("", (self.experts,), size, self.hidden)
         if self.shared:
             # The shared experts form one wider network: its output is the sum of their outputs.
-            self._add("shared_", (), size, self.shared * self.hidden)
+            self._add_expert_weights("shared_", (), size, self.shared * self.hidden)
         self.built = True
 
-    def _add(self, prefix: str, leading_axes: tuple[int, ...], size: int, hidden: int) -> None:
-        kernel = self._stacked(self.kernel_initializer) if leading_axes else self.kernel_initializer
+    def _add_expert_weights(
+        self, prefix: str, leading_axes: tuple[int, ...], size: int, hidden: int
+    ) -> None:
+        kernel = (
+            self._scale_initializer(self.kernel_initializer)
+            if leading_axes
+            else self.kernel_initializer
+        )
         shapes = [(size, hidden), (hidden,), (hidden, size), (size,)]
-        for name, shape in zip(_AXES, shapes, strict=True):
+        for name, shape in zip(_WEIGHT_AXES, shapes, strict=True):
             role = name.partition("_")[0]
             weight: Variable | None = None
             if role == "kernel" or self.use_bias:
                 weight = self.add_weight(
                     prefix + name,
                     (*leading_axes, *shape),
-                    initializer=initializers.another(
+                    initializer=initializers.copy_unseeded(
                         kernel if role == "kernel" else self.bias_initializer
                     ),
                     regularizer=getattr(self, f"{role}_regularizer"),
                     constraint=getattr(self, f"{role}_constraint"),
-                    dims=[*(["experts"] if leading_axes else []), *_AXES[name]],
+                    dims=[*(["experts"] if leading_axes else []), *_WEIGHT_AXES[name]],
                 )
             setattr(self, prefix + name, weight)
 
-    def _stacked(self, initializer: Callable[..., Any]) -> Callable[..., Any]:
+    def _scale_initializer(self, initializer: Callable[..., Any]) -> Callable[..., Any]:
         """Scale an initializer to the fan-in and fan-out of one expert."""
         if not isinstance(initializer, initializers.VarianceScaling):
             return initializer
@@ -241,53 +247,60 @@ class MixtureOfExperts(Layer):
             live = array.ones_like(tokens[:, 0], dtype="bool")
         else:
             live = array.reshape(math.cast(mask, "bool"), [-1])
-        route = self._without_limit if self._router.capacity is None else self._in_slots
+        route = self._route_dropless if self._router.capacity is None else self._route_with_capacity
         outputs, statistics = route(tokens, live, training)
-        self._report(statistics, None if mask is None else live)
+        self._add_statistics(statistics, None if mask is None else live)
         if self.shared:
-            outputs = outputs + self._network("shared_", tokens)
+            outputs = outputs + self._apply_experts("shared_", tokens)
         return array.reshape(outputs, array.shape(inputs))
 
-    def _in_slots(
+    def _route_with_capacity(
         self, tokens: Tensor, live: Tensor, training: bool | Tensor | None
-    ) -> tuple[Tensor, Statistics]:
-        exchange, groups = self._exchange()
+    ) -> tuple[Tensor, RoutingStatistics]:
+        exchange, groups = self._plan_exchange()
         chance = None
         if self._stream is not None:
             # All second choices are used outside of training.
-            chance = apply(_chances, (self._stream.next_key(counts_of(*live.shape)), live))
+            chance = apply(
+                _draw_uniform, (self._stream.next_key(count_counters(*live.shape)), live)
+            )
             chance = chance * math.cast(False if training is None else training, chance.dtype)
         rows, slots, weights, statistics = apply(
             _dispatch, (tokens, live, self.gate.value(), chance), (self._router, groups, exchange)
         )
-        rows = self._network("", rows, exchange)
+        rows = self._apply_experts("", rows, exchange)
         return apply(_collect, (rows, slots, weights, tokens), (exchange,)), statistics
 
-    def _without_limit(
+    def _route_dropless(
         self, tokens: Tensor, live: Tensor, training: bool | Tensor | None
-    ) -> tuple[Tensor, Statistics]:
-        exchange, groups = self._exchange()
+    ) -> tuple[Tensor, RoutingStatistics]:
+        exchange, groups = self._plan_exchange()
         rows, row_order, statistics = apply(
-            _dispatch_in_turn, (tokens, live, self.gate.value()), (self._router, groups, exchange)
+            _dispatch_dropless, (tokens, live, self.gate.value()), (self._router, groups, exchange)
         )
         for kernel, bias in ((self.kernel_in, self.bias_in), (self.kernel_out, self.bias_out)):
-            weights = (self._part(w, exchange) if w is not None else None for w in (kernel, bias))
-            rows = apply(_product, (rows, *weights, row_order[2]), (exchange,))
+            weights = (
+                self._read_local_experts(w, exchange) if w is not None else None
+                for w in (kernel, bias)
+            )
+            rows = apply(_multiply_rows, (rows, *weights, row_order[2]), (exchange,))
             if kernel is self.kernel_in and self.activation is not None:
                 rows = self.activation(rows)
         static = (self._router.choices, exchange)
-        return apply(_collect_in_turn, (rows, [*row_order], tokens), static), statistics
+        return apply(_collect_dropless, (rows, [*row_order], tokens), static), statistics
 
-    def _network(self, prefix: str, rows: Tensor, exchange: Exchange | None = None) -> Tensor:
+    def _apply_experts(
+        self, prefix: str, rows: Tensor, exchange: ExpertSharding | None = None
+    ) -> Tensor:
         """Apply the shared experts to [tokens, D], or each expert to its [slots, D]."""
         equation = "tm,mh->th" if prefix else "etm,emh->eth"
         for position in ("in", "out"):
             kernel, bias = (
                 getattr(self, f"{prefix}{kind}_{position}") for kind in ("kernel", "bias")
             )
-            rows = einsum(equation, rows, self._part(kernel, exchange))
+            rows = einsum(equation, rows, self._read_local_experts(kernel, exchange))
             if bias is not None:
-                bias = self._part(bias, exchange)
+                bias = self._read_local_experts(bias, exchange)
                 rows = rows + (bias if prefix else array.expand_dims(bias, 1))
             if position == "in" and self.activation is not None:
                 rows = self.activation(rows)
@@ -295,14 +308,16 @@ class MixtureOfExperts(Layer):
 
     # ---- sharding of tokens and experts ------------------------------------------------------
 
-    def _exchange(self) -> tuple[Exchange | None, int]:
+    def _plan_exchange(self) -> tuple[ExpertSharding | None, int]:
         """Return the sharding of tokens and experts or None, and the number of local groups."""
-        exchange, shares = self._places(), current_shares()
+        exchange, shares = self._make_exchange(), current_shares()
         devices = 1 if exchange is None else exchange.devices
         num_parts, num_local_parts = devices, 1
         if shares is not None:
-            num_parts = shares.devices * shares.strategy.options.micro_batches
-            num_local_parts = shares.micro_batches * (shares.devices if shares.divided else 1)
+            num_parts = shares.num_devices * shares.strategy.options.micro_batches
+            num_local_parts = shares.micro_batches * (
+                shares.num_devices if shares.splits_rows else 1
+            )
         groups = num_parts if self.groups is None else self.groups
         if groups % num_parts:
             raise ValueError(
@@ -311,7 +326,7 @@ class MixtureOfExperts(Layer):
             )
         return exchange, max(groups // num_local_parts, devices)
 
-    def _places(self) -> Exchange | None:
+    def _make_exchange(self) -> ExpertSharding | None:
         strategy = getattr(self.kernel_in, "_distribute_strategy", None)
         layout, shares = self.kernel_in.layout, current_shares()
         if layout is None or (strategy is not None and not hasattr(strategy, "rules")):
@@ -323,45 +338,45 @@ class MixtureOfExperts(Layer):
             batch = split([n for n in mesh.dim_names if n in BATCH_DIMENSIONS][:1])
         else:
             batch = split(strategy.batch_dimensions)
-        expert_dimensions = split(self._dimensions_of_experts(strategy))
+        expert_dimensions = split(self._find_expert_dimensions(strategy))
         token_dimensions = (*batch, *(n for n in expert_dimensions if n not in batch))
         ragged = self._router.capacity is None and mesh.device_type() != "CPU"
         if shares is None:
             devices = product(mesh.dim_size(n) for n in token_dimensions)
             return (
-                Exchange(mesh.jax_mesh, token_dimensions, expert_dimensions, devices, ragged)
+                ExpertSharding(mesh.jax_mesh, token_dimensions, expert_dimensions, devices, ragged)
                 if token_dimensions
                 else None
             )
         if token_dimensions != batch:
             raise ValueError(
                 f"MixtureOfExperts {self.name}: experts are split over {', '.join(expert_dimensions)}, the batch over "
-                f"{', '.join(batch) or 'nothing'}. With {shares.strategy.options.chosen()} tokens must be split over the experts' "
+                f"{', '.join(batch) or 'nothing'}. With {shares.strategy.options.get_non_defaults()} tokens must be split over the experts' "
                 f"dimensions too: rules='batch:{'+'.join(token_dimensions)}, experts:{'+'.join(expert_dimensions)}'."
             )
-        return Exchange(None, batch, expert_dimensions, 1, ragged)
+        return ExpertSharding(None, batch, expert_dimensions, 1, ragged)
 
-    def _dimensions_of_experts(self, strategy: Any) -> tuple[str, ...]:
+    def _find_expert_dimensions(self, strategy: Any) -> tuple[str, ...]:
         layout = self.kernel_in.layout
         if strategy is None or strategy.layout_map is not None:
-            return dimensions_of(layout.sharding_specs[0], layout.mesh)
+            return list_spec_dimensions(layout.sharding_specs[0], layout.mesh)
         # Weights that zero=3 shards are gathered; those that a rule splits remain split.
         name = "experts"
         return strategy.rules.dimensions((self.__dict__.get("_dims") or {}).get(name, name))
 
-    def _part(self, variable: Variable, exchange: Exchange | None) -> Tensor:
+    def _read_local_experts(self, variable: Variable, exchange: ExpertSharding | None) -> Tensor:
         """Read the weights of the experts of this device, or of all experts without an exchange."""
         if exchange is None or exchange.mesh is not None or not exchange.experts:
             return variable.value()
-        return math.cast(current_shares().local(variable), self.compute_dtype)  # type: ignore[union-attr]
+        return math.cast(current_shares().get_local_part(variable), self.compute_dtype)  # type: ignore[union-attr]
 
-    def _report(self, statistics: Statistics, live: Tensor | None) -> None:
+    def _add_statistics(self, statistics: RoutingStatistics, live: Tensor | None) -> None:
         """Add the losses and the metrics."""
-        total = Statistics(*(math.reduce_sum(s, 0) for s in statistics))
+        total = RoutingStatistics(*(math.reduce_sum(s, 0) for s in statistics))
         shares, tokens = current_shares(), total.live
         if shares is not None and live is not None:
             # With a mask, the devices may have different numbers of tokens.
-            tokens = shares.mean_of_all(math.reduce_sum(math.cast(live, tokens.dtype)))
+            tokens = shares.mean_over_all_shares(math.reduce_sum(math.cast(live, tokens.dtype)))
         if self.aux and self._router.choices:
             self.add_loss(self.aux * math.divide_no_nan(total.balance, tokens))
         if self.z_loss:
@@ -369,7 +384,7 @@ class MixtureOfExperts(Layer):
         # Devices with more tokens have a larger weight, so that the mean over devices is the
         # fraction of all choices.
         token_weight = math.divide_no_nan(total.live, tokens)
-        dropped = token_weight * total.dropped / math.maximum(total.asked, 1.0)
+        dropped = token_weight * total.dropped / math.maximum(total.requested, 1.0)
         self.add_metric(dropped, name=f"{self.name}_dropped")
         load = total.load if shares is None else shares.mean(total.load)
         even_load = math.maximum(math.reduce_sum(load), 1.0) / self.experts
@@ -386,43 +401,43 @@ class MixtureOfExperts(Layer):
             **super().get_config(),
             **{name: getattr(self, name) for name in (*names, "groups", "use_bias", "seed")},
             "activation": activations.serialize(self.activation),
-            **weight_config(self, "kernel", "bias"),
+            **make_weight_config(self, "kernel", "bias"),
             "gate_initializer": initializers.serialize(self.gate_initializer),
         }
 
 
-_chances = Op(
+_draw_uniform = Op(
     "routing_chances",
-    lambda operands, _: philox.uniform(operands[0], operands[1].shape, np.float32),
+    lambda operands, _: philox.draw_uniform(operands[0], operands[1].shape, np.float32),
     differentiable=False,
     is_foldable=False,
 )
 _dispatch = Op(
     "dispatch_to_experts",
-    lambda operands, static: experts.dispatch(*operands, *static),
+    lambda operands, static: expert_dispatch.dispatch_tokens(*operands, *static),
     is_foldable=False,
 )
 _collect = Op(
     "collect_from_experts",
-    lambda operands, static: experts.collect(
+    lambda operands, static: expert_dispatch.combine_results(
         operands[0], operands[1], operands[2], operands[3].shape[0], static[0]
     ),
     is_foldable=False,
 )
-_dispatch_in_turn = Op(
+_dispatch_dropless = Op(
     "dispatch_in_turn",
-    lambda operands, static: dropless.dispatch(*operands, *static),
+    lambda operands, static: dropless_experts.dispatch_tokens(*operands, *static),
     is_foldable=False,
 )
-_product = Op(
+_multiply_rows = Op(
     "product_in_turn",
-    lambda operands, static: dropless.product(*operands, *static),
+    lambda operands, static: dropless_experts.multiply_grouped(*operands, *static),
     is_foldable=False,
 )
-_collect_in_turn = Op(
+_collect_dropless = Op(
     "collect_in_turn",
-    lambda operands, static: dropless.collect(
-        operands[0], dropless.Turn(*operands[1]), operands[2].shape[0], *static
+    lambda operands, static: dropless_experts.combine_results(
+        operands[0], dropless_experts.DroplessOrder(*operands[1]), operands[2].shape[0], *static
     ),
     is_foldable=False,
 )

@@ -20,7 +20,7 @@ from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers import products
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import CellArguments
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
 from meshflow.ops import array, math, nn
@@ -36,7 +36,7 @@ class GatedCell(AbstractRNNCell):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
-    gates = 1
+    num_gates = 1
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GatedCell(AbstractRNNCell):
         }
         for name, value in weight_options.items():
             setattr(self, name, modules[name.rsplit("_", 1)[1]].get(value))
-        self._held: Any = None
+        self._held_masks: Any = None
 
     @property
     def state_size(self) -> int | list[int]:
@@ -83,20 +83,20 @@ class GatedCell(AbstractRNNCell):
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel, the recurrent kernel and the bias."""
         size = TensorShape(input_shape)[-1]
-        width = self.gates * self.units
+        width = self.num_gates * self.units
         shapes: dict[str, tuple[Any, ...]] = {
             "kernel": (size, width),
             "recurrent_kernel": (self.units, width),
         }
         if self.use_bias:
-            shapes["bias"] = self._bias_shape()
+            shapes["bias"] = self._get_bias_shape()
         self.bias: Any = None
         for name, shape in shapes.items():
             option = name.split("_")[0]
             weight = self.add_weight(
                 name,
                 shape,
-                initializer=self._bias_values()
+                initializer=self._make_bias_initializer()
                 if name == "bias"
                 else getattr(self, f"{option}_initializer"),
                 regularizer=getattr(self, f"{option}_regularizer"),
@@ -105,10 +105,10 @@ class GatedCell(AbstractRNNCell):
             setattr(self, name, weight)
         self.built = True
 
-    def _bias_shape(self) -> tuple[int, ...]:
-        return (self.gates * self.units,)
+    def _get_bias_shape(self) -> tuple[int, ...]:
+        return (self.num_gates * self.units,)
 
-    def _bias_values(self) -> Callable[..., Any]:
+    def _make_bias_initializer(self) -> Callable[..., Any]:
         return self.bias_initializer  # type: ignore[attr-defined]
 
     def call(
@@ -130,11 +130,13 @@ class GatedCell(AbstractRNNCell):
         is_single = not isinstance(states, (list, tuple))
         before: list[Any] = [states] if is_single else list(states)
         before[0] = convert_to_tensor(before[0], dtype_hint=inputs.dtype)
-        masks = self._held or self.masks(inputs, training)
+        masks = self._held_masks or self.make_dropout_masks(inputs, training)
         output, after = self.advance(self.project(inputs, masks[0]), before, masks[1])
         return output, (after[0] if is_single else after)
 
-    def masks(self, inputs: Tensor, training: bool | Tensor | None) -> tuple[_Mask, _Mask]:
+    def make_dropout_masks(
+        self, inputs: Tensor, training: bool | Tensor | None
+    ) -> tuple[_Mask, _Mask]:
         """Draw dropout masks of the inputs and of the first state; None without dropout."""
         if not training:
             return None, None
@@ -147,12 +149,12 @@ class GatedCell(AbstractRNNCell):
 
     def hold_masks(self, inputs: Tensor, training: bool | Tensor | None) -> Tensor:
         """Use the same dropout masks until `drop_masks`; return zeros in the shape of the output."""
-        self._held = self.masks(inputs, training)
+        self._held_masks = self.make_dropout_masks(inputs, training)
         return array.zeros([inputs.shape[0], self.units], inputs.dtype)
 
     def drop_masks(self) -> None:
         """Draw new dropout masks in each step again."""
-        self._held = None
+        self._held_masks = None
 
     def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute the part of the gates that depends on the inputs [..., features]."""
@@ -162,7 +164,7 @@ class GatedCell(AbstractRNNCell):
         """Compute the output and the next states from the result of `project` and the states."""
         raise NotImplementedError
 
-    def _product(self, inputs: TensorLike, keep: _Mask, bias: Tensor | None) -> Tensor:
+    def _project_inputs(self, inputs: TensorLike, keep: _Mask, bias: Tensor | None) -> Tensor:
         if keep is not None:
             inputs = inputs * (keep if inputs.ndim == 2 else array.expand_dims(keep, 1))
         product = products.dot(inputs, self.kernel)  # type: ignore[attr-defined]
@@ -176,7 +178,7 @@ class GatedCell(AbstractRNNCell):
             config["recurrent_activation"] = activations.serialize(self.recurrent_activation)
         flags = ("unit_forget_bias",) if hasattr(self, "unit_forget_bias") else ()
         config["use_bias"] = self.use_bias
-        config |= weight_config(self, "kernel", "recurrent", "bias", flags=flags)
+        config |= make_weight_config(self, "kernel", "recurrent", "bias", flags=flags)
         config |= {"dropout": self.dropout, "recurrent_dropout": self.recurrent_dropout}
         if hasattr(self, "recurrent_activation"):
             config["implementation"] = self.implementation
@@ -256,7 +258,7 @@ class SimpleRNNCell(GatedCell):
 
     def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute `inputs @ kernel + bias`."""
-        return self._product(inputs, keep, self.bias)
+        return self._project_inputs(inputs, keep, self.bias)
 
     def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, which is also the next state."""
@@ -305,7 +307,7 @@ class GRUCell(GatedCell):
       (TensorShape([2, 4]), 4)
     """
 
-    gates = 3
+    num_gates = 3
 
     def __init__(
         self,
@@ -344,7 +346,7 @@ class GRUCell(GatedCell):
         self.recurrent_activation = activations.get(recurrent_activation)
         self.reset_after = reset_after
 
-    def _bias_shape(self) -> tuple[int, ...]:
+    def _get_bias_shape(self) -> tuple[int, ...]:
         return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
 
     def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
@@ -352,7 +354,7 @@ class GRUCell(GatedCell):
         bias = self.bias
         if bias is not None and self.reset_after:
             bias = bias[0]
-        return self._product(inputs, keep, bias)
+        return self._project_inputs(inputs, keep, bias)
 
     def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, which is also the next state."""
@@ -424,7 +426,7 @@ class LSTMCell(GatedCell):
       (TensorShape([2, 4]), TensorShape([2, 4]))
     """
 
-    gates = 4
+    num_gates = 4
 
     def __init__(
         self,
@@ -468,8 +470,8 @@ class LSTMCell(GatedCell):
         """Return the sizes of the states."""
         return [self.units, self.units]
 
-    def _bias_values(self) -> Callable[..., Any]:
-        initializer = super()._bias_values()
+    def _make_bias_initializer(self) -> Callable[..., Any]:
+        initializer = super()._make_bias_initializer()
         if not self.unit_forget_bias:
             return initializer
 
@@ -486,7 +488,7 @@ class LSTMCell(GatedCell):
 
     def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute `inputs @ kernel + bias`."""
-        return self._product(inputs, keep, self.bias)
+        return self._project_inputs(inputs, keep, self.bias)
 
     def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, and the output and the memory as the next states."""

@@ -40,7 +40,7 @@ class GlobalPooling(SpatialLayer):
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Pool the inputs."""
-        start = 2 if self._first else 1
+        start = 2 if self._is_channels_first else 1
         return type(self)._reduce(
             inputs, axis=list(range(start, start + self.rank)), keepdims=self.keepdims
         )
@@ -49,7 +49,7 @@ class GlobalPooling(SpatialLayer):
         """Compute the shape of the output."""
         shape = TensorShape(input_shape).as_list()
         ones = [1] * self.rank if self.keepdims else []
-        if self._first:
+        if self._is_channels_first:
             return TensorShape([*shape[:2], *ones])
         return TensorShape([shape[0], *ones, shape[-1]])
 
@@ -164,7 +164,7 @@ class GlobalAveragePooling1D(GlobalPooling):
         """Pool the inputs."""
         if mask is None:
             return super().call(inputs)
-        axis, mask_axis = (2, 1) if self._first else (1, -1)
+        axis, mask_axis = (2, 1) if self._is_channels_first else (1, -1)
         weights = array.expand_dims(math.cast(mask, inputs.dtype), mask_axis)
         total = math.reduce_sum(inputs * weights, axis=axis, keepdims=self.keepdims)
         return total / math.reduce_sum(weights, axis=axis, keepdims=self.keepdims)

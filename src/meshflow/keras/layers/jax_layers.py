@@ -18,7 +18,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.extras import load
+from meshflow.environment.optional_packages import import_extra
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import serialization
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -81,13 +81,15 @@ class JaxLayer(Layer):
         super().__init__(**kwargs)
         self.call_fn, self.init_fn = call_fn, init_fn
         self.native_serialization_platforms = native_serialization_platforms
-        self._call_takes = _parameters(
+        self._call_parameters = _check_parameters(
             call_fn, "call_fn", ("params", "state", "rng", "inputs", "training")
         )
-        self.has_state = "state" in self._call_takes
-        needs_weights = self.has_state or "params" in self._call_takes
+        self.has_state = "state" in self._call_parameters
+        needs_weights = self.has_state or "params" in self._call_parameters
         if init_fn is not None:
-            self._init_takes = _parameters(init_fn, "init_fn", ("rng", "inputs", "training"))
+            self._init_parameters = _check_parameters(
+                init_fn, "init_fn", ("rng", "inputs", "training")
+            )
         elif needs_weights and params is None and (state is None or not self.has_state):
             raise ValueError(
                 "`init_fn`, `params` and `state` cannot all be `None`. A layer that is read from a file needs "
@@ -98,12 +100,12 @@ class JaxLayer(Layer):
                 "`state` was passed, but `call_fn` has no argument `state`. Add it, or leave out `state`."
             )
         self._seed = seed
-        self.seed_generator = SeedGenerator(seed) if "rng" in self._call_takes else None
-        self._params = self._state = _Leaves([])
+        self.seed_generator = SeedGenerator(seed) if "rng" in self._call_parameters else None
+        self._params = self._state = _WeightTree([])
         if params is not None:
-            self._params = self._held(params, "params", True)
+            self._params = self._make_weight_tree(params, "params", True)
         if state is not None:
-            self._state = self._held(state, "state", False)
+            self._state = self._make_weight_tree(state, "state", False)
         self.built = not needs_weights or (
             params is not None and (state is not None or not self.has_state)
         )
@@ -111,12 +113,12 @@ class JaxLayer(Layer):
     @property
     def params(self) -> PyTree:
         """Return the parameters, with weights in place of arrays."""
-        return self._params.filled(iter(self._params.variables))
+        return self._params.fill(iter(self._params.variables))
 
     @property
     def state(self) -> PyTree:
         """Return the state, with weights in place of arrays."""
-        return self._state.filled(iter(self._state.variables))
+        return self._state.fill(iter(self._state.variables))
 
     def build(self, input_shape: PyTree) -> None:
         """Create the parameters by `init_fn`."""
@@ -128,36 +130,36 @@ class JaxLayer(Layer):
         with init_scope():
             drawn = self.seed_generator.next() if self.seed_generator else draw_seed(self._seed)
         rng = jnp.asarray(np.asarray(drawn).astype(np.uint32))
-        values = {"rng": rng, "inputs": self._blank(input_shape), "training": True}
+        values = {"rng": rng, "inputs": self._make_sample(input_shape), "training": True}
         with init_scope(), jax.enable_x64(False):
-            initialized = self.init_fn(**{n: values[n] for n in self._init_takes})  # type: ignore[misc]
+            initialized = self.init_fn(**{n: values[n] for n in self._init_parameters})  # type: ignore[misc]
         if not self.has_state:
             initialized = initialized, None
         elif not isinstance(initialized, tuple) or len(initialized) != 2:
             raise ValueError(
                 f"{self.name}: `init_fn` must return (params, state), as `call_fn` takes `state`. Received: {type(initialized)}"
             )
-        self._params = self._held(initialized[0], "params", True)
+        self._params = self._make_weight_tree(initialized[0], "params", True)
         if self.has_state:
-            self._state = self._held(initialized[1], "state", False)
+            self._state = self._make_weight_tree(initialized[1], "state", False)
 
-    def _blank(self, shape: PyTree) -> PyTree:
+    def _make_sample(self, shape: PyTree) -> PyTree:
         """Create arrays of ones in the shapes of a structure; unknown sizes become 1."""
         if hasattr(shape, "rank") or all(s is None or isinstance(s, int) for s in shape):
             return jnp.ones([1 if s is None else s for s in shape], self.compute_dtype)
         if isinstance(shape, dict):
-            return {key: self._blank(value) for key, value in shape.items()}
-        return type(shape)(self._blank(value) for value in shape)
+            return {key: self._make_sample(value) for key, value in shape.items()}
+        return type(shape)(self._make_sample(value) for value in shape)
 
-    def _held(self, structure: PyTree, argument: str, trainable: bool) -> _Leaves:
+    def _make_weight_tree(self, structure: PyTree, argument: str, trainable: bool) -> _WeightTree:
         """Replace the arrays of a pytree by weights of this layer."""
         flat, tree = jax.tree_util.tree_flatten_with_path(
             structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
         )
-        leaves = [self._weight(path, leaf, argument, trainable) for path, leaf in flat]
-        return _Leaves(leaves, tree)
+        leaves = [self._make_weight(path, leaf, argument, trainable) for path, leaf in flat]
+        return _WeightTree(leaves, tree)
 
-    def _weight(
+    def _make_weight(
         self, path: tuple[Any, ...], leaf: object, argument: str, trainable: bool
     ) -> object:
         if argument == "state" and type(leaf) in (int, float):
@@ -169,7 +171,7 @@ class JaxLayer(Layer):
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
         value = np.asarray(leaf)
-        name = "_".join(_name(key) for key in path) or argument
+        name = "_".join(_format_key(key) for key in path) or argument
         return self.add_weight(
             name,
             value.shape,
@@ -188,16 +190,16 @@ class JaxLayer(Layer):
 
         def run(operands: Any, _: Any) -> tuple[list[jax.Array], list[jax.Array]]:
             weight_values, keys, values = operands
-            narrow_values = map(_in_32_bits, weight_values)
+            narrow_values = map(_narrow_to_32_bits, weight_values)
             arguments = {
-                "params": self._params.filled(narrow_values),
-                "state": self._state.filled(narrow_values),
+                "params": self._params.fill(narrow_values),
+                "state": self._state.fill(narrow_values),
                 "rng": keys[0].astype(jnp.uint32) if keys else None,
                 "inputs": nest.pack_sequence_as(inputs, values),
                 "training": bool(training),
             }
             with jax.enable_x64(False):
-                outputs = self.call_fn(**{n: arguments[n] for n in self._call_takes})
+                outputs = self.call_fn(**{n: arguments[n] for n in self._call_parameters})
             new: list[Any] = []
             if self.has_state:
                 outputs, new = self._split_state(outputs)
@@ -218,9 +220,9 @@ class JaxLayer(Layer):
             )
         outputs, new = outputs
         leaves = jax.tree_util.tree_leaves(new)
-        if _paths(new) != _paths(self.state):
+        if _list_leaf_paths(new) != _list_leaf_paths(self.state):
             raise ValueError(
-                f"{self.name}: `call_fn` returned a state with the leaves {_paths(new)}, expected {_paths(self.state)}."
+                f"{self.name}: `call_fn` returned a state with the leaves {_list_leaf_paths(new)}, expected {_list_leaf_paths(self.state)}."
             )
         pairs = zip(leaves, self._state.leaves, strict=True)
         # The function computes in 32 bits, but the weights may have 64.
@@ -256,7 +258,7 @@ class JaxLayer(Layer):
         return cls(**{**config, **functions})
 
 
-class _Leaves:
+class _WeightTree:
     """Pytree with weights in place of arrays."""
 
     def __init__(self, leaves: list[Any], tree: jax.tree_util.PyTreeDef | None = None) -> None:
@@ -267,7 +269,7 @@ class _Leaves:
         """Return the weights among the leaves."""
         return [leaf for leaf in self.leaves if isinstance(leaf, Variable)]
 
-    def filled(self, values: Iterator[Any]) -> PyTree:
+    def fill(self, values: Iterator[Any]) -> PyTree:
         """Build the pytree with the next values of an iterator in place of the weights."""
         if self.tree is None:
             return None
@@ -275,21 +277,21 @@ class _Leaves:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def _in_32_bits(value: jax.Array) -> jax.Array:
+def _narrow_to_32_bits(value: jax.Array) -> jax.Array:
     """Cast an array to the dtype that JAX uses without its 64-bit types."""
     with jax.enable_x64(False):
         narrow = jax.dtypes.canonicalize_dtype(value.dtype)
     return value if narrow == value.dtype else value.astype(narrow)
 
 
-def _paths(structure: PyTree) -> list[str]:
+def _list_leaf_paths(structure: PyTree) -> list[str]:
     flat, _ = jax.tree_util.tree_flatten_with_path(
         structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
     )
     return [jax.tree_util.keystr(path) for path, _ in flat]
 
 
-def _parameters(function: object, argument: str, allowed: tuple[str, ...]) -> list[str]:
+def _check_parameters(function: object, argument: str, allowed: tuple[str, ...]) -> list[str]:
     """Return the allowed parameters that a function has; `inputs` is required."""
     if not callable(function):
         raise ValueError(
@@ -316,7 +318,7 @@ def _parameters(function: object, argument: str, allowed: tuple[str, ...]) -> li
     return [n for n in names if n in allowed]
 
 
-def _name(key: object) -> str:
+def _format_key(key: object) -> str:
     """Format a key of a path in a pytree."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
@@ -356,9 +358,9 @@ class FlaxLayer(JaxLayer):
     def __init__(
         self, module: Any, method: _Method = None, variables: PyTree = None, **kwargs: Any
     ) -> None:
-        flax = load("flax", "flax", "FlaxLayer needs the package flax")
-        nnx = load("flax.nnx", "flax", "FlaxLayer needs the package flax")
-        linen = load("flax.linen", "flax", "FlaxLayer needs the package flax")
+        flax = import_extra("flax", "flax", "FlaxLayer needs the package flax")
+        nnx = import_extra("flax.nnx", "flax", "FlaxLayer needs the package flax")
+        linen = import_extra("flax.linen", "flax", "FlaxLayer needs the package flax")
         if isinstance(module, nnx.Module):
             self._init_nnx(nnx, module, method, **kwargs)
         elif isinstance(module, linen.Module):
@@ -371,7 +373,7 @@ class FlaxLayer(JaxLayer):
 
     def _init_nnx(self, nnx: ModuleType, module: Any, chosen: _Method, **kwargs: Any) -> None:
         graph, params, rest = nnx.split(module, nnx.Param, ...)
-        method, takes_training = _method_of(chosen, type(module))
+        method, takes_training = _resolve_method(chosen, type(module))
 
         def call(params: PyTree, state: PyTree, inputs: PyTree, training: bool) -> PyTree:
             merged = nnx.merge(graph, params, state)
@@ -385,7 +387,7 @@ class FlaxLayer(JaxLayer):
     def _init_linen(
         self, flax: ModuleType, module: Any, method: _Method, variables: PyTree, **kwargs: Any
     ) -> None:
-        _, takes_training = _method_of(method, type(module))
+        _, takes_training = _resolve_method(method, type(module))
         mutable = flax.core.DenyList(["params"])
 
         def call(
@@ -394,13 +396,15 @@ class FlaxLayer(JaxLayer):
             more = {"training": training} if takes_training else {}
             collections = {"params": params, **(state or {})}
             outputs, new = module.apply(
-                collections, inputs, rngs=_rngs(rng), method=method, mutable=mutable, **more
+                collections, inputs, rngs=_make_rngs(rng), method=method, mutable=mutable, **more
             )
             return outputs, {name: new[name] for name in (state or {})}
 
         def init(rng: jax.Array, inputs: PyTree, training: bool) -> tuple[PyTree, PyTree]:
             more = {"training": training} if takes_training else {}
-            rest = dict(module.init({"params": rng, **_rngs(rng)}, inputs, method=method, **more))
+            rest = dict(
+                module.init({"params": rng, **_make_rngs(rng)}, inputs, method=method, **more)
+            )
             return rest.pop("params", {}), rest
 
         initial_values: dict[str, Any] = {}
@@ -444,7 +448,7 @@ class FlaxLayer(JaxLayer):
         return cls(**{**config, **objects})
 
 
-def _method_of(method: _Method, kind: type) -> tuple[Callable[..., Any], bool]:
+def _resolve_method(method: _Method, kind: type) -> tuple[Callable[..., Any], bool]:
     """Return a method as a function of the module, and whether it has a parameter `training`."""
     function = (
         kind.__call__
@@ -456,6 +460,6 @@ def _method_of(method: _Method, kind: type) -> tuple[Callable[..., Any], bool]:
     return function, "training" in inspect.signature(function).parameters
 
 
-def _rngs(rng: jax.Array) -> dict[str, jax.Array]:
+def _make_rngs(rng: jax.Array) -> dict[str, jax.Array]:
     """Derive the random keys that Flax modules use."""
     return {"dropout": rng, "params": jax.random.fold_in(rng, 1)}

@@ -16,7 +16,7 @@ from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import function_code, registry, serialization
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.safe_mode import HeldName
+from meshflow.keras.safe_mode import BoundName
 
 __all__ = ["Lambda"]
 
@@ -80,11 +80,11 @@ class Lambda(Layer):
         function: Any = self.function
         kind = "function"
         if _is_registered(function) or not isinstance(function, types.FunctionType):
-            data: Any = HeldName(registry.get_registered_name(function), function)
+            data: Any = BoundName(registry.get_registered_name(function), function)
         elif str(function.__module__).startswith("meshflow."):
-            data = HeldName(op_table.public_name(function), function)
+            data = BoundName(op_table.get_public_name(function), function)
         else:
-            data, kind = function_code.to_data(function), "lambda"
+            data, kind = function_code.serialize_code(function), "lambda"
         return {
             **super().get_config(),
             "function": data,
@@ -115,15 +115,19 @@ class Lambda(Layer):
             data = [inner["code"], inner.get("defaults"), inner.get("closure")]
         if isinstance(data, (list, tuple)):
             names = dict(custom_objects or {})
-            config["function"] = function_code.from_data(data, names, f"layer {config.get('name')}")
+            config["function"] = function_code.deserialize_code(
+                data, names, f"layer {config.get('name')}"
+            )
         else:
-            config["function"] = _named_function(data, home, custom_objects)
+            config["function"] = _find_function(data, home, custom_objects)
         arguments = config.get("arguments") or {}
-        config["arguments"] = {name: _argument(value) for name, value in arguments.items()}
+        config["arguments"] = {
+            name: _deserialize_argument(value) for name, value in arguments.items()
+        }
         return cls(**config)
 
 
-def _argument(value: Json) -> PyTree:
+def _deserialize_argument(value: Json) -> PyTree:
     """Convert an argument of the function from its form in a configuration, where arrays are lists."""
     if isinstance(value, dict) and value.get("type") == "ndarray" and "value" in value:
         # Keras 2 writes arrays in this form.
@@ -138,7 +142,7 @@ def _is_registered(function: Callable[..., Any]) -> bool:
     )
 
 
-def _named_function(
+def _find_function(
     name: object, module: str | None, custom_objects: dict[str, Any] | None
 ) -> Callable[..., Any]:
     """Find a function by its name: in `custom_objects`, or a registered function or op.
@@ -148,7 +152,7 @@ def _named_function(
       module: Module of the function, which Keras 2 writes for names such as 'square'.
       custom_objects: Functions by name.
     """
-    if isinstance(name, HeldName):
+    if isinstance(name, BoundName):
         return name.value
     if not isinstance(name, str):
         raise ValueError(
@@ -157,7 +161,7 @@ def _named_function(
         )
     function = registry.get_registered_object(name, custom_objects, {})
     if function is None and str(module).endswith("keras.backend"):
-        function = op_names.find(f"keras.backend.{name}")
+        function = op_names.find_function(f"keras.backend.{name}")
     if function is not None:
         return function
     try:

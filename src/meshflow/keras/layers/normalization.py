@@ -9,17 +9,17 @@ import numpy as np
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.distribute.replicas.context import spanning
-from meshflow.distribute.replicas.shares import Shares, current_shares
+from meshflow.distribute.replicas.context import get_spanning_context
+from meshflow.distribute.replicas.shares import BatchShares, current_shares
 from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
     BatchNormalizationArguments,
     NormalizationArguments,
@@ -30,12 +30,12 @@ from meshflow.ops.control_flow import cond
 __all__ = ["BatchNormalization", "GroupNormalization", "LayerNormalization", "UnitNormalization"]
 
 
-class _Scaled(Layer):
+class _ScaleAndShiftLayer(Layer):
     """Layer with the weights gamma (scale) and beta (shift)."""
 
     _weights_with_layouts: tuple[str, ...] = ("gamma", "beta")
 
-    def _settings(self, center: bool, scale: bool, arguments: Mapping[str, Any]) -> None:
+    def _set_arguments(self, center: bool, scale: bool, arguments: Mapping[str, Any]) -> None:
         self.center, self.scale = center, scale
         self.supports_masking = True
         for name, default in (("beta", "zeros"), ("gamma", "ones")):
@@ -46,28 +46,28 @@ class _Scaled(Layer):
             constraint = constraints.get(arguments.get(f"{name}_constraint"))
             setattr(self, f"{name}_constraint", constraint)
 
-    def _add(self, name: str, shape: Sequence[int]) -> Variable:
+    def _add_parameter(self, name: str, shape: Sequence[int]) -> Variable:
         return self.add_weight(
             name,
             shape,
-            dtype=self._scale_dtype(),
+            dtype=self._get_scale_dtype(),
             initializer=getattr(self, f"{name}_initializer"),
             regularizer=getattr(self, f"{name}_regularizer", None),
             constraint=getattr(self, f"{name}_constraint", None),
             experimental_autocast=False,
         )
 
-    def _scale_dtype(self) -> dtypes.DType:
+    def _get_scale_dtype(self) -> dtypes.DType:
         """Return the dtype of gamma and beta."""
         return dtypes.as_dtype(self.variable_dtype)
 
-    def _statistics_dtype(self) -> dtypes.DType:
+    def _get_statistics_dtype(self) -> dtypes.DType:
         """Return the dtype of means and variances: that of the variables, but at least float32."""
         dtype = dtypes.as_dtype(self.variable_dtype)
         return dtypes.float32 if dtype.size == 2 else dtype
 
-    def _widened(self, inputs: Tensor) -> Tensor:
-        return math.cast(inputs, self._statistics_dtype()) if inputs.dtype.size == 2 else inputs
+    def _widen(self, inputs: Tensor) -> Tensor:
+        return math.cast(inputs, self._get_statistics_dtype()) if inputs.dtype.size == 2 else inputs
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return the shape of the input."""
@@ -81,13 +81,13 @@ _SCALE_ARGUMENTS = {
 }
 
 
-def _swap_names(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_arguments(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Separate the arguments of gamma and beta from those of `Layer`."""
     scale_arguments = {k: v for k, v in kwargs.items() if k in _SCALE_ARGUMENTS}
     return scale_arguments, {k: v for k, v in kwargs.items() if k not in _SCALE_ARGUMENTS}
 
 
-class BatchNormalization(_Scaled):
+class BatchNormalization(_ScaleAndShiftLayer):
     """Normalization by the mean and variance of the batch (arXiv:1502.03167).
 
     In training, the statistics of the batch are used, and moving averages of them are updated.
@@ -158,7 +158,7 @@ class BatchNormalization(_Scaled):
         fused = options.pop("fused", None)
         self._fused = False if synchronized else fused
         super().__init__(**options)
-        self._settings(
+        self._set_arguments(
             center,
             scale,
             {
@@ -170,7 +170,7 @@ class BatchNormalization(_Scaled):
                 "gamma_constraint": gamma_constraint,
             },
         )
-        self.axis = _checked_axis(axis)
+        self.axis = _parse_axis(axis)
         self.momentum, self.epsilon, self.synchronized = momentum, epsilon, synchronized
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)
         self.moving_variance_initializer = initializers.get(moving_variance_initializer)
@@ -197,20 +197,20 @@ class BatchNormalization(_Scaled):
             if len(size) == 1
             else tuple(shape[i] if i in self._axes else 1 for i in range(rank))
         )
-        self.gamma = self._add("gamma", param_shape) if self.scale else None
-        self.beta = self._add("beta", param_shape) if self.center else None
-        self.moving_mean = self._moving("moving_mean", param_shape)
-        self.moving_variance = self._moving("moving_variance", param_shape)
+        self.gamma = self._add_parameter("gamma", param_shape) if self.scale else None
+        self.beta = self._add_parameter("beta", param_shape) if self.center else None
+        self.moving_mean = self._add_moving_average("moving_mean", param_shape)
+        self.moving_variance = self._add_moving_average("moving_variance", param_shape)
         self.built = True
 
-    def _scale_dtype(self) -> dtypes.DType:
-        return self._statistics_dtype()
+    def _get_scale_dtype(self) -> dtypes.DType:
+        return self._get_statistics_dtype()
 
-    def _moving(self, name: str, shape: Sequence[int]) -> Variable:
+    def _add_moving_average(self, name: str, shape: Sequence[int]) -> Variable:
         return self.add_weight(
             name,
             shape,
-            dtype=self._statistics_dtype(),
+            dtype=self._get_statistics_dtype(),
             initializer=getattr(self, f"{name}_initializer"),
             trainable=False,
             synchronization=VariableSynchronization.ON_READ,
@@ -232,35 +232,35 @@ class BatchNormalization(_Scaled):
 
     def _normalize(self, inputs: Tensor, training: bool, mask: Tensor | None) -> Tensor:
         inputs = math.cast(inputs, self.compute_dtype)
-        x = self._widened(inputs)
+        x = self._widen(inputs)
         rank = len(x.shape)
         reduced = [i for i in range(rank) if i not in self._axes]
         if training and self.trainable:
-            mean, variance = self._batch_statistics(x, reduced, mask)
-            self._move(x, mean, variance, reduced)
+            mean, variance = self._compute_batch_statistics(x, reduced, mask)
+            self._update_moving_averages(x, mean, variance, reduced)
         else:
             mean, variance = self.moving_mean.value(), self.moving_variance.value()
         mean, variance, beta, gamma = (
-            self._shaped(v, x.shape) for v in (mean, variance, self.beta, self.gamma)
+            self._broadcast_parameter(v, x.shape) for v in (mean, variance, self.beta, self.gamma)
         )
         outputs = nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
         return math.cast(outputs, inputs.dtype)
 
-    def _count_of(self, x: Tensor, reduced: list[int]) -> float | Tensor:
+    def _count_reduced(self, x: Tensor, reduced: list[int]) -> float | Tensor:
         """Count the elements of each mean; a tensor if a program is traced for any size."""
         sizes = [x.shape[i] for i in reduced]
-        if any_symbolic(sizes):
+        if has_symbolic_size(sizes):
             return math.cast(array.size(x), x.dtype) / int(
                 np.prod([x.shape[i] for i in self._axes])
             )
         return float(np.prod(sizes))
 
-    def _batch_statistics(
+    def _compute_batch_statistics(
         self, x: Tensor, reduced: list[int], mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         keepdims = len(self._axes) > 1
         if mask is None:
-            count: Any = self._count_of(x, reduced)
+            count: Any = self._count_reduced(x, reduced)
             mean, variance = nn.moments(x, reduced, keepdims=keepdims)
         else:
             weights = math.cast(mask, x.dtype)
@@ -270,8 +270,8 @@ class BatchNormalization(_Scaled):
             mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keepdims)
         shares = current_shares()
         if shares is not None:
-            return _over_devices(shares, mean, variance, count)
-        replica = spanning() if self.synchronized else None
+            return _combine_devices(shares, mean, variance, count)
+        replica = get_spanning_context() if self.synchronized else None
         if replica is None:
             return mean, variance
         # The mean of a replica without examples is NaN; its weight is 0.
@@ -285,10 +285,14 @@ class BatchNormalization(_Scaled):
         mean = total / all_count
         return mean, squares / all_count - mean * mean
 
-    def _move(self, x: Tensor, mean: Tensor, variance: Tensor, reduced: list[int]) -> None:
+    def _update_moving_averages(
+        self, x: Tensor, mean: Tensor, variance: Tensor, reduced: list[int]
+    ) -> None:
         if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
             shares = current_shares()
-            count = self._count_of(x, reduced) * (shares.row_parts if shares is not None else 1)
+            count = self._count_reduced(x, reduced) * (
+                shares.num_row_parts if shares is not None else 1
+            )
             degrees_of_freedom = (
                 max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
             )
@@ -297,7 +301,7 @@ class BatchNormalization(_Scaled):
             change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
             moving.assign_sub(array.stop_gradient(change))
 
-    def _shaped(self, value: TensorLike, shape: TensorShape) -> TensorLike:
+    def _broadcast_parameter(self, value: TensorLike, shape: TensorShape) -> TensorLike:
         if value is None:
             return None
         value = value.value() if hasattr(value, "assign") and hasattr(value, "value") else value
@@ -314,13 +318,15 @@ class BatchNormalization(_Scaled):
             "epsilon": self.epsilon,
             "center": self.center,
             "scale": self.scale,
-            **weight_config(self, "beta", "gamma", initialized=("moving_mean", "moving_variance")),
+            **make_weight_config(
+                self, "beta", "gamma", initialized=("moving_mean", "moving_variance")
+            ),
             **({"synchronized": True} if self.synchronized else {}),
         }
 
 
-def _over_devices(
-    shares: Shares, mean: Tensor, variance: Tensor, count: TensorLike
+def _combine_devices(
+    shares: BatchShares, mean: Tensor, variance: Tensor, count: TensorLike
 ) -> tuple[Tensor, Tensor]:
     """Combine the means, variances and element counts of all devices."""
 
@@ -334,7 +340,7 @@ def _over_devices(
     return overall, average(variance + math.square(mean - overall))
 
 
-class LayerNormalization(_Scaled):
+class LayerNormalization(_ScaleAndShiftLayer):
     """Normalization of each example by its own mean and variance (arXiv:1607.06450).
 
     Args:
@@ -365,10 +371,10 @@ class LayerNormalization(_Scaled):
         scale: bool = True,
         **kwargs: Unpack[NormalizationArguments],
     ) -> None:
-        scale_arguments, layer_arguments = _swap_names(kwargs)
+        scale_arguments, layer_arguments = _split_arguments(kwargs)
         super().__init__(**layer_arguments)
-        self._settings(center, scale, scale_arguments)
-        self.axis = _checked_axis(axis)
+        self._set_arguments(center, scale, scale_arguments)
+        self.axis = _parse_axis(axis)
         self.epsilon = epsilon
 
     def build(self, input_shape: ShapeLike) -> None:
@@ -386,14 +392,14 @@ class LayerNormalization(_Scaled):
             raise ValueError(f"Duplicate axis: {self.axis}")
         self.axis = list(self._axes)
         size = tuple(shape[a] for a in self._axes)
-        self.gamma = self._add("gamma", size) if self.scale else None
-        self.beta = self._add("beta", size) if self.center else None
+        self.gamma = self._add_parameter("gamma", size) if self.scale else None
+        self.beta = self._add_parameter("beta", size) if self.center else None
         self.built = True
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Normalize the inputs."""
         inputs = math.cast(inputs, self.compute_dtype)
-        x = self._widened(inputs)
+        x = self._widen(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
         broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
         beta, gamma = (
@@ -412,11 +418,11 @@ class LayerNormalization(_Scaled):
             "epsilon": self.epsilon,
             "center": self.center,
             "scale": self.scale,
-            **weight_config(self, "beta", "gamma"),
+            **make_weight_config(self, "beta", "gamma"),
         }
 
 
-class GroupNormalization(_Scaled):
+class GroupNormalization(_ScaleAndShiftLayer):
     """Normalization of groups of channels of each example (arXiv:1803.08494).
 
     Args:
@@ -450,31 +456,36 @@ class GroupNormalization(_Scaled):
         scale: bool = True,
         **kwargs: Unpack[NormalizationArguments],
     ) -> None:
-        scale_arguments, layer_arguments = _swap_names(kwargs)
+        scale_arguments, layer_arguments = _split_arguments(kwargs)
         super().__init__(**layer_arguments)
-        self._settings(center, scale, scale_arguments)
+        self._set_arguments(center, scale, scale_arguments)
         self.groups, self.axis, self.epsilon = groups, axis, epsilon
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create gamma and beta."""
         channels = TensorShape(input_shape)[self.axis]
         self.input_spec = InputSpec(ndim=TensorShape(input_shape).rank, axes={self.axis: channels})
-        self._count = channels if self.groups == -1 else self.groups
-        if channels % self._count:
+        self._num_groups = channels if self.groups == -1 else self.groups
+        if channels % self._num_groups:
             raise ValueError(
-                f"Number of groups ({self._count}) must divide the number of channels ({channels})."
+                f"Number of groups ({self._num_groups}) must divide the number of channels ({channels})."
             )
-        self.gamma = self._add("gamma", (channels,)) if self.scale else None
-        self.beta = self._add("beta", (channels,)) if self.center else None
+        self.gamma = self._add_parameter("gamma", (channels,)) if self.scale else None
+        self.beta = self._add_parameter("beta", (channels,)) if self.center else None
         self.built = True
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Normalize the inputs."""
         inputs = math.cast(inputs, self.compute_dtype)
-        x = self._widened(inputs)
+        x = self._widen(inputs)
         shape = x.shape.as_list()
         axis = self.axis % len(shape)
-        split = [*shape[:axis], self._count, shape[axis] // self._count, *shape[axis + 1 :]]
+        split = [
+            *shape[:axis],
+            self._num_groups,
+            shape[axis] // self._num_groups,
+            *shape[axis + 1 :],
+        ]
         grouped = array.reshape(x, split)
         reduced = [i for i in range(1, len(split)) if i != axis]
         mean, variance = nn.moments(grouped, reduced, keepdims=True)
@@ -497,7 +508,7 @@ class GroupNormalization(_Scaled):
             "epsilon": self.epsilon,
             "center": self.center,
             "scale": self.scale,
-            **weight_config(self, "beta", "gamma"),
+            **make_weight_config(self, "beta", "gamma"),
         }
 
 
@@ -540,7 +551,7 @@ class UnitNormalization(Layer):
         return {**super().get_config(), "axis": self.axis}
 
 
-def _checked_axis(axis: Any) -> int | list[int]:
+def _parse_axis(axis: Any) -> int | list[int]:
     """Return an axis, or a list of axes.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras.layers.convolutional import output_size, sizes
+from meshflow.keras.layers.convolutional import compute_output_size, parse_sizes
 from meshflow.keras.layers.spatial import SpatialLayer
 from meshflow.ops import nn
 
@@ -42,8 +42,10 @@ class Pooling(SpatialLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(data_format, **kwargs)
-        self.pool_size = sizes(pool_size, self.rank, "pool_size")
-        self.strides = self.pool_size if strides is None else sizes(strides, self.rank, "strides")
+        self.pool_size = parse_sizes(pool_size, self.rank, "pool_size")
+        self.strides = (
+            self.pool_size if strides is None else parse_sizes(strides, self.rank, "strides")
+        )
         self.padding = padding.lower()
         if self.padding not in ("valid", "same"):
             raise ValueError(
@@ -57,9 +59,9 @@ class Pooling(SpatialLayer):
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
-        shape = self._with_spatial(
+        shape = self._replace_spatial_sizes(
             input_shape,
-            lambda i, s: output_size(s, self.pool_size[i], self.padding, self.strides[i]),
+            lambda i, s: compute_output_size(s, self.pool_size[i], self.padding, self.strides[i]),
         )
         if any(s is not None and s <= 0 for s in shape[1:]):
             raise ValueError(
@@ -67,7 +69,7 @@ class Pooling(SpatialLayer):
             )
         return shape
 
-    def _own_config(self) -> Config:
+    def _get_window_config(self) -> Config:
         size, strides = {"pool_size": self.pool_size}, {"strides": self.strides}
         padding = {"padding": self.padding}
         return strides | size | padding if self.rank == 1 else size | padding | strides

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import host_generator
+from meshflow.core.variables.random_streams import make_host_generator
 from meshflow.environment.types import Config
 from meshflow.keras import initializers
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -25,11 +25,11 @@ __all__ = ["RandomFourierFeatures"]
 class Cauchy(initializers.Initializer):
     """Initializer of the Cauchy distribution; its Fourier transform is the Laplacian kernel."""
 
-    _floating = True
+    _needs_floating_dtype = True
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw the values."""
-        return host_generator().standard_cauchy(shape)
+        return make_host_generator().standard_cauchy(shape)
 
 
 KERNELS = {"gaussian": initializers.RandomNormal(stddev=1.0), "laplacian": Cauchy()}
@@ -115,7 +115,9 @@ class RandomFourierFeatures(Layer):
             "unscaled_kernel",
             (size, self.output_dim),
             dtype="float32",
-            initializer=initializers.another(KERNELS[kernel_name] if kernel_name else initializer),
+            initializer=initializers.copy_unseeded(
+                KERNELS[kernel_name] if kernel_name else initializer
+            ),
             trainable=False,
         )
         self.bias = self.add_weight(

@@ -18,7 +18,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import recurrent_cells as cells
-from meshflow.keras.layers import steps as time_steps
+from meshflow.keras.layers import rnn_loop as time_steps
 from meshflow.keras.layers.gated_cells import GatedCell
 from meshflow.ops import array
 
@@ -92,7 +92,7 @@ class RNN(Layer):
         self.unroll = unroll
         self.time_major = time_major
         self.supports_masking = True
-        self._constants_count: int | None = None
+        self._num_constants: int | None = None
         # The layer does not track states between batches, because they are not weights.
         self._untracked: Any = None
 
@@ -112,7 +112,7 @@ class RNN(Layer):
         is_nested = isinstance(input_shape, dict) or (
             isinstance(input_shape, tuple) and isinstance(input_shape[0], TensorShape)
         )
-        shape = nest.flatten(input_shape)[0] if is_nested else first_shape(input_shape)
+        shape = nest.flatten(input_shape)[0] if is_nested else get_sequence_shape(input_shape)
         sizes = TensorShape(shape).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
         if self.unroll and time is None:
@@ -139,7 +139,7 @@ class RNN(Layer):
                 "functional API, pass `batch_shape` to `Input`."
             )
         dtype = self.compute_dtype or settings.floatx()
-        zeros = cells.initial_state(self.cell, None, batch, dtype)
+        zeros = cells.make_initial_state(self.cell, None, batch, dtype)
         self._untracked = nest.map_structure(
             lambda z: Variable(z, trainable=False, name=f"{self.name}/state"), zeros
         )
@@ -185,7 +185,7 @@ class RNN(Layer):
         """Return the states before the first step, for inputs [batch, time, features]."""
         tensor = nest.flatten(inputs)[0]
         batch = array.shape(tensor)[1 if self.time_major else 0]
-        first = cells.initial_state(self.cell, None, batch, tensor.dtype)
+        first = cells.make_initial_state(self.cell, None, batch, tensor.dtype)
         return list(first) if isinstance(first, (list, tuple)) else [first]
 
     def __call__(
@@ -205,19 +205,19 @@ class RNN(Layer):
           **kwargs: `training` and `mask`.
         """
         if isinstance(inputs, list) and len(inputs) > 1:
-            if self._constants_count:
-                constants = inputs[-self._constants_count :]
-                inputs = inputs[: -self._constants_count]
+            if self._num_constants:
+                constants = inputs[-self._num_constants :]
+                inputs = inputs[: -self._num_constants]
             initial_state = inputs[1:] or initial_state
             inputs = inputs[0]
         elif isinstance(inputs, list):
             inputs = inputs[0]
         if constants is not None:
             constants = nest.flatten(constants)
-            self._constants_count = len(constants)
+            self._num_constants = len(constants)
             kwargs["constants"] = constants
         if initial_state is not None:
-            kwargs["initial_state"] = self._checked_states(initial_state)
+            kwargs["initial_state"] = self._check_states(initial_state)
         was_built = self.built
         outputs = super().__call__(inputs, **kwargs)
         further_inputs = nest.flatten([kwargs.get(name) for name in ("initial_state", "constants")])
@@ -226,7 +226,7 @@ class RNN(Layer):
             self._build_input_shape = [v.shape for v in (inputs, *further_inputs) if v is not None]
         return outputs
 
-    def _checked_states(self, states: PyTree) -> list[Any]:
+    def _check_states(self, states: PyTree) -> list[Any]:
         state_list = list(states) if isinstance(states, (list, tuple)) else [states]
         expected = len(nest.flatten(self._state_sizes))
         if len(nest.flatten(state_list)) != expected:
@@ -258,9 +258,9 @@ class RNN(Layer):
           list of it and the states.
         """
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
-        states = self._first_states(inputs, initial_state)
+        states = self._get_first_states(inputs, initial_state)
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)
-        sequences, step = self._step(inputs, first, constants, training)
+        sequences, step = self._prepare_step(inputs, first, constants, training)
         try:
             last, outputs, final_states = time_steps.rnn(
                 step,
@@ -283,7 +283,7 @@ class RNN(Layer):
         result = outputs if self.return_sequences else last
         return [result, *final_states] if self.return_state else result
 
-    def _first_states(self, inputs: PyTree, initial_state: PyTree) -> list[Any]:
+    def _get_first_states(self, inputs: PyTree, initial_state: PyTree) -> list[Any]:
         if initial_state is not None and not all(s is None for s in nest.flatten(initial_state)):
             hint = nest.flatten(inputs)[0].dtype
             flat = [convert_to_tensor(s, dtype_hint=hint) for s in nest.flatten(initial_state)]
@@ -293,21 +293,21 @@ class RNN(Layer):
             flat = nest.flatten(self.get_initial_state(inputs))
         return list(nest.pack_sequence_as(self._state_sizes, flat))
 
-    def _step(
+    def _prepare_step(
         self, inputs: PyTree, first: PyTree, constants: Sequence[Tensor] | None, training: Any
     ) -> tuple[PyTree, Callable[..., tuple[Any, list[Any]]]]:
         """Return the sequences to loop over and the function for one step."""
         cell = self.cell
         if isinstance(cell, GatedCell) and type(cell).call is GatedCell.call:
-            masks = cell.masks(first, training)
+            masks = cell.make_dropout_masks(first, training)
             input_mask = masks[0]
             if input_mask is not None and self.time_major:
                 inputs, input_mask = inputs * input_mask, None
-            with cell._reading_weights():
+            with cell._autocast_scope():
                 projected = cell.project(inputs, input_mask)
 
             def advance(x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-                with cell._reading_weights():
+                with cell._autocast_scope():
                     return cell.advance(x, list(states), masks[1])
 
             return projected, advance
@@ -327,9 +327,9 @@ class RNN(Layer):
 
     def compute_output_shape(self, input_shape: PyTree) -> PyTree:
         """Compute the shape of the output; with `return_state`, also those of the states."""
-        sizes = TensorShape(first_shape(input_shape)).as_list()
+        sizes = TensorShape(get_sequence_shape(input_shape)).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
-        output_sizes = TensorShape(cells._as_shape(cells.output_size(self.cell))).as_list()
+        output_sizes = TensorShape(cells.as_shape(cells.get_output_size(self.cell))).as_list()
         shape = TensorShape([batch, *output_sizes])
         if self.return_sequences:
             shape = TensorShape(
@@ -340,7 +340,7 @@ class RNN(Layer):
         states = nest.flatten(self._state_sizes)
         return [
             shape,
-            *(TensorShape([batch, *TensorShape(cells._as_shape(s)).as_list()]) for s in states),
+            *(TensorShape([batch, *TensorShape(cells.as_shape(s)).as_list()]) for s in states),
         ]
 
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
@@ -351,7 +351,7 @@ class RNN(Layer):
             return output_mask
         return [output_mask, *[None] * len(nest.flatten(self._state_sizes))]
 
-    def _run_config(self) -> Config:
+    def _get_rnn_config(self) -> Config:
         config: Config = {
             "return_sequences": self.return_sequences,
             "return_state": self.return_state,
@@ -360,8 +360,8 @@ class RNN(Layer):
             "unroll": self.unroll,
             "time_major": self.time_major,
         }
-        if self._constants_count is not None:
-            config["num_constants"] = self._constants_count
+        if self._num_constants is not None:
+            config["num_constants"] = self._num_constants
         if self.zero_output_for_mask:
             config["zero_output_for_mask"] = True
         return config
@@ -370,7 +370,7 @@ class RNN(Layer):
         """Return the configuration, which contains that of the cell."""
         return {
             **super().get_config(),
-            **self._run_config(),
+            **self._get_rnn_config(),
             "cell": serialization.serialize(self.cell),
         }
 
@@ -384,11 +384,11 @@ class RNN(Layer):
             layer = cls(cell, **config)
         else:
             layer = cls(**config)
-        layer._constants_count = count
+        layer._num_constants = count
         return layer
 
 
-def first_shape(input_shape: PyTree) -> PyTree:
+def get_sequence_shape(input_shape: PyTree) -> PyTree:
     """Return the shape of the sequences: the argument, or the first of a list of shapes."""
     if isinstance(input_shape, (list, tuple)) and isinstance(
         input_shape[0], (list, tuple, TensorShape)

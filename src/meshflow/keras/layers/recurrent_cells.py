@@ -18,16 +18,16 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.symbolic.call_signature import call_signature
+from meshflow.keras.engine.symbolic.call_signature import get_call_signature
 from meshflow.ops import array
 
 __all__ = ["AbstractRNNCell", "StackedRNNCells"]
 
 
-def zero_states(state_size: PyTree, batch_size: Any, dtype: DTypeLike | None) -> PyTree:
+def make_zero_states(state_size: PyTree, batch_size: Any, dtype: DTypeLike | None) -> PyTree:
     """Return zeros for each integer or shape (without the batch axis) in a nested `state_size`."""
     if isinstance(state_size, (list, tuple)):
-        return [zero_states(size, batch_size, dtype) for size in state_size]
+        return [make_zero_states(size, batch_size, dtype) for size in state_size]
     sizes = TensorShape(state_size).as_list() if not isinstance(state_size, int) else [state_size]
     return array.zeros([batch_size, *sizes], dtype)
 
@@ -86,7 +86,7 @@ class AbstractRNNCell(Layer):
                 "batch_size and dtype cannot be None while constructing initial state. Received: "
                 f"batch_size={batch_size}, dtype={dtype}"
             )
-        return zero_states(self.state_size, batch_size, dtype)
+        return make_zero_states(self.state_size, batch_size, dtype)
 
 
 class StackedRNNCells(Layer):
@@ -122,20 +122,20 @@ class StackedRNNCells(Layer):
                 raise ValueError(
                     f"All cells must have a `state_size` attribute. Received cell without a `state_size`: {cell}"
                 )
-        self._reversed = kwargs.pop("reverse_state_order", False)
+        self._is_reversed = kwargs.pop("reverse_state_order", False)
         super().__init__(**kwargs)
         self.cells = list(cells)
 
     @property
     def state_size(self) -> PyTree:
         """Return the sizes of the states of each cell."""
-        cells = self.cells[::-1] if self._reversed else self.cells
+        cells = self.cells[::-1] if self._is_reversed else self.cells
         return tuple(c.state_size for c in cells)
 
     @property
     def output_size(self) -> ShapeLike:
         """Return the size of the output of the last cell."""
-        return output_size(self.cells[-1])
+        return get_output_size(self.cells[-1])
 
     def get_initial_state(
         self,
@@ -146,15 +146,15 @@ class StackedRNNCells(Layer):
         """Return the initial states of each cell: zeros, unless the cell defines others."""
         if inputs is not None:
             batch_size, dtype = array.shape(inputs)[0], inputs.dtype
-        cells = self.cells[::-1] if self._reversed else self.cells
-        return tuple(initial_state(c, inputs, batch_size, dtype) for c in cells)
+        cells = self.cells[::-1] if self._is_reversed else self.cells
+        return tuple(make_initial_state(c, inputs, batch_size, dtype) for c in cells)
 
     def build(self, input_shape: PyTree) -> None:
         """Build each cell for the output shape of the cell before it."""
         shape = TensorShape(input_shape)
         for cell in self.cells:
             build_cell(cell, shape)
-            shape = TensorShape([shape[0], *TensorShape(_as_shape(output_size(cell))).as_list()])
+            shape = TensorShape([shape[0], *TensorShape(as_shape(get_output_size(cell))).as_list()])
         self.built = True
 
     def call(
@@ -175,9 +175,9 @@ class StackedRNNCells(Layer):
         Returns:
           The output of the last cell and the next states.
         """
-        order = self.state_size[::-1] if self._reversed else self.state_size
+        order = self.state_size[::-1] if self._is_reversed else self.state_size
         packed = nest.pack_sequence_as(self.state_size, nest.flatten(states))
-        packed = packed[::-1] if self._reversed else packed
+        packed = packed[::-1] if self._is_reversed else packed
         next_states = []
         for cell, before, size in zip(self.cells, packed, order, strict=True):
             has_several_states = isinstance(size, (list, tuple))
@@ -185,7 +185,7 @@ class StackedRNNCells(Layer):
                 cell, inputs, list(before) if has_several_states else [before], constants, training
             )
             next_states.append(list(new) if has_several_states else nest.flatten(new)[0])
-        next_states = next_states[::-1] if self._reversed else next_states
+        next_states = next_states[::-1] if self._is_reversed else next_states
         return inputs, nest.pack_sequence_as(states, nest.flatten(next_states))
 
     def hold_masks(self, inputs: Tensor, training: Any) -> Tensor:
@@ -194,7 +194,7 @@ class StackedRNNCells(Layer):
             if hasattr(cell, "hold_masks"):
                 inputs = cell.hold_masks(inputs, training)
             else:
-                sizes = TensorShape(_as_shape(output_size(cell))).as_list()
+                sizes = TensorShape(as_shape(get_output_size(cell))).as_list()
                 inputs = array.zeros([inputs.shape[0], *sizes], inputs.dtype)
         return inputs
 
@@ -216,12 +216,12 @@ class StackedRNNCells(Layer):
         return cls(cells, **config)
 
 
-def _as_shape(size: ShapeLike) -> ShapeLike:
+def as_shape(size: ShapeLike) -> ShapeLike:
     """Convert an integer size to a shape."""
     return [size] if isinstance(size, (int, np.integer)) else size
 
 
-def output_size(cell: Any) -> ShapeLike:
+def get_output_size(cell: Any) -> ShapeLike:
     """Return the size of the output of a cell: `output_size`, or the size of its first state."""
     size = getattr(cell, "output_size", None)
     if size is not None:
@@ -230,20 +230,20 @@ def output_size(cell: Any) -> ShapeLike:
     return states[0] if isinstance(states, (list, tuple)) else states
 
 
-def initial_state(
+def make_initial_state(
     cell: Any, inputs: Tensor | None, batch_size: Any, dtype: DTypeLike | None
 ) -> PyTree:
     """Return the initial states that a cell defines, or zeros."""
     make_states = getattr(cell, "get_initial_state", None)
     if make_states is not None:
         return make_states(inputs=None, batch_size=batch_size, dtype=dtype)
-    return zero_states(cell.state_size, batch_size, dtype)
+    return make_zero_states(cell.state_size, batch_size, dtype)
 
 
 def build_cell(cell: object, shape: PyTree, named: bool = True) -> None:
     """Build a cell for the inputs of one step, by default within its own name scope."""
     if isinstance(cell, Layer) and not cell.built:
-        with cell._calling(None, named):
+        with cell._call_scope(None, named):
             cell._build_input_shape = shape
             cell.build(shape)
             cell.built = True
@@ -253,7 +253,7 @@ def call_cell(
     cell: Any, inputs: PyTree, states: PyTree, constants: Sequence[Tensor] | None, training: Any
 ) -> Any:
     """Call a cell with the optional arguments that its `call` method accepts."""
-    signature = call_signature(type(cell))
+    signature = get_call_signature(type(cell))
     kwargs: dict[str, Any] = {}
     if constants and "constants" in signature.names:
         kwargs["constants"] = constants

@@ -8,7 +8,7 @@ from meshflow.environment.types import Config
 from meshflow.keras import regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.engine.layer.keywords import for_cell
+from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
 from meshflow.keras.layers.recurrent import RNN
@@ -30,18 +30,18 @@ class _CellLayer(RNN):
         elif kwargs.get("input_dim") is not None:
             kwargs["input_shape"] = (None, kwargs.pop("input_dim"))
         implementation = kwargs.pop("implementation", 2)
-        cell = {**cell, **for_cell(type(self), kwargs), "implementation": implementation}
+        cell = {**cell, **make_cell_keywords(type(self), kwargs), "implementation": implementation}
         super().__init__(cell_class(**cell), **run, **kwargs)
         self.input_spec = [InputSpec(ndim=3)]
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return config_with_cell(self)
+        return merge_cell_config(self)
 
 
-def config_with_cell(layer: RNN) -> Config:
+def merge_cell_config(layer: RNN) -> Config:
     """Return the configuration of a layer that has the arguments of its cell."""
-    config = {**Layer.get_config(layer), **layer._run_config()}
+    config = {**Layer.get_config(layer), **layer._get_rnn_config()}
     for key, value in layer.cell.get_config().items():
         config.setdefault(key, value)
         if key == "bias_regularizer":
@@ -50,7 +50,7 @@ def config_with_cell(layer: RNN) -> Config:
     return config
 
 
-def of_cell(name: str) -> property:
+def delegate_to_cell(name: str) -> property:
     """Make a property that reads an attribute of the cell."""
     return property(lambda self: getattr(self.cell, name), doc=f"`{name}` of the cell.")
 
@@ -61,7 +61,7 @@ for _name in (
     *("kernel_regularizer", "recurrent_regularizer", "bias_regularizer"),
     *("kernel_constraint", "recurrent_constraint", "bias_constraint"),
 ):
-    setattr(_CellLayer, _name, of_cell(_name))
+    setattr(_CellLayer, _name, delegate_to_cell(_name))
 
 
 class SimpleRNN(_CellLayer):
@@ -260,9 +260,9 @@ class GRU(_CellLayer):
         }
         super().__init__(GRUCell, cell, run, kwargs)
 
-    recurrent_activation = of_cell("recurrent_activation")
+    recurrent_activation = delegate_to_cell("recurrent_activation")
 
-    reset_after = of_cell("reset_after")
+    reset_after = delegate_to_cell("reset_after")
 
 
 class LSTM(_CellLayer):
@@ -369,6 +369,6 @@ class LSTM(_CellLayer):
         }
         super().__init__(LSTMCell, cell, run, kwargs)
 
-    recurrent_activation = of_cell("recurrent_activation")
+    recurrent_activation = delegate_to_cell("recurrent_activation")
 
-    unit_forget_bias = of_cell("unit_forget_bias")
+    unit_forget_bias = delegate_to_cell("unit_forget_bias")

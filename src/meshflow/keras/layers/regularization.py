@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import SeedStream
+from meshflow.core.variables.random_streams import SeedStream
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -15,7 +15,7 @@ from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math
 from meshflow.ops import random as random_ops
 from meshflow.ops.control_flow import cond
-from meshflow.ops.nn.activation import dropout_counts, dropout_from_key
+from meshflow.ops.nn.activation import apply_dropout, count_dropout_counters
 
 __all__ = [
     "AlphaDropout",
@@ -44,17 +44,17 @@ class RandomLayer(Layer):
     def call(self, inputs: Tensor, training: Any = None) -> Tensor:
         """Add noise in training mode; return the inputs otherwise."""
         if isinstance(training, Tensor):
-            return cond(training, lambda: self.noisy(inputs), lambda: array.identity(inputs))
-        return self.noisy(inputs) if training else inputs
+            return cond(training, lambda: self.add_noise(inputs), lambda: array.identity(inputs))
+        return self.add_noise(inputs) if training else inputs
 
-    def _normal(self, inputs: Tensor, mean: float, deviation: float) -> Tensor:
+    def _draw_normal(self, inputs: Tensor, mean: float, deviation: float) -> Tensor:
         """Draw normally distributed values with the shape and dtype of the inputs."""
         dtype = inputs.dtype
-        counts = random_ops.counts_of(*inputs.shape)
-        key = self._stream.op_key(counts, f"normal {dtype.name}")
-        return random_ops.normal_from_key(key, inputs.shape, mean, deviation, dtype)
+        counts = random_ops.count_counters(*inputs.shape)
+        key = self._stream.draw_op_key(counts, f"normal {dtype.name}")
+        return random_ops.draw_normal(key, inputs.shape, mean, deviation, dtype)
 
-    def noisy(self, inputs: Tensor) -> Tensor:
+    def add_noise(self, inputs: Tensor) -> Tensor:
         """Add noise to the inputs; subclasses define this method."""
         raise NotImplementedError
 
@@ -99,19 +99,19 @@ class Dropout(RandomLayer):
         super().__init__(seed, **kwargs)
         self.rate, self.noise_shape = rate, noise_shape
 
-    def noisy(self, inputs: Tensor) -> Tensor:
+    def add_noise(self, inputs: Tensor) -> Tensor:
         """Apply dropout to the inputs."""
         if not self.rate:
             return inputs
         if self.rate >= 1:
             return array.zeros_like(inputs)
-        noise_shape = self._noise_shape(inputs)
-        key = self._stream.op_key(
-            dropout_counts(inputs, noise_shape), f"uniform {inputs.dtype.name}"
+        noise_shape = self._get_noise_shape(inputs)
+        key = self._stream.draw_op_key(
+            count_dropout_counters(inputs, noise_shape), f"uniform {inputs.dtype.name}"
         )
-        return dropout_from_key(inputs, key, self.rate, noise_shape)
+        return apply_dropout(inputs, key, self.rate, noise_shape)
 
-    def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
+    def _get_noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
         return self.noise_shape
 
     def get_config(self) -> Config:
@@ -133,10 +133,10 @@ class _SpatialDropout(Dropout):
         self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
-        self.data_format = settings.standard_data_format(data_format)
+        self.data_format = settings.normalize_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
+    def _get_noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
         ones = (1,) * self.rank
         return (None, None, *ones) if self.data_format == "channels_first" else (None, *ones, None)
 
@@ -253,9 +253,9 @@ class GaussianNoise(RandomLayer):
         super().__init__(seed, **kwargs)
         self.stddev = stddev
 
-    def noisy(self, inputs: Tensor) -> Tensor:
+    def add_noise(self, inputs: Tensor) -> Tensor:
         """Add noise to the inputs."""
-        return inputs + self._normal(inputs, 0.0, float(self.stddev))
+        return inputs + self._draw_normal(inputs, 0.0, float(self.stddev))
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -289,10 +289,10 @@ class GaussianDropout(RandomLayer):
         super().__init__(seed, **kwargs)
         self.rate = rate
 
-    def noisy(self, inputs: Tensor) -> Tensor:
+    def add_noise(self, inputs: Tensor) -> Tensor:
         """Add noise to the inputs."""
         deviation = (self.rate / (1.0 - self.rate)) ** 0.5
-        return inputs * self._normal(inputs, 1.0, deviation)
+        return inputs * self._draw_normal(inputs, 1.0, deviation)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -321,12 +321,12 @@ class AlphaDropout(Dropout):
       [1.0, 2.0]
     """
 
-    def noisy(self, inputs: Tensor) -> Tensor:
+    def add_noise(self, inputs: Tensor) -> Tensor:
         """Apply dropout to the inputs."""
         dropped_value = -1.7580993408473766
         shape = inputs.shape if self.noise_shape is None else self.noise_shape
-        key = self._stream.op_key(random_ops.counts_of(*shape), "uniform float32")
-        mask = random_ops.uniform_from_key(key, shape, 0.0, 1.0, "float32") >= float(self.rate)
+        key = self._stream.draw_op_key(random_ops.count_counters(*shape), "uniform float32")
+        mask = random_ops.draw_uniform(key, shape, 0.0, 1.0, "float32") >= float(self.rate)
         mask = math.cast(mask, inputs.dtype)
         scale = ((1 - self.rate) * (1 + self.rate * dropped_value**2)) ** -0.5
         return (

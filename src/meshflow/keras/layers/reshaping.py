@@ -39,7 +39,7 @@ class Flatten(Layer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.data_format = settings.standard_data_format(data_format)
+        self.data_format = settings.normalize_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -84,9 +84,11 @@ class Reshape(Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         """Reshape the inputs."""
-        return array.reshape(inputs, [inputs.shape[0], *self._sizes(inputs.shape.as_list()[1:])])
+        return array.reshape(
+            inputs, [inputs.shape[0], *self._resolve_sizes(inputs.shape.as_list()[1:])]
+        )
 
-    def _sizes(self, sizes: list[Any]) -> list[int | None]:
+    def _resolve_sizes(self, sizes: list[Any]) -> list[int | None]:
         if None in sizes:
             return [None if s == -1 else s for s in self.target_shape]
         total = int(np.prod(sizes, dtype=np.int64))
@@ -100,7 +102,7 @@ class Reshape(Layer):
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return [batch, *target_shape]."""
         batch, *sizes = TensorShape(input_shape).as_list()
-        return TensorShape([batch, *self._sizes(sizes)])
+        return TensorShape([batch, *self._resolve_sizes(sizes)])
 
     def get_config(self) -> Config:
         """Return the configuration."""

@@ -8,8 +8,8 @@ from typing import Any
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.safe_mode import refuse
-from meshflow.saved_model.loading import load
+from meshflow.keras.safe_mode import require_unsafe_mode
+from meshflow.saved_model.loader import load
 
 __all__ = ["TFSMLayer"]
 
@@ -59,13 +59,13 @@ class TFSMLayer(Layer):
         self.filepath, self.call_endpoint = str(filepath), call_endpoint
         self.call_training_endpoint = call_training_endpoint
         loaded = load(self.filepath)
-        self._served = [self._endpoint(loaded, call_endpoint)]
+        self._endpoints = [self._find_endpoint(loaded, call_endpoint)]
         if call_training_endpoint:
-            self._served.append(self._endpoint(loaded, call_training_endpoint))
+            self._endpoints.append(self._find_endpoint(loaded, call_training_endpoint))
         self._loaded = loaded
         self.built = True
 
-    def _endpoint(self, loaded: Any, name: str) -> Callable[..., Any]:
+    def _find_endpoint(self, loaded: Any, name: str) -> Callable[..., Any]:
         endpoint = getattr(loaded, name, None) or loaded.signatures.get(name)
         if endpoint is None:
             functions = [n for n in vars(loaded) if callable(getattr(loaded, n)) and n[0] != "_"]
@@ -77,7 +77,7 @@ class TFSMLayer(Layer):
 
     def call(self, inputs: PyTree, training: bool = False, **kwargs: Any) -> PyTree:
         """Call the function; a signature returns a dictionary."""
-        return self._served[-1 if training else 0](inputs, **kwargs)
+        return self._endpoints[-1 if training else 0](inputs, **kwargs)
 
     def get_config(self) -> Config:
         """Return the configuration; it contains the path of the folder, not its contents."""
@@ -107,7 +107,7 @@ class TFSMLayer(Layer):
         """
         del custom_objects
         if safe_mode is not False:
-            refuse(
+            require_unsafe_mode(
                 f"a TFSMLayer of the SavedModel {config['filepath']!r}",
                 "This makes the program read that folder, and compute what it says, which may mean arbitrary code "
                 "execution in TensorFlow.",

@@ -10,10 +10,10 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
-from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
-from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
     Depthwise1DArguments,
     DepthwiseArguments,
@@ -105,7 +105,7 @@ class DepthwiseConv2D(Conv):
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
-        channels = self._channels(input_shape)
+        channels = self._require_channels(input_shape)
         self.filters = channels * self.depth_multiplier
         self.depthwise_kernel = self.add_weight(
             "depthwise_kernel",
@@ -120,20 +120,22 @@ class DepthwiseConv2D(Conv):
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute the output."""
-        return self._finish(
+        return self._add_bias_and_activate(
             nn.depthwise_conv2d(
                 inputs,
                 self.depthwise_kernel.value(),
                 self.strides,
                 self.padding.upper(),
-                self._format,
+                self._nn_data_format,
                 self.dilation_rate,
             )
         )
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
-        self.filters = TensorShape(input_shape)[1 if self._first else -1] * self.depth_multiplier
+        self.filters = (
+            TensorShape(input_shape)[1 if self._is_channels_first else -1] * self.depth_multiplier
+        )
         return super().compute_output_shape(input_shape)
 
     def get_config(self) -> Config:
@@ -149,7 +151,7 @@ class DepthwiseConv2D(Conv):
         return {
             **config,
             "depth_multiplier": self.depth_multiplier,
-            **weight_config(self, "depthwise"),
+            **make_weight_config(self, "depthwise"),
         }
 
 
@@ -197,17 +199,17 @@ class DepthwiseConv1D(DepthwiseConv2D):
         """Compute the output."""
         # The sequence is an image with one row. The op needs equal strides; the row stride has no
         # effect.
-        axis = 2 if self._first else 1
+        axis = 2 if self._is_channels_first else 1
         (stride,), (dilation,) = self.strides, self.dilation_rate
         outputs = nn.depthwise_conv2d(
             array.expand_dims(inputs, axis),
             array.expand_dims(self.depthwise_kernel.value(), 0),
             (stride, stride),
             self.padding.upper(),
-            "NCHW" if self._first else "NHWC",
+            "NCHW" if self._is_channels_first else "NHWC",
             (1, dilation),
         )
-        return self._finish(array.squeeze(outputs, axis))
+        return self._add_bias_and_activate(array.squeeze(outputs, axis))
 
 
 class SeparableConv(Conv):
@@ -276,18 +278,18 @@ class SeparableConv(Conv):
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create both kernels and the bias."""
-        channels = self._channels(input_shape)
-        self.depthwise_kernel = self._add_named(
+        channels = self._require_channels(input_shape)
+        self.depthwise_kernel = self._add_named_kernel(
             "depthwise", (*self.kernel_size, channels, self.depth_multiplier)
         )
-        self.pointwise_kernel = self._add_named(
+        self.pointwise_kernel = self._add_named_kernel(
             "pointwise", (*(1,) * self.rank, channels * self.depth_multiplier, self.filters)
         )
         if self.use_bias:
             self.bias = self._add_kernel((self.filters,), "bias")
         self.built = True
 
-    def _add_named(self, name: str, shape: Sequence[int]) -> Variable:
+    def _add_named_kernel(self, name: str, shape: Sequence[int]) -> Variable:
         return self.add_weight(
             f"{name}_kernel",
             shape,
@@ -299,7 +301,7 @@ class SeparableConv(Conv):
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute the output."""
         # A 1-D convolution is computed as a 2-D convolution with height 1.
-        axis, lead = 2 if self._first else 1, (1,) * (2 - self.rank)
+        axis, lead = 2 if self._is_channels_first else 1, (1,) * (2 - self.rank)
         flat = self.rank == 1
         if flat:
             inputs = array.expand_dims(inputs, axis)
@@ -307,7 +309,7 @@ class SeparableConv(Conv):
             array.expand_dims(kernel.value(), 0) if flat else kernel.value()
             for kernel in (self.depthwise_kernel, self.pointwise_kernel)
         )
-        layout = "NCHW" if self._first else "NHWC"
+        layout = "NCHW" if self._is_channels_first else "NHWC"
         outputs = nn.depthwise_conv2d(
             inputs,
             depthwise,
@@ -317,8 +319,8 @@ class SeparableConv(Conv):
             (*lead, *self.dilation_rate),
         )
         compute = lambda x, w: nn.convolution(x, w, 1, "VALID", layout)
-        outputs = product(self, compute, outputs, pointwise)
-        return self._finish(array.squeeze(outputs, axis) if flat else outputs)
+        outputs = compute_product(self, compute, outputs, pointwise)
+        return self._add_bias_and_activate(array.squeeze(outputs, axis) if flat else outputs)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -326,7 +328,7 @@ class SeparableConv(Conv):
         return {
             **config,
             "depth_multiplier": self.depth_multiplier,
-            **weight_config(self, "depthwise", "pointwise"),
+            **make_weight_config(self, "depthwise", "pointwise"),
         }
 
 

@@ -27,23 +27,23 @@ class SpatialLayer(Layer):
         super().__init__(**kwargs)
         if self.rank == 1:
             data_format = data_format or "channels_last"
-        self.data_format = settings.standard_data_format(data_format)
+        self.data_format = settings.normalize_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     @property
-    def _first(self) -> bool:
+    def _is_channels_first(self) -> bool:
         return self.data_format == "channels_first"
 
     @property
     def _format(self) -> str:
         spatial = "DHW"[3 - self.rank :]
-        return f"NC{spatial}" if self._first else f"N{spatial}C"
+        return f"NC{spatial}" if self._is_channels_first else f"N{spatial}C"
 
-    def _with_spatial(
+    def _replace_spatial_sizes(
         self, input_shape: ShapeLike, change: Callable[[int, int], int | None]
     ) -> TensorShape:
         shape = TensorShape(input_shape).as_list()
-        start = 2 if self._first else 1
+        start = 2 if self._is_channels_first else 1
         new = [
             None if s is None else change(i, s)
             for i, s in enumerate(shape[start : start + self.rank])
@@ -52,13 +52,17 @@ class SpatialLayer(Layer):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return {**super().get_config(), **self._own_config(), "data_format": self.data_format}
+        return {
+            **super().get_config(),
+            **self._get_window_config(),
+            "data_format": self.data_format,
+        }
 
-    def _own_config(self) -> Config:
+    def _get_window_config(self) -> Config:
         """Return the part of the configuration before `data_format`."""
         return {}
 
 
-def config_of_sequences(config: Config, name: str) -> Config:
+def to_1d_config(config: Config, name: str) -> Config:
     """Convert a configuration to one dimension, with an integer and no `data_format`."""
     return {**{k: v for k, v in config.items() if k != "data_format"}, name: config[name][0]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.runtime.context import as_stored
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
@@ -78,7 +78,7 @@ class SpectralNormalization(Wrapper):
         """Normalize the kernel in training, and call the layer."""
         if training:
             # The iteration runs in the dtype of the variables, not in the compute dtype.
-            with as_stored():
+            with suspend_autocast():
                 self.normalize_weights()
         return self.layer(inputs)
 

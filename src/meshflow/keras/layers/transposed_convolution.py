@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import ConvTransposeArguments
@@ -67,7 +67,7 @@ class ConvTranspose(Conv):
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
         self.kernel = self._add_kernel(
-            (*self.kernel_size, self.filters, self._channels(input_shape))
+            (*self.kernel_size, self.filters, self._require_channels(input_shape))
         )
         if self.use_bias:
             self.bias = self._add_kernel((self.filters,), "bias")
@@ -77,7 +77,7 @@ class ConvTranspose(Conv):
     def _compute_shape(self, input_shape: ShapeLike) -> list[int | None]:
         shape = TensorShape(input_shape).as_list()
         spatial: list[int | None] = []
-        for i, size in enumerate(shape[2:] if self._first else shape[1:-1]):
+        for i, size in enumerate(shape[2:] if self._is_channels_first else shape[1:-1]):
             window = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
             stride = self.strides[i]
             if size is None:
@@ -88,18 +88,24 @@ class ConvTranspose(Conv):
             else:
                 pad = window // 2 if self.padding == "same" else 0
                 spatial.append((size - 1) * stride + window - 2 * pad + self.output_padding[i])
-        if self._first:
+        if self._is_channels_first:
             return [shape[0], self.filters, *spatial]
         return [shape[0], *spatial, self.filters]
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute the output."""
         shape = self._compute_shape(inputs.shape)
-        static = (shape, self.strides, self.padding.upper(), self._format, self.dilation_rate)
-        outputs = product(
+        static = (
+            shape,
+            self.strides,
+            self.padding.upper(),
+            self._nn_data_format,
+            self.dilation_rate,
+        )
+        outputs = compute_product(
             self, lambda x, w: nn.conv_transpose(x, w, *static), inputs, self.kernel.value()
         )
-        return self._finish(outputs)
+        return self._add_bias_and_activate(outputs)
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""

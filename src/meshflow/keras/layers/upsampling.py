@@ -8,8 +8,8 @@ from typing import Any
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras.layers.convolutional import sizes
-from meshflow.keras.layers.spatial import SpatialLayer, config_of_sequences
+from meshflow.keras.layers.convolutional import parse_sizes
+from meshflow.keras.layers.spatial import SpatialLayer, to_1d_config
 from meshflow.ops import array, image
 
 __all__ = ["UpSampling1D", "UpSampling2D", "UpSampling3D"]
@@ -20,24 +20,24 @@ class UpSampling(SpatialLayer):
 
     def __init__(self, size: int | Sequence[int], data_format: str | None, **kwargs: Any) -> None:
         super().__init__(data_format, **kwargs)
-        self.size = sizes(size, self.rank, "size")
+        self.size = parse_sizes(size, self.rank, "size")
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Upsample the inputs."""
-        for axis, n in enumerate(self.size, start=2 if self._first else 1):
+        for axis, n in enumerate(self.size, start=2 if self._is_channels_first else 1):
             inputs = array.repeat(inputs, n, axis=axis)
         return inputs
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
-        return self._with_spatial(input_shape, lambda i, s: s * self.size[i])
+        return self._replace_spatial_sizes(input_shape, lambda i, s: s * self.size[i])
 
     def get_config(self) -> Config:
         """Return the configuration."""
         config = super().get_config()
-        return config_of_sequences(config, "size") if self.rank == 1 else config
+        return to_1d_config(config, "size") if self.rank == 1 else config
 
-    def _own_config(self) -> Config:
+    def _get_window_config(self) -> Config:
         return {"size": self.size}
 
 
@@ -106,10 +106,10 @@ class UpSampling2D(UpSampling):
         """Upsample the inputs."""
         if self.interpolation == "nearest":
             return super().call(inputs)
-        x = array.transpose(inputs, [0, 2, 3, 1]) if self._first else inputs
+        x = array.transpose(inputs, [0, 2, 3, 1]) if self._is_channels_first else inputs
         new = [x.shape[1] * self.size[0], x.shape[2] * self.size[1]]
         x = image.resize(x, new, method=self.interpolation)
-        return array.transpose(x, [0, 3, 1, 2]) if self._first else x
+        return array.transpose(x, [0, 3, 1, 2]) if self._is_channels_first else x
 
     def get_config(self) -> Config:
         """Return the configuration."""

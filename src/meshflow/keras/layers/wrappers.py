@@ -108,7 +108,7 @@ class TimeDistributed(Wrapper):
             dtype = getattr(inputs, "dtype", None) or self.compute_dtype
             # Keras calls `build` of the wrapped layer, so its weights have no prefix, except for
             # those of models.
-            with self.layer._calling(None, named=hasattr(self.layer, "layers")):
+            with self.layer._call_scope(None, named=hasattr(self.layer, "layers")):
                 self.layer._maybe_build(KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype)))
 
 

@@ -8,109 +8,109 @@ from typing import Any
 from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _f
-from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define
+from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define_loss
 from meshflow.keras.losses.functions import *
 from meshflow.keras.registry import CustomObjects
 
-BinaryCrossentropy = define(
+BinaryCrossentropy = define_loss(
     "BinaryCrossentropy",
     _f.binary_crossentropy,
     "Cross entropy for labels 0 and 1.",
     example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
-BinaryFocalCrossentropy = define(
+BinaryFocalCrossentropy = define_loss(
     "BinaryFocalCrossentropy",
     _f.binary_focal_crossentropy,
     "Focal cross entropy for labels 0 and 1.",
     example=("BinaryFocalCrossentropy(gamma=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.347"),
 )
-CategoricalCrossentropy = define(
+CategoricalCrossentropy = define_loss(
     "CategoricalCrossentropy",
     _f.categorical_crossentropy,
     "Cross entropy for one-hot labels.",
     example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
-CategoricalFocalCrossentropy = define(
+CategoricalFocalCrossentropy = define_loss(
     "CategoricalFocalCrossentropy",
     _f.categorical_focal_crossentropy,
     "Focal cross entropy for one-hot labels.",
     example=("CategoricalFocalCrossentropy(alpha=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.173"),
 )
-CategoricalHinge = define(
+CategoricalHinge = define_loss(
     "CategoricalHinge",
     _f.categorical_hinge,
     "Hinge loss over classes.",
     example=("CategoricalHinge()([[0.0, 1.0]], [[0.5, 0.25]])", "1.25"),
 )
-CosineSimilarity = define(
+CosineSimilarity = define_loss(
     "CosineSimilarity",
     _f.cosine_similarity,
     "Negative cosine similarity of labels and predictions.",
     example=("CosineSimilarity()([[1.0, 0.0]], [[3.0, 4.0]])", "-0.6"),
 )
-Hinge = define(
+Hinge = define_loss(
     "Hinge",
     _f.hinge,
     "Hinge loss.",
     example=("Hinge()([[-1.0, 1.0]], [[0.5, 0.5]])", "1.0"),
 )
-Huber = define(
+Huber = define_loss(
     "Huber",
     _f.huber,
     "Loss that is quadratic for small errors and linear for large ones.",
     "huber_loss",
     example=("Huber(delta=2.0)([[0.0], [0.0]], [[1.0], [5.0]])", "4.25"),
 )
-KLDivergence = define(
+KLDivergence = define_loss(
     "KLDivergence",
     _f.kl_divergence,
     "Kullback-Leibler divergence.",
     example=("KLDivergence()([[0.5, 0.5]], [[0.25, 0.75]])", "0.144"),
 )
-LogCosh = define(
+LogCosh = define_loss(
     "LogCosh",
     _f.log_cosh,
     "Logarithm of the hyperbolic cosine of the error.",
     example=("LogCosh()([[0.0]], [[1.0]])", "0.434"),
 )
-MeanAbsoluteError = define(
+MeanAbsoluteError = define_loss(
     "MeanAbsoluteError",
     _f.mean_absolute_error,
     "Mean absolute error.",
     example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
 )
-MeanAbsolutePercentageError = define(
+MeanAbsolutePercentageError = define_loss(
     "MeanAbsolutePercentageError",
     _f.mean_absolute_percentage_error,
     "Mean absolute relative error, in percent.",
     example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
-MeanSquaredError = define(
+MeanSquaredError = define_loss(
     "MeanSquaredError",
     _f.mean_squared_error,
     "Mean squared error.",
     example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "0.5"),
 )
-MeanSquaredLogarithmicError = define(
+MeanSquaredLogarithmicError = define_loss(
     "MeanSquaredLogarithmicError",
     _f.mean_squared_logarithmic_error,
     "Mean squared error of logarithms.",
     example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
-Poisson = define(
+Poisson = define_loss(
     "Poisson",
     _f.poisson,
     "Poisson loss.",
     example=("Poisson()([[2.0, 0.0]], [[1.0, 3.0]])", "2.0"),
 )
-SparseCategoricalCrossentropy = define(
+SparseCategoricalCrossentropy = define_loss(
     "SparseCategoricalCrossentropy",
     _f.sparse_categorical_crossentropy,
     "Cross entropy for class indices.",
     omitted=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
-SquaredHinge = define(
+SquaredHinge = define_loss(
     "SquaredHinge",
     _f.squared_hinge,
     "Squared hinge loss.",
@@ -144,7 +144,9 @@ _ALIASES = {
     "bce": _f.binary_crossentropy,
     "huber_loss": _f.huber,
 }
-_FAMILY = registry.family("loss function", "keras.losses", {**_CLASSES, **_FUNCTIONS, **_ALIASES})
+_REGISTRY = registry.create_registry(
+    "loss function", "keras.losses", {**_CLASSES, **_FUNCTIONS, **_ALIASES}
+)
 
 __all__ = sorted(
     {
@@ -172,7 +174,7 @@ def get(identifier: object) -> Loss | Callable[..., Any] | None:
     """
     if isinstance(identifier, Loss):
         return identifier
-    return _FAMILY.get(identifier)
+    return _REGISTRY.get(identifier)
 
 
 def serialize(loss: object, use_legacy_format: bool = False) -> Config | str | None:
@@ -197,4 +199,4 @@ def deserialize(
       >>> tf.keras.losses.deserialize(config).delta
       3.0
     """
-    return _FAMILY.deserialize(name, custom_objects)
+    return _REGISTRY.deserialize(name, custom_objects)

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.functions.stateless import call_stateless, traced_by_jax
+from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import TensorLike
-from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config
 from meshflow.keras import registry, settings
@@ -66,7 +66,7 @@ class Loss:
     """
 
     # Whether a compiled model divides the loss by the number of replicas.
-    _scaled_by_model = False
+    _is_scaled_by_model = False
 
     def __init__(self, reduction: str | None = Reduction.AUTO, name: str | None = None) -> None:
         reduction = Reduction.NONE if reduction is None else reduction
@@ -88,14 +88,14 @@ class Loss:
           A scalar, or a value per example without a reduction. The result is a JAX array inside a
           JAX transformation, such as `jax.grad`.
         """
-        if traced_by_jax((y_true, y_pred, sample_weight)):
-            return call_stateless(self._reduced, [], [], (y_true, y_pred, sample_weight))[0]
-        return self._reduced(y_true, y_pred, sample_weight)
+        if is_traced_by_jax((y_true, y_pred, sample_weight)):
+            return call_stateless(self._compute_reduced, [], [], (y_true, y_pred, sample_weight))[0]
+        return self._compute_reduced(y_true, y_pred, sample_weight)
 
-    def _reduced(
+    def _compute_reduced(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike
     ) -> TensorLike:
-        self._check_scale()
+        self._check_reduction()
         y_pred = convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         losses = self.call(convert_to_tensor(y_true), y_pred)
@@ -108,20 +108,24 @@ class Loss:
             # over all losses the mean over the counted ones.
             fraction = math.reduce_mean(math.cast(is_counted, losses.dtype))
             replica_shares = current_shares()
-            fraction = fraction if replica_shares is None else replica_shares.mean_of_all(fraction)
+            fraction = (
+                fraction
+                if replica_shares is None
+                else replica_shares.mean_over_all_shares(fraction)
+            )
             losses = losses * math.divide_no_nan(1.0, fraction)
         if mask is not None:
             mask = math.cast(mask, losses.dtype)
             sample_weight = (
-                mask if sample_weight is None else _times(convert_to_tensor(sample_weight), mask)
+                mask if sample_weight is None else _multiply(convert_to_tensor(sample_weight), mask)
             )
         return reduce_weighted(losses, sample_weight, self.reduction)
 
-    def _check_scale(self) -> None:
+    def _check_reduction(self) -> None:
         # A mean over the examples of one replica, summed over the replicas, is too large by their
         # number.
         is_mean = self.reduction in (Reduction.AUTO, Reduction.SUM_OVER_BATCH_SIZE)
-        if is_mean and spanning() is not None and not self._scaled_by_model:
+        if is_mean and get_spanning_context() is not None and not self._is_scaled_by_model:
             raise ValueError(
                 "Please use `tf.keras.losses.Reduction.SUM` or `tf.keras.losses.Reduction.NONE` for loss "
                 f"reduction of {type(self).__name__} in tf.distribute.Strategy.run, and divide by the global "
@@ -143,7 +147,7 @@ class Loss:
         return cls(**config)
 
 
-def _times(a: TensorLike, b: TensorLike) -> TensorLike:
+def _multiply(a: TensorLike, b: TensorLike) -> TensorLike:
     a = math.cast(a, b.dtype)
     a, b = match_rank(a, b), match_rank(b, a)
     return a * b
@@ -182,7 +186,7 @@ def reduce_weighted(losses: TensorLike, sample_weight: TensorLike, reduction: st
         return losses
     if reduction == Reduction.SUM:
         return math.reduce_sum(losses)
-    if losses.shape.rank and any_symbolic(losses.shape):
+    if losses.shape.rank and has_symbolic_size(losses.shape):
         # The function is exported for any size, so the number of losses is unknown.
         return math.reduce_mean(losses)
     count = max(losses.shape.num_elements() or 0, 1)
@@ -229,7 +233,7 @@ class LossFunctionWrapper(Loss):
         return {**super().get_config(), **self._arguments, "fn": fn}
 
 
-class _Defined(LossFunctionWrapper):
+class _DefinedLoss(LossFunctionWrapper):
     """Base class of the losses in this package.
 
     Keras 2.13 and later write their configurations with the name of the function, which is ignored.
@@ -241,18 +245,18 @@ class _Defined(LossFunctionWrapper):
         return cls(**{key: value for key, value in config.items() if key != "fn"})
 
 
-def example_text(call: str, value: str) -> str:
+def format_example(call: str, value: str) -> str:
     """Format a docstring section with a call and its rounded result."""
     return f"\nExample:\n  >>> import meshflow as tf\n  >>> round(float({call}), 3)\n  {value}\n"
 
 
-def formula_text(fn: Callable[..., Any], prefix: str = "") -> str:
+def format_formula(fn: Callable[..., Any], prefix: str = "") -> str:
     """Copy the formula section from the docstring of a function."""
     section = (inspect.getdoc(fn) or "").partition("\nFormula:\n")[2].partition("\n\n")[0]
     return f"\n\nFormula:\n  {prefix}{section.strip()}" if section else ""
 
 
-def define(
+def define_loss(
     name: str,
     fn: Callable[..., Any],
     doc: str,
@@ -299,8 +303,8 @@ def define(
     __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
     arguments = "".join(f"  {n}: See `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
     text = (
-        f"{doc}{formula_text(fn)}\n\nArgs:\n{arguments}  reduction: See `tf.keras.losses.Reduction`.\n"
-        "  name: Name of the loss.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
+        f"{doc}{format_formula(fn)}\n\nArgs:\n{arguments}  reduction: See `tf.keras.losses.Reduction`.\n"
+        "  name: Name of the loss.\n" + format_example(f"tf.keras.losses.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
-    return type(name, (_Defined,), body)
+    return type(name, (_DefinedLoss,), body)

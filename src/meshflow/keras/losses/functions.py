@@ -5,12 +5,12 @@ from __future__ import annotations
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import settings
-from meshflow.keras.logits import logits_of
-from meshflow.keras.losses.label_check import check_same_shape, class_numbers
+from meshflow.keras.logits import recover_logits
+from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
 from meshflow.ops import array, math, nn
 
 
-def _pair(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
+def _convert_pair(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
     y_pred = convert_to_tensor(y_pred)
     if not y_pred.dtype.is_floating:
         y_pred = math.cast(y_pred, settings.floatx())
@@ -28,7 +28,7 @@ def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 1.0]]).numpy()
       array([0.5], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     return math.reduce_mean(math.squared_difference(y_pred, y_true), axis=-1)
 
 
@@ -43,7 +43,7 @@ def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.mean_absolute_error([[1.0, 2.0]], [[3.0, 6.0]]).numpy().tolist()
       [3.0]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     return math.reduce_mean(math.abs(y_pred - y_true), axis=-1)
 
 
@@ -59,7 +59,7 @@ def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Te
       >>> tf.keras.losses.mean_absolute_percentage_error([[2.0, 4.0]], [[1.0, 3.0]]).numpy().tolist()
       [37.5]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     difference = math.abs((y_true - y_pred) / math.maximum(math.abs(y_true), settings.epsilon()))
     return 100.0 * math.reduce_mean(difference, axis=-1)
 
@@ -76,13 +76,13 @@ def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Te
       >>> tf.keras.losses.mean_squared_logarithmic_error([[0.0]], [[1.0]]).numpy().round(3)
       array([0.48], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     first = math.log(math.maximum(y_pred, settings.epsilon()) + 1.0)
     second = math.log(math.maximum(y_true, settings.epsilon()) + 1.0)
     return math.reduce_mean(math.squared_difference(first, second), axis=-1)
 
 
-def _signed(y_true: TensorLike) -> Tensor:
+def _to_signed_labels(y_true: TensorLike) -> Tensor:
     """Convert labels 0 and 1 to -1 and 1, if there are no others."""
     is_binary = math.reduce_all(math.logical_or(math.equal(y_true, 0.0), math.equal(y_true, 1.0)))
     return array.where(is_binary, 2.0 * y_true - 1.0, y_true)
@@ -100,8 +100,10 @@ def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.squared_hinge([[-1.0, 1.0]], [[1.0, 0.0]]).numpy().tolist()
       [2.5]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
-    return math.reduce_mean(math.square(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0)), axis=-1)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
+    return math.reduce_mean(
+        math.square(math.maximum(1.0 - _to_signed_labels(y_true) * y_pred, 0.0)), axis=-1
+    )
 
 
 def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -116,8 +118,8 @@ def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.hinge([[-1.0, 1.0]], [[0.5, 0.5]]).numpy().tolist()
       [1.0]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
-    return math.reduce_mean(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0), axis=-1)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
+    return math.reduce_mean(math.maximum(1.0 - _to_signed_labels(y_true) * y_pred, 0.0), axis=-1)
 
 
 def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -132,7 +134,7 @@ def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.categorical_hinge([[0.0, 1.0]], [[0.5, 0.25]]).numpy().tolist()
       [1.25]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     positive = math.reduce_sum(y_true * y_pred, axis=-1)
     negative = math.reduce_max((1.0 - y_true) * y_pred, axis=-1)
     return math.maximum(negative - positive + 1.0, 0.0)
@@ -156,7 +158,7 @@ def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
       >>> tf.keras.losses.huber([[0.0], [0.0]], [[0.5], [4.0]]).numpy().tolist()
       [0.125, 3.5]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     error = math.abs(y_pred - y_true)
     return math.reduce_mean(
         array.where(error <= delta, 0.5 * math.square(error), delta * error - 0.5 * delta * delta),
@@ -175,7 +177,7 @@ def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.log_cosh([[0.0], [0.0]], [[0.0], [1.0]]).numpy().round(3)
       array([0.   , 0.434], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     x = y_pred - y_true
     return math.reduce_mean(x + nn.softplus(-2.0 * x) - 0.6931471805599453, axis=-1)
 
@@ -192,7 +194,7 @@ def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.kl_divergence([[0.5, 0.5]], [[0.25, 0.75]]).numpy().round(3)
       array([0.144], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     y_true = math.clip_by_value(y_true, settings.epsilon(), 1.0)
     y_pred = math.clip_by_value(y_pred, settings.epsilon(), 1.0)
     return math.reduce_sum(y_true * math.log(y_true / y_pred), axis=-1)
@@ -210,7 +212,7 @@ def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       >>> tf.keras.losses.poisson([[2.0, 0.0]], [[1.0, 3.0]]).numpy().round(3).tolist()
       [2.0]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     return math.reduce_mean(y_pred - y_true * math.log(y_pred + settings.epsilon()), axis=-1)
 
 
@@ -226,18 +228,18 @@ def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) ->
       >>> tf.keras.losses.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(3).tolist()
       [-1.0]
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     return -math.reduce_sum(
         math.l2_normalize(y_true, axis) * math.l2_normalize(y_pred, axis), axis=axis
     )
 
 
-_FOR_CLASS_NUMBERS = (
+_CLASS_INDEX_HINT = (
     "Use sparse_categorical_crossentropy for class indices, or encode them with tf.one_hot."
 )
 
 
-def _smooth(y_true: TensorLike, smoothing: float, classes: float) -> Tensor:
+def _smooth_labels(y_true: TensorLike, smoothing: float, classes: float) -> Tensor:
     return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
 
 
@@ -273,10 +275,10 @@ def categorical_crossentropy(
       >>> tf.keras.losses.categorical_crossentropy([[0, 1, 0]], [[0.25, 0.5, 0.25]]).numpy().round(3)
       array([0.693], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
-    check_same_shape("categorical_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
-    y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    y_pred, from_logits = logits_of(y_pred, from_logits, "categorical_crossentropy", "Softmax")
+    y_true, y_pred = _convert_pair(y_true, y_pred)
+    check_same_shape("categorical_crossentropy", y_true, y_pred, _CLASS_INDEX_HINT)
+    y_true = _smooth_labels(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
+    y_pred, from_logits = recover_logits(y_pred, from_logits, "categorical_crossentropy", "Softmax")
     if from_logits:
         return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
     y_pred = y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
@@ -317,10 +319,10 @@ def sparse_categorical_crossentropy(
       >>> tf.keras.losses.sparse_categorical_crossentropy([0, 2], y_pred, ignore_class=2).numpy().round(3)
       array([0.693, 0.   ], dtype=float32)
     """
-    y_pred, from_logits = logits_of(
+    y_pred, from_logits = recover_logits(
         convert_to_tensor(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
     )
-    labels = class_numbers(y_true, reject_nan=True)
+    labels = to_class_indices(y_true, reject_nan=True)
     rank = len(y_pred.shape)
     if axis % rank != rank - 1:
         order = [i for i in range(rank) if i != axis % rank] + [axis % rank]
@@ -341,10 +343,12 @@ def sparse_categorical_crossentropy(
     return loss
 
 
-def _binary_terms(y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False) -> Tensor:
+def _compute_binary_terms(
+    y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False
+) -> Tensor:
     """Compute the cross entropy of each element, with labels 0 and 1."""
-    y_pred, from_logits = logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_pred, from_logits = recover_logits(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     if from_logits:
         return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
     e = settings.epsilon()
@@ -381,13 +385,14 @@ def binary_crossentropy(
       >>> tf.keras.losses.binary_crossentropy([[0, 1]], [[0.5, 0.5]]).numpy().round(3)
       array([0.693], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     return math.reduce_mean(
-        _binary_terms(_smooth(y_true, label_smoothing, 2.0), y_pred, from_logits), axis=axis
+        _compute_binary_terms(_smooth_labels(y_true, label_smoothing, 2.0), y_pred, from_logits),
+        axis=axis,
     )
 
 
-def _binary_focal_terms(
+def _compute_binary_focal_terms(
     y_true: TensorLike,
     y_pred: TensorLike,
     apply_class_balancing: bool,
@@ -396,10 +401,10 @@ def _binary_focal_terms(
     from_logits: bool,
 ) -> Tensor:
     """Compute the binary focal cross entropy of each element."""
-    y_true, y_pred = _pair(y_true, y_pred)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
     probability = nn.sigmoid(y_pred) if from_logits else y_pred
     true_probability = y_true * probability + (1.0 - y_true) * (1.0 - probability)
-    loss = math.pow(1.0 - true_probability, float(gamma)) * _binary_terms(
+    loss = math.pow(1.0 - true_probability, float(gamma)) * _compute_binary_terms(
         y_true, y_pred, from_logits
     )
     if apply_class_balancing:
@@ -446,9 +451,11 @@ def binary_focal_crossentropy(
       >>> easy.numpy().round(4), hard.numpy().round(4)
       (array([0.0011], dtype=float32), array([1.8651], dtype=float32))
     """
-    y_true, y_pred = _pair(y_true, y_pred)
-    y_true = _smooth(y_true, label_smoothing, 2.0)
-    loss = _binary_focal_terms(y_true, y_pred, apply_class_balancing, alpha, gamma, from_logits)
+    y_true, y_pred = _convert_pair(y_true, y_pred)
+    y_true = _smooth_labels(y_true, label_smoothing, 2.0)
+    loss = _compute_binary_focal_terms(
+        y_true, y_pred, apply_class_balancing, alpha, gamma, from_logits
+    )
     return math.reduce_mean(loss, axis=axis)
 
 
@@ -472,10 +479,10 @@ def categorical_focal_crossentropy(
       >>> tf.keras.losses.categorical_focal_crossentropy([[0, 1]], [[0.5, 0.5]], alpha=1.0).numpy().round(4)
       array([0.1733], dtype=float32)
     """
-    y_true, y_pred = _pair(y_true, y_pred)
-    check_same_shape("categorical_focal_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
-    y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    y_pred, from_logits = logits_of(
+    y_true, y_pred = _convert_pair(y_true, y_pred)
+    check_same_shape("categorical_focal_crossentropy", y_true, y_pred, _CLASS_INDEX_HINT)
+    y_true = _smooth_labels(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
+    y_pred, from_logits = recover_logits(
         y_pred, from_logits, "categorical_focal_crossentropy", "Softmax"
     )
     probability = (

@@ -30,7 +30,7 @@ def check_same_shape(function: str, y_true: TensorLike, y_pred: TensorLike, hint
         )
 
 
-def class_numbers(labels: TensorLike, reject_nan: bool = False) -> Tensor:
+def to_class_indices(labels: TensorLike, reject_nan: bool = False) -> Tensor:
     """Convert labels to int64; NaN becomes the smallest integer, which is not a class.
 
     Args:
@@ -44,8 +44,8 @@ def class_numbers(labels: TensorLike, reject_nan: bool = False) -> Tensor:
     if not labels.dtype.is_floating:
         return math.cast(labels, "int64")
     is_nan = math.is_nan(labels)
-    if reject_nan and not isinstance(is_nan._value, jax.core.Tracer):
-        known = np.asarray(is_nan._value)
+    if reject_nan and not isinstance(is_nan.array, jax.core.Tracer):
+        known = np.asarray(is_nan.array)
         if known.any():
             raise InvalidArgumentError(
                 f"Received a label value of nan at position {np.argwhere(known)[0].tolist()}; class indices are integers."

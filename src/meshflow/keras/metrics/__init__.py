@@ -24,7 +24,7 @@ from meshflow.keras.metrics.confusion import (
 )
 from meshflow.keras.metrics.fscore import F1Score, FBetaScore
 from meshflow.keras.metrics.iou import BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU
-from meshflow.keras.metrics.means import Mean, MeanMetricWrapper, MeanTensor, Sum, define
+from meshflow.keras.metrics.means import Mean, MeanMetricWrapper, MeanTensor, Sum, define_metric
 from meshflow.keras.metrics.regression import MeanRelativeError, R2Score, RootMeanSquaredError
 from meshflow.keras.metrics.threshold_metrics import (
     PrecisionAtRecall,
@@ -34,83 +34,83 @@ from meshflow.keras.metrics.threshold_metrics import (
 )
 from meshflow.keras.registry import CustomObjects
 
-BinaryCrossentropy = define(
+BinaryCrossentropy = define_metric(
     "BinaryCrossentropy",
     _losses.binary_crossentropy,
     "Mean cross entropy for labels 0 and 1.",
     omitted=("axis",),
     example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
-CategoricalCrossentropy = define(
+CategoricalCrossentropy = define_metric(
     "CategoricalCrossentropy",
     _losses.categorical_crossentropy,
     "Mean cross entropy for one-hot labels.",
     example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
-SparseCategoricalCrossentropy = define(
+SparseCategoricalCrossentropy = define_metric(
     "SparseCategoricalCrossentropy",
     _losses.sparse_categorical_crossentropy,
     "Mean cross entropy for class indices.",
     last=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
-CategoricalHinge = define(
+CategoricalHinge = define_metric(
     "CategoricalHinge",
     _losses.categorical_hinge,
     "Mean hinge loss over classes.",
     example=("CategoricalHinge()([[0.0, 1.0]], [[0.5, 0.25]])", "1.25"),
 )
-Hinge = define(
+Hinge = define_metric(
     "Hinge",
     _losses.hinge,
     "Mean hinge loss.",
     example=("Hinge()([[-1.0, 1.0]], [[0.5, 0.5]])", "1.0"),
 )
-SquaredHinge = define(
+SquaredHinge = define_metric(
     "SquaredHinge",
     _losses.squared_hinge,
     "Mean squared hinge loss.",
     example=("SquaredHinge()([[-1.0, 1.0]], [[1.0, 0.0]])", "2.5"),
 )
-KLDivergence = define(
+KLDivergence = define_metric(
     "KLDivergence",
     _losses.kl_divergence,
     "Mean Kullback-Leibler divergence.",
     "kullback_leibler_divergence",
     example=("KLDivergence()([[0.5, 0.5]], [[0.25, 0.75]])", "0.144"),
 )
-LogCoshError = define(
+LogCoshError = define_metric(
     "LogCoshError",
     _losses.log_cosh,
     "Mean logarithm of the hyperbolic cosine of errors.",
     "logcosh",
     example=("LogCoshError()([[0.0]], [[1.0]])", "0.434"),
 )
-MeanAbsoluteError = define(
+MeanAbsoluteError = define_metric(
     "MeanAbsoluteError",
     _losses.mean_absolute_error,
     "Mean absolute error.",
     example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
 )
-MeanAbsolutePercentageError = define(
+MeanAbsolutePercentageError = define_metric(
     "MeanAbsolutePercentageError",
     _losses.mean_absolute_percentage_error,
     "Mean absolute relative error, in percent.",
     example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
-MeanSquaredError = define(
+MeanSquaredError = define_metric(
     "MeanSquaredError",
     _losses.mean_squared_error,
     "Mean squared error.",
     example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "1.0"),
 )
-MeanSquaredLogarithmicError = define(
+MeanSquaredLogarithmicError = define_metric(
     "MeanSquaredLogarithmicError",
     _losses.mean_squared_logarithmic_error,
     "Mean squared error of logarithms.",
     example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
-Poisson = define(
+Poisson = define_metric(
     "Poisson",
     _losses.poisson,
     "Mean Poisson loss.",
@@ -136,7 +136,7 @@ def cosine_similarity(  # type: ignore[no-redef]
     return -_losses.cosine_similarity(y_true, y_pred, axis)
 
 
-CosineSimilarity = define(
+CosineSimilarity = define_metric(
     "CosineSimilarity",
     cosine_similarity,
     "Mean cosine between labels and predictions.",
@@ -165,11 +165,11 @@ _FUNCTIONS = {
     and not isinstance(v, type)
     and n != "resolve_accuracy"
 }
-_FAMILY = registry.family(
+_REGISTRY = registry.create_registry(
     "metric function",
     "keras.metrics",
     {
-        **{registry.snake_case(n): c for n, c in _CLASSES.items()},
+        **{registry.to_snake_case(n): c for n, c in _CLASSES.items()},
         **_CLASSES,
         **_FUNCTIONS,
         **dict.fromkeys(("mse", "MSE"), mse),
@@ -212,7 +212,7 @@ def get(identifier: object) -> Metric | Callable[..., Any] | None:
     """
     if isinstance(identifier, Metric):
         return identifier
-    return _FAMILY.get(identifier)
+    return _REGISTRY.get(identifier)
 
 
 def serialize(metric: object, use_legacy_format: bool = False) -> Config | str | None:
@@ -239,4 +239,4 @@ def deserialize(
       >>> tf.keras.metrics.deserialize(config).get_config()["threshold"]
       0.25
     """
-    return _FAMILY.deserialize(config, custom_objects)
+    return _REGISTRY.deserialize(config, custom_objects)

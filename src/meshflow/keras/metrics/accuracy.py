@@ -10,8 +10,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import settings
 from meshflow.keras.losses import functions
-from meshflow.keras.losses.label_check import check_same_shape, class_numbers
-from meshflow.keras.metrics.means import define
+from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
+from meshflow.keras.metrics.means import define_metric
 from meshflow.ops import array, math
 
 
@@ -28,10 +28,10 @@ def accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """
     y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
     check_same_shape("accuracy", y_true, y_pred)
-    return _equal(y_true, y_pred)
+    return _compare(y_true, y_pred)
 
 
-def _equal(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+def _compare(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     y_true = math.cast(convert_to_tensor(y_true), y_pred.dtype)
     return math.cast(math.equal(y_true, y_pred), settings.floatx())
 
@@ -49,17 +49,17 @@ def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0
       >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]], 0.95).numpy().tolist()
       [0.5]
     """
-    return math.reduce_mean(_binary_matches(y_true, y_pred, threshold), axis=-1)
+    return math.reduce_mean(_match_binary_labels(y_true, y_pred, threshold), axis=-1)
 
 
-def _binary_matches(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
+def _match_binary_labels(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
     """Return 1.0 for each element on the correct side of a threshold.
 
     Formula:
       `1 if y = (p > threshold) else 0`, with labels y and predictions p.
     """
     y_pred = convert_to_tensor(y_pred)
-    return _equal(y_true, math.cast(y_pred > threshold, y_pred.dtype))
+    return _compare(y_true, math.cast(y_pred > threshold, y_pred.dtype))
 
 
 def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -99,7 +99,7 @@ def sparse_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tenso
         y_true = array.squeeze(y_true, -1)
     if not y_true.dtype.is_floating:
         y_true = math.cast(y_true, "int64")
-    return _equal(math.argmax(y_pred, axis=-1), y_true)
+    return _compare(math.argmax(y_pred, axis=-1), y_true)
 
 
 def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 5) -> Tensor:
@@ -131,7 +131,7 @@ def sparse_top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k:
       [1.0, 0.0]
     """
     y_pred = convert_to_tensor(y_pred)
-    labels = class_numbers(y_true)
+    labels = to_class_indices(y_true)
     if len(y_pred.shape) < 2:
         raise InvalidArgumentError(
             f"Top-k accuracy: predictions must be 2-dimensional or more, got shape {y_pred.shape}."
@@ -170,33 +170,33 @@ def resolve_accuracy(
     return globals()[f"{prefix}_accuracy"]
 
 
-Accuracy = define(
+Accuracy = define_metric(
     "Accuracy",
     accuracy,
     "Fraction of predictions that are equal to the labels.",
     example=("Accuracy()([1, 2, 3, 4], [1, 2, 3, 0])", "0.75"),
 )
-BinaryAccuracy = define(
+BinaryAccuracy = define_metric(
     "BinaryAccuracy",
     # The function does not average over an axis, so each element may have its own weight.
-    _binary_matches,
+    _match_binary_labels,
     "Fraction of predictions on the correct side of a threshold.",
     default_name="binary_accuracy",
     example=("BinaryAccuracy(threshold=0.3)([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1])", "0.75"),
 )
-CategoricalAccuracy = define(
+CategoricalAccuracy = define_metric(
     "CategoricalAccuracy",
     categorical_accuracy,
     "Fraction of correct classes for one-hot labels.",
     example=("CategoricalAccuracy()([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
-SparseCategoricalAccuracy = define(
+SparseCategoricalAccuracy = define_metric(
     "SparseCategoricalAccuracy",
     sparse_categorical_accuracy,
     "Fraction of correct classes for class indices.",
     example=("SparseCategoricalAccuracy()([1, 0], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
-TopKCategoricalAccuracy = define(
+TopKCategoricalAccuracy = define_metric(
     "TopKCategoricalAccuracy",
     top_k_categorical_accuracy,
     "Fraction of one-hot labels among the k largest predictions.",
@@ -206,7 +206,7 @@ TopKCategoricalAccuracy = define(
         "0.5",
     ),
 )
-SparseTopKCategoricalAccuracy = define(
+SparseTopKCategoricalAccuracy = define_metric(
     "SparseTopKCategoricalAccuracy",
     sparse_top_k_categorical_accuracy,
     "Fraction of class indices among the k largest predictions.",

@@ -11,7 +11,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.metrics.confusion import ConfusionCounts
-from meshflow.keras.metrics.means import weighted
+from meshflow.keras.metrics.means import match_weights
 from meshflow.ops import array, math
 
 _SUMMATIONS = ("interpolation", "minoring", "majoring")
@@ -86,20 +86,24 @@ class AUC(ConfusionCounts):
         self.num_thresholds, self.curve, self.summation_method = len(inner) + 2, curve, method
         self.multi_label, self.num_labels = multi_label, num_labels
         self.label_weights = None if label_weights is None else np.asarray(label_weights)
-        self._inner, self._given, self._from_logits = inner, thresholds is not None, from_logits
+        self._inner_thresholds, self._has_explicit_thresholds, self._from_logits = (
+            inner,
+            thresholds is not None,
+            from_logits,
+        )
         # The outer thresholds are slightly outside [0, 1], so that 0 and 1 are between two
         # thresholds.
         limits = [-settings.epsilon(), *inner, 1.0 + settings.epsilon()]
         super().__init__(limits, name, dtype, labels=num_labels if multi_label else None)
-        self._apart = multi_label
+        self._is_per_label = multi_label
         self._built = not multi_label or num_labels is not None
         if multi_label and num_labels is not None:
             self._build_input_shape = (None, num_labels)
 
-    def _add_counts(self, shape: tuple[int, ...]) -> None:
+    def _create_counters(self, shape: tuple[int, ...]) -> None:
         if self.multi_label and len(shape) == 1:
             return  # The first batch creates the variables.
-        super()._add_counts(shape)
+        super()._create_counters(shape)
 
     @property
     def thresholds(self) -> list[float]:
@@ -120,7 +124,7 @@ class AUC(ConfusionCounts):
           InvalidArgumentError: If a prediction is outside [0, 1], in eager execution.
           ValueError: If the shapes differ, or if they are not matrices with `multi_label`.
         """
-        y_pred = self._float(y_pred)
+        y_pred = self._convert_to_dtype(y_pred)
         if self._from_logits:
             y_pred = math.sigmoid(y_pred)
         if self.multi_label:
@@ -131,11 +135,11 @@ class AUC(ConfusionCounts):
                 )
             if not self._built:
                 self._built, self.num_labels = True, int(y_pred.shape[1])
-                self._add_counts((len(self._thresholds), self.num_labels))
+                self._create_counters((len(self._thresholds), self.num_labels))
         elif self.label_weights is not None:
-            columns = array.broadcast_to(self._float(self.label_weights), y_pred.shape)
+            columns = array.broadcast_to(self._convert_to_dtype(self.label_weights), y_pred.shape)
             if sample_weight is not None:
-                columns = columns * weighted(y_pred, self._float(sample_weight))[1]
+                columns = columns * match_weights(y_pred, self._convert_to_dtype(sample_weight))[1]
             sample_weight = columns
         super().update_state(y_true, y_pred, sample_weight)
 
@@ -147,7 +151,7 @@ class AUC(ConfusionCounts):
         tn, fn = self.true_negatives.value(), self.false_negatives.value()
         recall = math.divide_no_nan(tp, tp + fn)
         if self.curve == "PR" and self.summation_method == "interpolation":
-            return self._average(self._interpolated_precision(tp, fp, fn), tp + fn)
+            return self._sum_areas(self._interpolate_precision(tp, fp, fn), tp + fn)
         if self.curve == "PR":
             x, y = recall, math.divide_no_nan(tp, tp + fp)
         else:
@@ -158,19 +162,19 @@ class AUC(ConfusionCounts):
             heights = math.minimum(y[:-1], y[1:])
         else:
             heights = math.maximum(y[:-1], y[1:])
-        return self._average((x[:-1] - x[1:]) * heights, tp + fn)
+        return self._sum_areas((x[:-1] - x[1:]) * heights, tp + fn)
 
-    def _average(self, parts: TensorLike, positives: TensorLike) -> Tensor:
+    def _sum_areas(self, parts: TensorLike, positives: TensorLike) -> Tensor:
         """Sum over thresholds and compute the weighted mean over labels."""
         if not self.multi_label:
             return math.reduce_sum(parts)
         areas = math.reduce_sum(parts, axis=0)
         if self.label_weights is None:
             return math.reduce_mean(areas)
-        weights = self._float(self.label_weights)
+        weights = self._convert_to_dtype(self.label_weights)
         return math.divide_no_nan(math.reduce_sum(areas * weights), math.reduce_sum(weights))
 
-    def _interpolated_precision(self, tp: TensorLike, fp: TensorLike, fn: TensorLike) -> Tensor:
+    def _interpolate_precision(self, tp: TensorLike, fp: TensorLike, fn: TensorLike) -> Tensor:
         """Compute areas between thresholds with interpolation (Davis and Goadrich 2006)."""
         dtp, p = tp[:-1] - tp[1:], tp + fp
         dp = p[:-1] - p[1:]
@@ -194,5 +198,9 @@ class AUC(ConfusionCounts):
             "num_labels": self.num_labels if self.multi_label else None,
             "label_weights": None if weights is None else weights.tolist(),
             "from_logits": self._from_logits,
-            **({"thresholds": list(self._inner)} if self._given else {}),
+            **(
+                {"thresholds": list(self._inner_thresholds)}
+                if self._has_explicit_thresholds
+                else {}
+            ),
         }

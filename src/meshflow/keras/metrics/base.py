@@ -18,9 +18,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.sharded_variable import kept_whole
+from meshflow.core.variables.sharded_variable import unsharded_scope
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.distribute.replicas.context import reading_together
+from meshflow.distribute.replicas.context import merged_reads_scope
 from meshflow.environment.types import Array, ArrayLike, Config, PyTree
 from meshflow.keras import initializers, registry, settings
 from meshflow.keras.weight_values import WeightValues
@@ -30,10 +30,12 @@ from meshflow.placement.mesh import Mesh
 
 # Result of the latest call of each metric, by which `Layer.add_metric` finds the metric of a
 # tensor.
-_results: weakref.WeakKeyDictionary[Metric, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
+_latest_results: weakref.WeakKeyDictionary[Metric, weakref.ref[Tensor]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
+def _accept_mesh(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def init_with_mesh(self: Metric, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> None:
         if mesh is not None:
@@ -43,12 +45,12 @@ def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
     return init_with_mesh
 
 
-def _of_all_replicas(result: Callable[..., Any]) -> Callable[..., Any]:
+def _read_all_replicas(result: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `result` so that it is the same in every replica of `Strategy.run`."""
 
     @functools.wraps(result)
     def synchronized_result(self: Metric, *args: Any, **kwargs: Any) -> PyTree:
-        with reading_together():
+        with merged_reads_scope():
             return convert_if_enabled(result)(self, *args, **kwargs)
 
     return synchronized_result
@@ -82,9 +84,9 @@ class Metric(WeightValues):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
-            cls.__init__ = _accepting_mesh(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _accept_mesh(cls.__init__)  # type: ignore[method-assign]
         if "result" in cls.__dict__:
-            cls.result = _of_all_replicas(cls.result)  # type: ignore[method-assign]
+            cls.result = _read_all_replicas(cls.result)  # type: ignore[method-assign]
 
     def __init__(
         self, name: str | None = None, dtype: DTypeLike | None = None, **kwargs: Any
@@ -92,12 +94,12 @@ class Metric(WeightValues):
         self._mesh = kwargs.pop("mesh", self._mesh)
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
-        self._name = name or settings.unique_name(registry.snake_case(type(self).__name__))
+        self._name = name or settings.make_unique_name(registry.to_snake_case(type(self).__name__))
         self._dtype = dtypes.as_dtype(
             getattr(dtype, "variable_dtype", dtype) or settings.floatx()
         ).name
         self._weights: list[Variable] = []
-        self._resetting = False
+        self._is_resetting = False
 
     @property
     def name(self) -> str:
@@ -133,7 +135,7 @@ class Metric(WeightValues):
         shape = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
         initialize = initializers.get(initializer or "zeros")
         variable_dtype = dtypes.as_dtype(dtype or self._dtype)
-        with init_scope(), kept_whole():
+        with init_scope(), unsharded_scope():
             variable = Variable(
                 lambda: initialize(shape, dtype=variable_dtype),
                 trainable=False,
@@ -198,13 +200,13 @@ class Metric(WeightValues):
           >>> float(metric.result())
           0.0
         """
-        if type(self).reset_states is not Metric.reset_states and not self._resetting:
+        if type(self).reset_states is not Metric.reset_states and not self._is_resetting:
             # Metrics for TensorFlow before 2.5 override the former name of the method.
-            self._resetting = True
+            self._is_resetting = True
             try:
                 self.reset_states()
             finally:
-                self._resetting = False
+                self._is_resetting = False
             return
         for variable in self.variables:
             variable.assign(np.zeros(tuple(variable.shape), variable.dtype.dtype))
@@ -268,12 +270,12 @@ class Metric(WeightValues):
         self.update_state(*args, **kwargs)
         result = self.result()
         if isinstance(result, Tensor):
-            _results[self] = weakref.ref(result)
+            _latest_results[self] = weakref.ref(result)
         return result
 
-    def _gave(self, value: object) -> bool:
+    def is_latest_result(self, value: object) -> bool:
         """Check whether a tensor is the result of the latest call."""
-        latest = _results.get(self)
+        latest = _latest_results.get(self)
         return latest is not None and latest() is value
 
     def get_config(self) -> Config:
@@ -300,7 +302,7 @@ class Metric(WeightValues):
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
-    def _float(self, value: TensorLike) -> Tensor:
+    def _convert_to_dtype(self, value: TensorLike) -> Tensor:
         if type(value) in (int, float):
             # A Python number is a constant, so no program is compiled for the cast.
             return convert_to_tensor(float(value), self._dtype)

@@ -16,11 +16,11 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
-from meshflow.keras.metrics.means import weighted
+from meshflow.keras.metrics.means import match_weights
 from meshflow.ops import array, math
 
 
-def decision_thresholds(
+def normalize_thresholds(
     thresholds: float | Sequence[float] | None, default: float = 0.5
 ) -> list[float]:
     """Convert the `thresholds` argument to a list.
@@ -73,7 +73,7 @@ class ConfusionCounts(Metric):
     """
 
     # Names of the variables by outcome.
-    _counted = {name: name for name in _OUTCOMES}
+    _variable_names = {name: name for name in _OUTCOMES}
     true_positives: Variable
     true_negatives: Variable
     false_positives: Variable
@@ -91,11 +91,11 @@ class ConfusionCounts(Metric):
         super().__init__(name, dtype)
         self._thresholds = thresholds
         self.top_k, self.class_id = top_k, class_id
-        self._apart = labels is not None
-        self._add_counts((len(thresholds),) if labels is None else (len(thresholds), labels))
+        self._is_per_label = labels is not None
+        self._create_counters((len(thresholds),) if labels is None else (len(thresholds), labels))
 
-    def _add_counts(self, shape: tuple[int, ...]) -> None:
-        for name in self._counted.values():
+    def _create_counters(self, shape: tuple[int, ...]) -> None:
+        for name in self._variable_names.values():
             setattr(self, name, self.add_weight(name, shape))
 
     def update_state(
@@ -112,7 +112,9 @@ class ConfusionCounts(Metric):
           InvalidArgumentError: If a prediction is outside [0, 1], in eager execution.
           ValueError: If the shapes differ.
         """
-        y_true, y_pred = match_last_dimension(self._float(y_true), self._float(y_pred))
+        y_true, y_pred = match_last_dimension(
+            self._convert_to_dtype(y_true), self._convert_to_dtype(y_pred)
+        )
         if tuple(y_true.shape) != tuple(y_pred.shape):
             raise InvalidValueError(
                 f"{self.name}: shapes of labels and predictions differ: {tuple(y_true.shape)} and "
@@ -126,23 +128,23 @@ class ConfusionCounts(Metric):
             can_be_positive = math.reduce_sum(hits, axis=-2) > 0.0
         weights = None
         if sample_weight is not None:
-            _, weights = weighted(y_pred, self._float(sample_weight))
+            _, weights = match_weights(y_pred, self._convert_to_dtype(sample_weight))
         if self.class_id is not None:
             column = (..., self.class_id)
             y_true, y_pred = y_true[column], y_pred[column]
             can_be_positive = None if can_be_positive is None else can_be_positive[column]
             if weights is not None and len(weights.shape) > len(y_pred.shape):
                 weights = weights[column]
-        self._count(y_true, y_pred, can_be_positive, weights)
+        self._add_outcomes(y_true, y_pred, can_be_positive, weights)
 
-    def _count(
+    def _add_outcomes(
         self,
         y_true: TensorLike,
         y_pred: TensorLike,
         can_be_positive: TensorLike,
         weights: TensorLike,
     ) -> None:
-        shape = [1, -1, y_pred.shape[-1]] if self._apart else [1, -1]
+        shape = [1, -1, y_pred.shape[-1]] if self._is_per_label else [1, -1]
         limits = convert_to_tensor(np.array(self._thresholds, np.float32))
         limits = array.reshape(limits, [-1] + [1] * (len(shape) - 1))
         labels = array.reshape(math.cast(y_true, "bool"), shape)
@@ -151,7 +153,7 @@ class ConfusionCounts(Metric):
             positive = math.logical_and(positive, array.reshape(can_be_positive, shape))
         if weights is not None:
             weights = array.reshape(weights, shape)
-        for outcome, name in self._counted.items():
+        for outcome, name in self._variable_names.items():
             correctness, side = outcome.split("_")
             predicted = positive if side == "positives" else math.logical_not(positive)
             is_correct = math.equal(positive, labels)
@@ -160,11 +162,11 @@ class ConfusionCounts(Metric):
             values = values if weights is None else values * weights
             getattr(self, name).assign_add(math.reduce_sum(values, axis=1))
 
-    def _scalar(self, value: TensorLike) -> Tensor:
+    def _squeeze(self, value: TensorLike) -> Tensor:
         return value[0] if len(self._thresholds) == 1 else value
 
 
-class Counts(ConfusionCounts):
+class OutcomeCount(ConfusionCounts):
     """Base class of metrics that count one of the four outcomes."""
 
     if TYPE_CHECKING:
@@ -180,22 +182,24 @@ class Counts(ConfusionCounts):
         ) -> None: ...
 
 
-def _count(name: str, outcome: str, doc: str, example_result: int) -> type[Counts]:
+def _define_outcome_count(
+    name: str, outcome: str, doc: str, example_result: int
+) -> type[OutcomeCount]:
     def __init__(
-        self: Counts,
+        self: OutcomeCount,
         thresholds: float | Sequence[float] | None = None,
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
         self.init_thresholds = thresholds
-        ConfusionCounts.__init__(self, decision_thresholds(thresholds), name, dtype)
+        ConfusionCounts.__init__(self, normalize_thresholds(thresholds), name, dtype)
         self.thresholds = self._thresholds
 
-    def result(self: Counts) -> Tensor:
+    def result(self: OutcomeCount) -> Tensor:
         """Return the count for each threshold."""
-        return self._scalar(self.accumulator.value())
+        return self._squeeze(self.accumulator.value())
 
-    def get_config(self: Counts) -> Config:
+    def get_config(self: OutcomeCount) -> Config:
         """Return the configuration."""
         return {**Metric.get_config(self), "thresholds": self.init_thresholds}
 
@@ -220,13 +224,21 @@ def _count(name: str, outcome: str, doc: str, example_result: int) -> type[Count
         "__doc__": text,
         "__module__": "meshflow.keras.metrics",
     }
-    return type(name, (Counts,), body)
+    return type(name, (OutcomeCount,), body)
 
 
-TruePositives = _count("TruePositives", "true_positives", "Number of true positives.", 2)
-TrueNegatives = _count("TrueNegatives", "true_negatives", "Number of true negatives.", 3)
-FalsePositives = _count("FalsePositives", "false_positives", "Number of false positives.", 1)
-FalseNegatives = _count("FalseNegatives", "false_negatives", "Number of false negatives.", 1)
+TruePositives = _define_outcome_count(
+    "TruePositives", "true_positives", "Number of true positives.", 2
+)
+TrueNegatives = _define_outcome_count(
+    "TrueNegatives", "true_negatives", "Number of true negatives.", 3
+)
+FalsePositives = _define_outcome_count(
+    "FalsePositives", "false_positives", "Number of false positives.", 1
+)
+FalseNegatives = _define_outcome_count(
+    "FalseNegatives", "false_negatives", "Number of false negatives.", 1
+)
 
 
 class Precision(ConfusionCounts):
@@ -249,7 +261,7 @@ class Precision(ConfusionCounts):
       0.5
     """
 
-    _counted = {name: name for name in ("true_positives", "false_positives")}
+    _variable_names = {name: name for name in ("true_positives", "false_positives")}
 
     def __init__(
         self,
@@ -262,14 +274,14 @@ class Precision(ConfusionCounts):
         self.init_thresholds = thresholds
         # With `top_k`, each of the k largest predictions is positive, regardless of its value.
         default = 0.5 if top_k is None else -np.inf
-        limits = decision_thresholds(thresholds, default)
+        limits = normalize_thresholds(thresholds, default)
         super().__init__(limits, name, dtype, top_k, class_id)
         self.thresholds = limits
 
     def result(self) -> Tensor:
         """Return the precision for each threshold."""
         true_positives = self.true_positives.value()
-        return self._scalar(
+        return self._squeeze(
             math.divide_no_nan(true_positives, true_positives + self.false_positives)
         )
 
@@ -298,11 +310,11 @@ class Recall(Precision):
       0.667
     """
 
-    _counted = {name: name for name in ("true_positives", "false_negatives")}
+    _variable_names = {name: name for name in ("true_positives", "false_negatives")}
 
     def result(self) -> Tensor:
         """Return the recall for each threshold."""
         true_positives = self.true_positives.value()
-        return self._scalar(
+        return self._squeeze(
             math.divide_no_nan(true_positives, true_positives + self.false_negatives)
         )

@@ -60,7 +60,7 @@ class FBetaScore(Metric):
         self.average, self.beta, self.threshold = average, beta, threshold
         self._counts: dict[str, Variable] = {}
 
-    def _build(self, classes: int) -> None:
+    def _create_counters(self, classes: int) -> None:
         shape = () if self.average == "micro" else (classes,)
         names = ("true_positives", "false_positives", "false_negatives", "intermediate_weights")
         self._counts = {name: self.add_weight(name, shape) for name in names}
@@ -78,14 +78,14 @@ class FBetaScore(Metric):
         Raises:
           ValueError: If the rank is not 2 or the shapes differ.
         """
-        y_true, y_pred = self._float(y_true), self._float(y_pred)
+        y_true, y_pred = self._convert_to_dtype(y_true), self._convert_to_dtype(y_pred)
         if len(y_pred.shape) != 2 or tuple(y_true.shape) != tuple(y_pred.shape):
             raise ValueError(
                 f"FBetaScore expects 2D inputs with shape (batch_size, output_dim). Received input shapes: "
                 f"y_pred.shape={tuple(y_pred.shape)} and y_true.shape={tuple(y_true.shape)}."
             )
         if not self._counts:
-            self._build(int(y_pred.shape[1]))
+            self._create_counters(int(y_pred.shape[1]))
         if self.threshold is None:
             is_largest = math.equal(y_pred, math.reduce_max(y_pred, axis=-1, keepdims=True))
             positive = math.logical_and(is_largest, math.abs(y_pred) > 1e-12)
@@ -94,7 +94,7 @@ class FBetaScore(Metric):
         positive = math.cast(positive, self._dtype)
         weights: Tensor | float = 1.0
         if sample_weight is not None:
-            weights = array.reshape(self._float(sample_weight), [-1, 1])
+            weights = array.reshape(self._convert_to_dtype(sample_weight), [-1, 1])
         axis = None if self.average == "micro" else 0
         for name, outcome in (
             ("true_positives", positive * y_true),

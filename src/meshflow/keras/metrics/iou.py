@@ -8,7 +8,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras.losses.label_check import class_numbers
+from meshflow.keras.losses.label_check import to_class_indices
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
@@ -77,8 +77,12 @@ class IoU(Metric):
             y_true = math.argmax(y_true, axis=self.axis)
         if not self.sparse_y_pred:
             y_pred = math.argmax(y_pred, axis=self.axis)
-        true, pred = (array.reshape(class_numbers(v, True), [-1]) for v in (y_true, y_pred))
-        weights = None if sample_weight is None else array.reshape(self._float(sample_weight), [-1])
+        true, pred = (array.reshape(to_class_indices(v, True), [-1]) for v in (y_true, y_pred))
+        weights = (
+            None
+            if sample_weight is None
+            else array.reshape(self._convert_to_dtype(sample_weight), [-1])
+        )
         if self.ignore_class is not None:
             is_counted = math.not_equal(true, self.ignore_class)
             true = array.where(is_counted, true, array.zeros_like(true))
@@ -100,12 +104,12 @@ class IoU(Metric):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return self._configured(
+        return self._select_config(
             *("name", "dtype", "num_classes", "target_class_ids"),
             *("ignore_class", "sparse_y_true", "sparse_y_pred", "axis"),
         )
 
-    def _configured(self, *names: str) -> Config:
+    def _select_config(self, *names: str) -> Config:
         """Return the configuration with the given attributes."""
         return {name: getattr(self, name) for name in names}
 
@@ -142,7 +146,7 @@ class MeanIoU(IoU):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return self._configured(
+        return self._select_config(
             *("num_classes", "name", "dtype"),
             *("ignore_class", "sparse_y_true", "sparse_y_pred", "axis"),
         )
@@ -190,12 +194,12 @@ class BinaryIoU(IoU):
           y_pred: Scores.
           sample_weight: Weights of the elements.
         """
-        is_positive = self._float(y_pred) >= self.threshold
+        is_positive = self._convert_to_dtype(y_pred) >= self.threshold
         super().update_state(y_true, math.cast(is_positive, "int64"), sample_weight)
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return self._configured("target_class_ids", "threshold", "name", "dtype")
+        return self._select_config("target_class_ids", "threshold", "name", "dtype")
 
 
 class OneHotIoU(IoU):
@@ -229,7 +233,7 @@ class OneHotIoU(IoU):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return self._configured(
+        return self._select_config(
             *("num_classes", "target_class_ids", "name", "dtype"),
             *("ignore_class", "sparse_y_pred", "axis"),
         )
@@ -263,6 +267,6 @@ class OneHotMeanIoU(MeanIoU):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return self._configured(
+        return self._select_config(
             *("num_classes", "name", "dtype"), *("ignore_class", "sparse_y_pred", "axis")
         )

@@ -12,12 +12,12 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras.losses import functions as _losses
-from meshflow.keras.losses.base import example_text, formula_text, match_last_dimension
+from meshflow.keras.losses.base import format_example, format_formula, match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
 
-def weighted(
+def match_weights(
     values: TensorLike, weights: TensorLike, reduce: Callable[..., Tensor] = math.reduce_mean
 ) -> tuple[Tensor, Tensor]:
     """Return values and weights of one shape.
@@ -47,15 +47,15 @@ def weighted(
     return values, weights if are_scalars else array.broadcast_to(weights, shape)
 
 
-class Reduce(Metric):
+class WeightedReduction(Metric):
     """Base class of weighted sums and means of values."""
 
-    _mean = True
+    _is_mean = True
 
     def __init__(self, name: str | None = None, dtype: DTypeLike | None = None) -> None:
         super().__init__(name, dtype)
         self.total = self.add_weight("total")
-        if self._mean:
+        if self._is_mean:
             self.count = self.add_weight("count")
 
     def update_state(self, values: TensorLike, sample_weight: TensorLike = None) -> None:
@@ -65,25 +65,25 @@ class Reduce(Metric):
           values: Tensor.
           sample_weight: Weights that broadcast to the values.
         """
-        values = self._float(values)
-        count = self._float(values.shape.num_elements() or 0)
+        values = self._convert_to_dtype(values)
+        count = self._convert_to_dtype(values.shape.num_elements() or 0)
         if sample_weight is not None:
-            reduce = math.reduce_mean if self._mean else math.reduce_sum
-            values, weights = weighted(values, self._float(sample_weight), reduce)
+            reduce = math.reduce_mean if self._is_mean else math.reduce_sum
+            values, weights = match_weights(values, self._convert_to_dtype(sample_weight), reduce)
             values = values * weights
             count = math.reduce_sum(weights) if len(weights.shape) else weights
         self.total.assign_add(math.reduce_sum(values))
-        if self._mean:
+        if self._is_mean:
             self.count.assign_add(count)
 
     def result(self) -> Tensor:
         """Return the sum, or the mean (0 before the first value)."""
-        if not self._mean:
+        if not self._is_mean:
             return array.identity(self.total)
         return math.divide_no_nan(self.total, self.count)
 
 
-class Mean(Reduce):
+class Mean(WeightedReduction):
     """Weighted mean of values.
 
     Formula:
@@ -105,7 +105,7 @@ class Mean(Reduce):
         super().__init__(name, dtype)
 
 
-class Sum(Reduce):
+class Sum(WeightedReduction):
     """Weighted sum of values; see `Mean` for the arguments.
 
     Formula:
@@ -119,7 +119,7 @@ class Sum(Reduce):
       12.0
     """
 
-    _mean = False
+    _is_mean = False
 
     def __init__(self, name: str | None = "sum", dtype: DTypeLike | None = None) -> None:
         super().__init__(name, dtype)
@@ -182,7 +182,7 @@ class MeanTensor(Metric):
         Raises:
           ValueError: If the shape differs from the first one.
         """
-        values = self._float(values)
+        values = self._convert_to_dtype(values)
         if self._shape is None:
             self._build(values.shape)
         elif tuple(values.shape) != self._shape:
@@ -191,7 +191,7 @@ class MeanTensor(Metric):
             )
         weights = array.ones_like(values)
         if sample_weight is not None:
-            values, weights = weighted(values, self._float(sample_weight))
+            values, weights = match_weights(values, self._convert_to_dtype(sample_weight))
             values = values * weights
         self._total.assign_add(values)
         self._count.assign_add(weights)
@@ -248,17 +248,19 @@ class MeanMetricWrapper(Mean):
           y_pred: Predictions.
           sample_weight: Weights of the examples.
         """
-        y_true, y_pred = match_last_dimension(self._number(y_true), self._number(y_pred))
+        y_true, y_pred = match_last_dimension(
+            self._convert_argument(y_true), self._convert_argument(y_pred)
+        )
         values = self._fn(y_true, y_pred, **self._fn_kwargs)
         mask = getattr(values, "_keras_mask", None)
         if mask is not None:
             mask = math.cast(mask, self._dtype)
             if sample_weight is not None:
-                mask = mask * weighted(values, self._float(sample_weight))[1]
+                mask = mask * match_weights(values, self._convert_to_dtype(sample_weight))[1]
             sample_weight = mask
         super().update_state(values, sample_weight)
 
-    def _number(self, value: TensorLike) -> Tensor:
+    def _convert_argument(self, value: TensorLike) -> Tensor:
         value = convert_to_tensor(value)
         # As in Keras, integer labels are cast to floats.
         return math.cast(value, self._dtype) if value.dtype.name != "string" else value
@@ -269,7 +271,7 @@ class MeanMetricWrapper(Mean):
         return {**super().get_config(), **self._fn_kwargs, **config}
 
 
-def define(
+def define_metric(
     name: str,
     fn: Callable[..., Any],
     doc: str,
@@ -322,10 +324,10 @@ def define(
     module = "losses" if fn.__module__ == _losses.__name__ else "metrics"
     function_name = default_name or fn.__name__
     arguments = "".join(f"  {n}: See `tf.keras.{module}.{function_name}`.\n" for n in extra)
-    formula = formula_text(fn, "The mean, weighted by `sample_weight`, of ")
+    formula = format_formula(fn, "The mean, weighted by `sample_weight`, of ")
     text = (
         f"{doc}{formula}\n\nArgs:\n  name: Name of the metric.\n  dtype: Dtype of the state.\n{arguments}"
-        + example_text(f"tf.keras.metrics.{example[0]}", example[1])
+        + format_example(f"tf.keras.metrics.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.metrics"}
     return type(name, (MeanMetricWrapper,), body)

@@ -14,7 +14,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
-from meshflow.keras.metrics.means import Mean, weighted
+from meshflow.keras.metrics.means import Mean, match_weights
 from meshflow.ops import array, math
 
 
@@ -50,7 +50,9 @@ class RootMeanSquaredError(Mean):
           y_pred: Predictions.
           sample_weight: Weights of the errors.
         """
-        y_true, y_pred = match_last_dimension(self._float(y_true), self._float(y_pred))
+        y_true, y_pred = match_last_dimension(
+            self._convert_to_dtype(y_true), self._convert_to_dtype(y_pred)
+        )
         super().update_state(math.squared_difference(y_pred, y_true), sample_weight)
 
     def result(self) -> Tensor:
@@ -94,7 +96,9 @@ class MeanRelativeError(Mean):
           y_pred: Predictions.
           sample_weight: Weights of the errors.
         """
-        y_true, y_pred = match_last_dimension(self._float(y_true), self._float(y_pred))
+        y_true, y_pred = match_last_dimension(
+            self._convert_to_dtype(y_true), self._convert_to_dtype(y_pred)
+        )
         errors = math.divide_no_nan(math.abs(y_true - y_pred), self.normalizer)
         super().update_state(errors, sample_weight)
 
@@ -161,7 +165,7 @@ class R2Score(Metric):
         Raises:
           ValueError: If the rank is not 2 or the shapes differ.
         """
-        y_true, y_pred = self._float(y_true), self._float(y_pred)
+        y_true, y_pred = self._convert_to_dtype(y_true), self._convert_to_dtype(y_pred)
         if len(y_true.shape) != 2 or tuple(y_true.shape) != tuple(y_pred.shape):
             raise ValueError(
                 f"R2Score expects 2D inputs with shape (batch_size, output_dim). Received input shapes: "
@@ -173,7 +177,7 @@ class R2Score(Metric):
             self._sums = {name: self.add_weight(name, shape) for name in names}
         weights = array.ones_like(y_true)
         if sample_weight is not None:
-            _, weights = weighted(y_true, self._float(sample_weight))
+            _, weights = match_weights(y_true, self._convert_to_dtype(sample_weight))
         self._sums["sum"].assign_add(math.reduce_sum(y_true * weights, axis=0))
         self._sums["squared_sum"].assign_add(math.reduce_sum(y_true * y_true * weights, axis=0))
         error = math.squared_difference(y_true, y_pred)
@@ -194,9 +198,9 @@ class R2Score(Metric):
             score = math.reduce_mean(score)
         elif self.class_aggregation == "variance_weighted_average":
             score = math.reduce_sum(score * spread) / math.reduce_sum(spread)
-        return self._adjusted(score) if self.num_regressors else score
+        return self._adjust(score) if self.num_regressors else score
 
-    def _adjusted(self, score: TensorLike) -> Tensor:
+    def _adjust(self, score: TensorLike) -> Tensor:
         n = math.cast(self.num_samples.value(), self._dtype)
         degrees_of_freedom = n - float(self.num_regressors + 1)
         is_positive = degrees_of_freedom > 0.0

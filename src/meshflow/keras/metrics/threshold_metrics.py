@@ -12,7 +12,7 @@ from meshflow.ops import array, math
 class OperatingPoint(ConfusionCounts):
     """Largest value of a rate over the thresholds at which another rate reaches a value."""
 
-    _given, _wanted = "", ""
+    _constrained_rate, _maximized_rate = "", ""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class OperatingPoint(ConfusionCounts):
     ) -> None:
         if not 0 <= value <= 1:
             raise ValueError(
-                f"Argument `{self._given}` must be in the range [0, 1]. Received: {self._given}={value}"
+                f"Argument `{self._constrained_rate}` must be in the range [0, 1]. Received: {self._constrained_rate}={value}"
             )
         if num_thresholds <= 0:
             raise ValueError(
@@ -32,20 +32,20 @@ class OperatingPoint(ConfusionCounts):
             )
         inner = [(i + 1) / (num_thresholds - 1) for i in range(num_thresholds - 2)]
         self.value, self.num_thresholds = value, num_thresholds
-        setattr(self, self._given, value)
+        setattr(self, self._constrained_rate, value)
         limits = [0.5] if num_thresholds == 1 else [0.0, *inner, 1.0]
         super().__init__(limits, name, dtype, class_id=class_id)
         self.thresholds = limits
 
     def result(self) -> Tensor:
         """Return the rate; 0 if no threshold satisfies the constraint."""
-        rates = self._rates()
-        rate = rates[self._wanted]
-        is_satisfied = rates[self._given] >= math.cast(self.value, self._dtype)
+        rates = self._compute_rates()
+        rate = rates[self._maximized_rate]
+        is_satisfied = rates[self._constrained_rate] >= math.cast(self.value, self._dtype)
         best = math.reduce_max(array.where(is_satisfied, rate, -array.ones_like(rate)))
         return math.maximum(best, 0.0)
 
-    def _rates(self) -> dict[str, Tensor]:
+    def _compute_rates(self) -> dict[str, Tensor]:
         tp, fp = self.true_positives.value(), self.false_positives.value()
         tn, fn = self.true_negatives.value(), self.false_negatives.value()
         return {
@@ -57,7 +57,7 @@ class OperatingPoint(ConfusionCounts):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        config = {"num_thresholds": self.num_thresholds, self._given: self.value}
+        config = {"num_thresholds": self.num_thresholds, self._constrained_rate: self.value}
         return {**super().get_config(), "class_id": self.class_id, **config}
 
 
@@ -86,7 +86,7 @@ class SensitivityAtSpecificity(OperatingPoint):
       0.5
     """
 
-    _given, _wanted = "specificity", "sensitivity"
+    _constrained_rate, _maximized_rate = "specificity", "sensitivity"
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class SpecificityAtSensitivity(OperatingPoint):
       0.5
     """
 
-    _given, _wanted = "sensitivity", "specificity"
+    _constrained_rate, _maximized_rate = "sensitivity", "specificity"
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class PrecisionAtRecall(OperatingPoint):
       1.0
     """
 
-    _given, _wanted = "recall", "precision"
+    _constrained_rate, _maximized_rate = "recall", "precision"
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class RecallAtPrecision(OperatingPoint):
       0.5
     """
 
-    _given, _wanted = "precision", "recall"
+    _constrained_rate, _maximized_rate = "precision", "recall"
 
     def __init__(
         self,

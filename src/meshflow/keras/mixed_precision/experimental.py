@@ -124,7 +124,7 @@ class LossScaleOptimizer(loss_scale_optimizer.LossScaleOptimizer):
         scale = scales.get(loss_scale)
         if scale is None:
             raise ValueError("loss_scale cannot be None.")
-        super().__init__(optimizer, **loss_scale_optimizer.scale_settings(scale))
+        super().__init__(optimizer, **loss_scale_optimizer.convert_loss_scale(scale))
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: CustomObjects = None) -> Any:

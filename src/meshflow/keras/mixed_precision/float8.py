@@ -22,13 +22,13 @@ from jax.typing import DTypeLike
 
 from meshflow.core.runtime.errors import UnimplementedError
 
-VALUES = jnp.float8_e4m3fn
-GRADIENTS = jnp.float8_e5m2
+VALUE_DTYPE = jnp.float8_e4m3fn
+GRADIENT_DTYPE = jnp.float8_e5m2
 
-EMULATE = "MESHFLOW_EMULATE_FLOAT8"
+EMULATION_VARIABLE = "MESHFLOW_EMULATE_FLOAT8"
 
 
-def unavailable() -> str | None:
+def find_unavailability_reason() -> str | None:
     """Return the reason why the default device has no float8 matrix units; None if it has them."""
     device = jax.devices()[0]
     if device.platform != "gpu":
@@ -43,9 +43,9 @@ def unavailable() -> str | None:
     return f"needs compute capability 8.9 or newer, {device.device_kind} has {capability}"
 
 
-def emulated() -> bool:
+def is_emulated() -> bool:
     """Check whether the environment enables float8 products on devices without float8 units."""
-    return os.environ.get(EMULATE, "").lower() in ("1", "true")
+    return os.environ.get(EMULATION_VARIABLE, "").lower() in ("1", "true")
 
 
 def check_available() -> None:
@@ -54,20 +54,20 @@ def check_available() -> None:
     Raises:
       UnimplementedError: If the default device has no float8 units and emulation is not enabled.
     """
-    problem = None if emulated() else unavailable()
+    problem = None if is_emulated() else find_unavailability_reason()
     if problem:
         raise UnimplementedError(
-            f"The policy 'mixed_float8' {problem}. Use 'mixed_bfloat16', or set {EMULATE}=1 to compute the same "
+            f"The policy 'mixed_float8' {problem}. Use 'mixed_bfloat16', or set {EMULATION_VARIABLE}=1 to compute the same "
             "numbers without float8 units, which is slower than bfloat16."
         )
 
 
-def largest(array: jax.Array) -> jax.Array:
+def compute_amax(array: jax.Array) -> jax.Array:
     """Return the largest magnitude of an array in float32; 0 for an empty array."""
     return jnp.max(jnp.abs(array), initial=0).astype(jnp.float32)
 
 
-def scale_for(magnitude: jax.Array, dtype: DTypeLike) -> jax.Array:
+def compute_scale(magnitude: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Return the largest power of two that keeps numbers of some magnitude within a format.
 
     Multiplication by powers of two is exact in every dtype. The scale for magnitude 0 is 1.
@@ -83,7 +83,7 @@ def scale_for(magnitude: jax.Array, dtype: DTypeLike) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def rounded(array: jax.Array, scale: jax.Array, dtype: DTypeLike) -> jax.Array:
+def round_scaled(array: jax.Array, scale: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Round an array to the numbers of a format after scaling; larger numbers saturate.
 
     The derivative is that of the identity.
@@ -101,16 +101,18 @@ def rounded(array: jax.Array, scale: jax.Array, dtype: DTypeLike) -> jax.Array:
     return scaled.astype(dtype).astype(array.dtype) * (1 / scale).astype(array.dtype)
 
 
-@rounded.defjvp
-def _straight_through(
+@round_scaled.defjvp
+def _pass_tangent_through(
     dtype: DTypeLike, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    return rounded(*primals, dtype), tangents[0]
+    return round_scaled(*primals, dtype), tangents[0]
 
 
-def rounded_alone(gradient: jax.Array) -> jax.Array:
+def round_gradient(gradient: jax.Array) -> jax.Array:
     """Round a gradient with a scale for its own largest magnitude."""
-    return rounded(gradient, scale_for(largest(gradient), GRADIENTS), GRADIENTS)
+    return round_scaled(
+        gradient, compute_scale(compute_amax(gradient), GRADIENT_DTYPE), GRADIENT_DTYPE
+    )
 
 
 @jax.custom_vjp
@@ -120,5 +122,5 @@ def with_rounded_gradient(array: jax.Array) -> jax.Array:
 
 
 with_rounded_gradient.defvjp(
-    lambda array: (array, None), lambda _, gradient: (rounded_alone(gradient),)
+    lambda array: (array, None), lambda _, gradient: (round_gradient(gradient),)
 )

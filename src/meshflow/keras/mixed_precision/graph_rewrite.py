@@ -8,7 +8,7 @@ from meshflow.core.config import config_optimizer
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.keras.optimizers import loss_scale as scales
 from meshflow.keras.optimizers.base import Optimizer
-from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, scale_settings
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, convert_loss_scale
 
 __all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_graph_rewrite"]
 
@@ -59,7 +59,7 @@ def enable_mixed_precision_graph_rewrite(
     if scale is None:
         raise ValueError("loss_scale cannot be None.")
     config_optimizer.set_experimental_options({"auto_mixed_precision": True})
-    return LossScaleOptimizer(opt, **scale_settings(scale))
+    return LossScaleOptimizer(opt, **convert_loss_scale(scale))
 
 
 def disable_mixed_precision_graph_rewrite() -> None:

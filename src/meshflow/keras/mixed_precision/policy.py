@@ -10,14 +10,14 @@ from meshflow.keras import registry, serialization, settings
 from meshflow.keras.mixed_precision import float8
 from meshflow.keras.registry import CustomObjects
 
-_MIXED = {
+_MIXED_COMPUTE_DTYPES = {
     "mixed_float16": "float16",
     "mixed_bfloat16": "bfloat16",
     # Only products use 8 bits. Other operations need a higher precision, and bfloat16 needs no loss
     # scale.
     "mixed_float8": "bfloat16",
 }
-_REMOVED = {
+_REMOVED_POLICIES = {
     "infer_float32_vars": "'mixed_float16' or 'mixed_bfloat16'",
     "infer_with_float32_vars": "'mixed_float16' or 'mixed_bfloat16'",
     "float16_with_float32_vars": "'mixed_float16'",
@@ -62,13 +62,15 @@ class Policy:
         if not isinstance(name, str):
             raise TypeError(f"'name' must be a string, but got: {name!r}")
         self._name = name
-        self._compute_dtype, self._variable_dtype = _parse(name)
-        if self.float8:
+        self._compute_dtype, self._variable_dtype = _parse_name(name)
+        if self.uses_float8:
             float8.check_available()
             if amax_history_length is None:
                 amax_history_length = _AMAX_HISTORY_LENGTH
         if amax_history_length is not None and (
-            not self.float8 or not isinstance(amax_history_length, int) or amax_history_length < 1
+            not self.uses_float8
+            or not isinstance(amax_history_length, int)
+            or amax_history_length < 1
         ):
             raise ValueError(
                 "amax_history_length must be a positive integer, and applies to the policy 'mixed_float8' only. "
@@ -92,7 +94,7 @@ class Policy:
         return self._variable_dtype
 
     @property
-    def float8(self) -> bool:
+    def uses_float8(self) -> bool:
         """Check whether operands of products are rounded to 8 bits."""
         return self._name == "mixed_float8"
 
@@ -127,30 +129,30 @@ class Policy:
         return f'<Policy "{self._name}">'
 
 
-def _parse(name: str) -> tuple[str | None, str | None]:
+def _parse_name(name: str) -> tuple[str | None, str | None]:
     if name.endswith("_float32_vars"):
-        replacement = _REMOVED.get(name)
+        replacement = _REMOVED_POLICIES.get(name)
         advice = f" Please use the {replacement} policy instead." if replacement else ""
         raise ValueError(
             f"Policies ending in '_float32_vars' have been removed from TensorFlow.{advice} Got policy "
             f"name: '{name}'"
         )
-    if name in _MIXED:
-        return _MIXED[name], "float32"
+    if name in _MIXED_COMPUTE_DTYPES:
+        return _MIXED_COMPUTE_DTYPES[name], "float32"
     if name == "_infer":
         return None, None
     try:
         dtype = dtypes.as_dtype(name).name
     except TypeError:
-        floats = [d.name for d in dtypes.ALL if d.is_floating]
+        floats = [d.name for d in dtypes.ALL_DTYPES if d.is_floating]
         raise ValueError(
             f"Cannot convert value {name} to a mixed precision Policy. Valid policies include "
-            f"{sorted(_MIXED)} and the name of any dtype, such as {floats}."
+            f"{sorted(_MIXED_COMPUTE_DTYPES)} and the name of any dtype, such as {floats}."
         ) from None
     return dtype, dtype
 
 
-_global: Policy | None = None
+_global_policy: Policy | None = None
 
 
 def global_policy() -> Policy:
@@ -161,7 +163,7 @@ def global_policy() -> Policy:
       >>> tf.keras.mixed_precision.global_policy()
       <Policy "float32">
     """
-    return _global if _global is not None else Policy(settings.floatx())
+    return _global_policy if _global_policy is not None else Policy(settings.floatx())
 
 
 def set_global_policy(policy: Policy | str | None) -> None:
@@ -181,7 +183,7 @@ def set_global_policy(policy: Policy | str | None) -> None:
       ('bfloat16', 'float32')
       >>> tf.keras.mixed_precision.set_global_policy("float32")
     """
-    global _global
+    global _global_policy
     if policy is not None and not isinstance(policy, Policy):
         policy = Policy(policy)
     compute = None if policy is None else policy.compute_dtype
@@ -190,15 +192,19 @@ def set_global_policy(policy: Policy | str | None) -> None:
             "set_global_policy can only be used to set the global policy to floating-point policies, "
             f'such as "float32" and "mixed_float16", but got policy: {policy.name}'
         )
-    if policy is not None and policy.compute_dtype != policy.variable_dtype and rewriting():
+    if (
+        policy is not None
+        and policy.compute_dtype != policy.variable_dtype
+        and is_rewriting_enabled()
+    ):
         raise ValueError(
             f'The global dtype policy cannot be set to "{policy.name}", because the mixed precision graph '
             "rewrite has already been enabled. Use one or the other."
         )
-    _global = policy
+    _global_policy = policy
 
 
-def rewriting() -> bool:
+def is_rewriting_enabled() -> bool:
     """Check whether programs are rewritten to mixed precision."""
     options = config_optimizer.get_experimental_options()
     return any(on and name.startswith("auto_mixed_precision") for name, on in options.items())
@@ -280,4 +286,4 @@ def serialize(policy: Policy) -> str | Config | None:
     return serialization.serialize(policy)
 
 
-registry.family("dtype policy", "keras.mixed_precision", {"Policy": Policy})
+registry.create_registry("dtype policy", "keras.mixed_precision", {"Policy": Policy})

@@ -17,6 +17,8 @@ from meshflow.keras.ops.attention import *
 from meshflow.keras.ops.attention import __all__ as _attention
 from meshflow.keras.ops.classes import *
 from meshflow.keras.ops.classes import __all__ as _classes
+from meshflow.keras.ops.concatenation import *
+from meshflow.keras.ops.concatenation import __all__ as _joining
 from meshflow.keras.ops.conversions import *
 from meshflow.keras.ops.conversions import __all__ as _conversions
 from meshflow.keras.ops.creation import *
@@ -25,8 +27,6 @@ from meshflow.keras.ops.ctc import *
 from meshflow.keras.ops.ctc import __all__ as _ctc
 from meshflow.keras.ops.elementwise import *
 from meshflow.keras.ops.elementwise import __all__ as _elementwise
-from meshflow.keras.ops.joining import *
-from meshflow.keras.ops.joining import __all__ as _joining
 from meshflow.keras.ops.loops import *
 from meshflow.keras.ops.loops import __all__ as _loops
 from meshflow.keras.ops.matrices import *
@@ -39,8 +39,8 @@ from meshflow.keras.ops.reductions import *
 from meshflow.keras.ops.reductions import __all__ as _reductions
 from meshflow.keras.ops.selection import *
 from meshflow.keras.ops.selection import __all__ as _selection
-from meshflow.keras.ops.shaping import *
-from meshflow.keras.ops.shaping import __all__ as _shaping
+from meshflow.keras.ops.shape_ops import *
+from meshflow.keras.ops.shape_ops import __all__ as _shaping
 from meshflow.keras.ops.transforms import *
 from meshflow.keras.ops.transforms import __all__ as _transforms
 from meshflow.keras.ops.updates import *

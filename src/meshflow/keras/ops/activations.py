@@ -19,8 +19,8 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import registry
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.making import unary
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import make_unary
 from meshflow.keras.ops.promotion import Axis, as_float
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
@@ -58,41 +58,41 @@ __all__ = [
 ]
 
 
-relu = unary("relu", nn_ops.relu, "`max(x, 0)`", keeps=True)
-relu6 = unary("relu6", nn_ops.relu6, "`min(max(x, 0), 6)`", keeps=True)
-sigmoid = unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`")
-log_sigmoid = unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`")
-softplus = unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`")
-softsign = unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`")
+relu = make_unary("relu", nn_ops.relu, "`max(x, 0)`", keeps=True)
+relu6 = make_unary("relu6", nn_ops.relu6, "`min(max(x, 0), 6)`", keeps=True)
+sigmoid = make_unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`")
+log_sigmoid = make_unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`")
+softplus = make_unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`")
+softsign = make_unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`")
 
 
 def _silu(x: Tensor) -> Tensor:
     return x * math.sigmoid(x) if dtypes.as_dtype(x.dtype).is_complex else nn_ops.silu(x)
 
 
-silu = unary("silu", _silu, "`x * sigmoid(x)`")
+silu = make_unary("silu", _silu, "`x * sigmoid(x)`")
 swish = silu
-selu = unary("selu", nn_ops.selu, "the scaled exponential linear unit (arXiv:1706.02515)")
-hard_sigmoid = unary(
+selu = make_unary("selu", nn_ops.selu, "the scaled exponential linear unit (arXiv:1706.02515)")
+hard_sigmoid = make_unary(
     "hard_sigmoid", jax.nn.hard_sigmoid, "`x / 6 + 1 / 2`, clipped to [0, 1],", array=True
 )
 # `tf.keras.activations.hard_sigmoid` is a different function, so files need another name.
-registry.call_it(hard_sigmoid, "keras.ops.hard_sigmoid")
+registry.set_config_name(hard_sigmoid, "keras.ops.hard_sigmoid")
 
 
-hard_silu = unary(
+hard_silu = make_unary(
     "hard_silu", jax.nn.hard_silu, "`x * hard_sigmoid(x)` (arXiv:1905.02244)", array=True
 )
 hard_swish = hard_silu
-hard_tanh = unary("hard_tanh", jax.nn.hard_tanh, "`x`, clipped to [-1, 1],", array=True)
-tanh_shrink = unary("tanh_shrink", lambda x: x - jnp.tanh(x), "`x - tanh(x)`", array=True)
-sparse_plus = unary(
+hard_tanh = make_unary("hard_tanh", jax.nn.hard_tanh, "`x`, clipped to [-1, 1],", array=True)
+tanh_shrink = make_unary("tanh_shrink", lambda x: x - jnp.tanh(x), "`x - tanh(x)`", array=True)
+sparse_plus = make_unary(
     "sparse_plus",
     lambda x: jnp.where(x <= -1, 0, jnp.where(x < 1, (x + 1) ** 2 / 4, x)).astype(x.dtype),
     "0 if `x <= -1`, `x` if `x >= 1`, otherwise `(x + 1)^2 / 4`",
     array=True,
 )
-sparse_sigmoid = unary(
+sparse_sigmoid = make_unary(
     "sparse_sigmoid",
     lambda x: jnp.clip((x + 1) / 2, 0, 1),
     "`(x + 1) / 2`, clipped to [0, 1],",
@@ -125,7 +125,7 @@ def _celu(x: TensorLike, alpha: float) -> Any:
     return jax.nn.celu(x, alpha)
 
 
-@one_layer()
+@as_single_layer()
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Compute `max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
 
@@ -205,7 +205,7 @@ def _threshold(x: TensorLike, threshold: float, default: float, kind: str) -> An
     return result.astype(x.dtype)
 
 
-@one_layer()
+@as_single_layer()
 def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
     """Replace elements that are not above a threshold.
 
@@ -222,7 +222,7 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
     return _threshold(as_float(x), threshold, default_value, "plain")
 
 
-@one_layer()
+@as_single_layer()
 def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     """Replace elements near 0 by 0.
 
@@ -238,7 +238,7 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     return _threshold(as_float(x), threshold, 0, "hard")
 
 
-@one_layer()
+@as_single_layer()
 def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     """Shrink elements towards 0 by a threshold.
 
@@ -259,7 +259,7 @@ def _squareplus(x: TensorLike, b: float) -> Any:
     return (x + jnp.sqrt(x * x + b)) / 2
 
 
-@one_layer()
+@as_single_layer()
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """Compute `(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
 
@@ -275,7 +275,7 @@ def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     return _squareplus(as_float(x), b)
 
 
-def _flat_softmax(function: Callable[..., Tensor], x: TensorLike, axis: Axis) -> Tensor:
+def _apply_over_axes(function: Callable[..., Tensor], x: TensorLike, axis: Axis) -> Tensor:
     """Apply `function` over one axis, several axes, or all of them."""
     x = as_float(x)
     if isinstance(axis, int):
@@ -303,7 +303,7 @@ def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
       >>> ops.softmax([0.0, 0.0]).numpy().tolist()
       [0.5, 0.5]
     """
-    return _flat_softmax(nn_ops.softmax, x, axis)
+    return _apply_over_axes(nn_ops.softmax, x, axis)
 
 
 def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
@@ -318,7 +318,7 @@ def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
       >>> ops.log_softmax([0.0]).numpy().tolist()
       [0.0]
     """
-    return _flat_softmax(nn_ops.log_softmax, x, axis)
+    return _apply_over_axes(nn_ops.log_softmax, x, axis)
 
 
 @op(same=(), name="sparsemax")
@@ -333,7 +333,7 @@ def _sparsemax(x: TensorLike, axis: int) -> Any:
     return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)
 
 
-@one_layer()
+@as_single_layer()
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     """Compute the nearest probability distribution, a sparse one (arXiv:1602.02068).
 

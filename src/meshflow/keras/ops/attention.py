@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import common, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import as_tensor, promote
 from meshflow.kernels import flash_attention as cudnn_attention
 from meshflow.ops import casting
 
@@ -45,19 +45,26 @@ def _attention(
         and cudnn_attention.is_usable(query, key, value, has_mask)
     ):
         scale = float(scale)
-        compute = functools.partial(_plain, scale=scale, is_causal=is_causal, cap=None)
-        return cudnn_attention.attention(
-            compute, query, key, value, _four_axes(bias), _four_axes(mask), scale, is_causal
+        compute = functools.partial(_compute_attention, scale=scale, is_causal=is_causal, cap=None)
+        return cudnn_attention.compute_attention(
+            compute,
+            query,
+            key,
+            value,
+            _expand_to_rank4(bias),
+            _expand_to_rank4(mask),
+            scale,
+            is_causal,
         )
-    return _plain(query, key, value, bias, mask, scale, is_causal, cap)
+    return _compute_attention(query, key, value, bias, mask, scale, is_causal, cap)
 
 
-def _four_axes(array: jax.Array | None) -> jax.Array | None:
+def _expand_to_rank4(array: jax.Array | None) -> jax.Array | None:
     """Expand a bias or mask to the rank of the logits, with leading axes of size 1."""
     return None if array is None else array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
-def _plain(
+def _compute_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -88,7 +95,7 @@ def _plain(
     return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
 
-@one_layer()
+@as_single_layer()
 def dot_product_attention(
     query: TensorLike,
     key: TensorLike,
@@ -123,7 +130,7 @@ def dot_product_attention(
       >>> ops.dot_product_attention(x, x, x).shape
       TensorShape([1, 2, 1, 4])
     """
-    query, key, value = common(query, key, value, also=float)
+    query, key, value = promote(query, key, value, also=float)
     for name, operand in (("query", query), ("key", key), ("value", value)):
         if len(operand.shape) != 4:
             raise ValueError(
@@ -134,8 +141,8 @@ def dot_product_attention(
             f"dot_product_attention: the number of query heads must be a multiple of the number of key heads, got {query.shape[2]} and {key.shape[2]}."
         )
     scale_factor = query.shape[-1] ** -0.5 if scale is None else scale
-    bool_mask = None if mask is None else casting.cast(tensor(mask), dtypes.bool_)
-    bias_tensor = None if bias is None else tensor(bias)
+    bool_mask = None if mask is None else casting.cast(as_tensor(mask), dtypes.bool_)
+    bias_tensor = None if bias is None else as_tensor(bias)
     return _attention(
         query,
         key,

@@ -15,7 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.promotion import as_float, tensor
+from meshflow.keras.ops.promotion import as_float, as_tensor
 from meshflow.keras.settings import epsilon as default_epsilon
 from meshflow.keras.settings import floatx
 from meshflow.ops import array as array_ops
@@ -52,12 +52,14 @@ def one_hot(
       >>> ops.one_hot([1], 3).numpy().tolist()
       [[0.0, 1.0, 0.0]]
     """
-    _refuse_sparse(sparse, "one_hot")
+    _check_dense(sparse, "one_hot")
     kind = dtypes.as_dtype(dtype or floatx())
-    return array_ops.one_hot(casting.cast(tensor(x), "int32"), num_classes, axis=axis, dtype=kind)
+    return array_ops.one_hot(
+        casting.cast(as_tensor(x), "int32"), num_classes, axis=axis, dtype=kind
+    )
 
 
-def _refuse_sparse(sparse: bool, name: str) -> None:
+def _check_dense(sparse: bool, name: str) -> None:
     if sparse:
         raise InvalidValueError(
             f"{name}: sparse=True is not supported; use the dense result, or tf.sparse.from_dense."
@@ -90,9 +92,9 @@ def multi_hot(
     count = kwargs.pop("num_tokens", num_classes)
     if count is None:
         raise ValueError("Argument `num_classes` must be specified. Received: num_classes=None")
-    inputs = tensor(inputs)
+    inputs = as_tensor(inputs)
     class_axis = 1 if len(inputs.shape) > 1 else 0
-    _refuse_sparse(sparse, "multi_hot")
+    _check_dense(sparse, "multi_hot")
     kind = dtypes.as_dtype(dtype or floatx())
     rows = one_hot(inputs, count, axis, "uint8" if kind.is_bool else kind)
     return casting.cast(math.reduce_max(rows, class_axis), kind)
@@ -113,7 +115,7 @@ def binary_crossentropy(
       >>> print(ops.binary_crossentropy([1.0], [0.5]).numpy().round(4))
       [0.6931]
     """
-    target, output = tensor(target), as_float(output)
+    target, output = as_tensor(target), as_float(output)
     target = casting.cast(target, output.dtype)
     _check_shapes("binary_crossentropy", target.shape, output.shape)
     if from_logits:
@@ -149,13 +151,13 @@ def categorical_crossentropy(
       >>> print(ops.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy().round(4))
       [0.6931]
     """
-    target, output = tensor(target), as_float(output)
+    target, output = as_tensor(target), as_float(output)
     target = casting.cast(target, output.dtype)
     _check_shapes("categorical_crossentropy", target.shape, output.shape)
-    return -math.reduce_sum(target * _log_probabilities(output, from_logits, axis), axis)
+    return -math.reduce_sum(target * _compute_log_probabilities(output, from_logits, axis), axis)
 
 
-def _log_probabilities(output: Tensor, from_logits: bool, axis: int) -> Tensor:
+def _compute_log_probabilities(output: Tensor, from_logits: bool, axis: int) -> Tensor:
     if from_logits:
         return nn_ops.log_softmax(output, axis)
     small = default_epsilon()
@@ -179,7 +181,7 @@ def sparse_categorical_crossentropy(
       >>> print(ops.sparse_categorical_crossentropy([1], [[0.5, 0.5]]).numpy().round(4))
       [0.6931]
     """
-    target, output = casting.cast(tensor(target), "int64"), as_float(output)
+    target, output = casting.cast(as_tensor(target), "int64"), as_float(output)
     if len(target.shape) == len(output.shape) and target.shape[-1] == 1:
         target = array_ops.squeeze(target, -1)
     if len(output.shape) < 1:
@@ -190,4 +192,6 @@ def sparse_categorical_crossentropy(
     count = classes.pop(axis)
     _check_shapes("sparse_categorical_crossentropy", target.shape, classes)
     one_hot_target = array_ops.one_hot(target, count, axis=axis, dtype=output.dtype)
-    return -math.reduce_sum(one_hot_target * _log_probabilities(output, from_logits, axis), axis)
+    return -math.reduce_sum(
+        one_hot_target * _compute_log_probabilities(output, from_logits, axis), axis
+    )

@@ -17,9 +17,9 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.making import unary
-from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import make_unary
+from meshflow.keras.ops.promotion import as_float, as_tensor, promote
 from meshflow.keras.settings import floatx
 from meshflow.ops import casting, math
 
@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 
-rsqrt = unary("rsqrt", math.rsqrt, "`1 / sqrt(x)`")
-erf = unary("erf", math.erf, "the error function")
-erfc = unary("erfc", math.erfc, "`1 - erf(x)`")
-erfinv = unary("erfinv", math.erfinv, "the inverse of `erf`")
+rsqrt = make_unary("rsqrt", math.rsqrt, "`1 / sqrt(x)`")
+erf = make_unary("erf", math.erf, "the error function")
+erfc = make_unary("erfc", math.erfc, "`1 - erf(x)`")
+erfinv = make_unary("erfinv", math.erfinv, "the inverse of `erf`")
 
 
 def cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
@@ -54,7 +54,9 @@ def cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
       >>> ops.cast([1.7, -1.7], "int32").numpy().tolist()
       [1, -1]
     """
-    return casting.cast(tensor(x), dtypes.as_dtype(floatx() if dtype in (None, float) else dtype))
+    return casting.cast(
+        as_tensor(x), dtypes.as_dtype(floatx() if dtype in (None, float) else dtype)
+    )
 
 
 def saturate_cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
@@ -69,7 +71,7 @@ def saturate_cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
       >>> ops.saturate_cast([-3.0, 300.0], "uint8").numpy().tolist()
       [0, 255]
     """
-    return casting.saturate_cast(tensor(x), dtypes.as_dtype(dtype or floatx()))
+    return casting.saturate_cast(as_tensor(x), dtypes.as_dtype(dtype or floatx()))
 
 
 @op(same=("x1", "x2"), name="polar")
@@ -79,7 +81,7 @@ def _polar(x1: TensorLike, x2: TensorLike) -> Any:
     )
 
 
-@one_layer()
+@as_single_layer()
 def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
     """Create complex numbers from absolute values and angles.
 
@@ -92,7 +94,7 @@ def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
       >>> ops.polar([2.0], [0.0]).numpy().tolist()
       [(2+0j)]
     """
-    return _polar(*common(abs_, angle, also=float))
+    return _polar(*promote(abs_, angle, also=float))
 
 
 @op(same=(), name="view_as_complex")
@@ -102,7 +104,7 @@ def _pairs_to_complex(x: TensorLike) -> Any:
     )
 
 
-@one_layer()
+@as_single_layer()
 def view_as_complex(x: TensorLike) -> Tensor:
     """Convert pairs of numbers in the last axis to complex numbers.
 
@@ -127,7 +129,7 @@ def _complex_to_pairs(x: TensorLike) -> Any:
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
 
 
-@one_layer()
+@as_single_layer()
 def view_as_real(x: TensorLike) -> Tensor:
     """Convert complex numbers to pairs of real numbers in a new last axis.
 
@@ -139,4 +141,4 @@ def view_as_real(x: TensorLike) -> Tensor:
       >>> ops.view_as_real(ops.array([1 + 2j])).numpy().tolist()
       [[1.0, 2.0]]
     """
-    return _complex_to_pairs(tensor(x))
+    return _complex_to_pairs(as_tensor(x))

@@ -19,8 +19,8 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.making import Window
-from meshflow.keras.ops.promotion import common, result_type, tensor
+from meshflow.keras.ops.op_factories import WindowFunction
+from meshflow.keras.ops.promotion import as_tensor, promote, result_type
 from meshflow.keras.settings import floatx
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-def _dtype(dtype: DTypeLike | None) -> DType:
+def _as_dtype(dtype: DTypeLike | None) -> DType:
     return dtypes.as_dtype(floatx() if dtype is None or dtype is float else dtype)
 
 
@@ -69,7 +69,7 @@ def array(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       >>> ops.array([1, 2]).dtype
       tf.int32
     """
-    return tensor(x) if dtype is None else casting.cast(tensor(x), _dtype(dtype))
+    return as_tensor(x) if dtype is None else casting.cast(as_tensor(x), _as_dtype(dtype))
 
 
 def copy(x: TensorLike) -> Tensor:
@@ -83,7 +83,7 @@ def copy(x: TensorLike) -> Tensor:
       >>> int(ops.copy(3))
       3
     """
-    return array_ops.identity(tensor(x))
+    return array_ops.identity(as_tensor(x))
 
 
 def zeros(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -98,7 +98,7 @@ def zeros(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
       >>> ops.zeros([2]).numpy().tolist()
       [0.0, 0.0]
     """
-    return array_ops.zeros(shape, _dtype(dtype))
+    return array_ops.zeros(shape, _as_dtype(dtype))
 
 
 def ones(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -113,7 +113,7 @@ def ones(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
       >>> ops.ones([2]).numpy().tolist()
       [1.0, 1.0]
     """
-    return array_ops.ones(shape, _dtype(dtype))
+    return array_ops.ones(shape, _as_dtype(dtype))
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -144,7 +144,7 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = Non
       >>> ops.full([2], 3).numpy().tolist()
       [3.0, 3.0]
     """
-    return array_ops.broadcast_to(array(fill_value, _dtype(dtype)), shape)
+    return array_ops.broadcast_to(array(fill_value, _as_dtype(dtype)), shape)
 
 
 def zeros_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -159,7 +159,7 @@ def zeros_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       >>> ops.zeros_like([1, 2]).numpy().tolist()
       [0, 0]
     """
-    return array_ops.zeros_like(tensor(x), None if dtype is None else _dtype(dtype))
+    return array_ops.zeros_like(as_tensor(x), None if dtype is None else _as_dtype(dtype))
 
 
 def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -174,7 +174,7 @@ def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       >>> ops.ones_like([1, 2]).numpy().tolist()
       [1, 1]
     """
-    return array_ops.ones_like(tensor(x), None if dtype is None else _dtype(dtype))
+    return array_ops.ones_like(as_tensor(x), None if dtype is None else _as_dtype(dtype))
 
 
 def empty_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -206,7 +206,7 @@ def full_like(x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = N
       [7, 7]
     """
     ones = ones_like(x, dtype)
-    return ones * casting.cast(tensor(fill_value), ones.dtype)
+    return ones * casting.cast(as_tensor(fill_value), ones.dtype)
 
 
 def arange(
@@ -229,8 +229,8 @@ def arange(
       ([0, 1, 2], [1.0, 1.5])
     """
     values = [v for v in (start, stop, step) if v is not None]
-    kinds = [type(v) if type(v) in (int, float, bool) else tensor(v).dtype for v in values]
-    result_dtype = result_type(*kinds) if dtype is None else _dtype(dtype)
+    kinds = [type(v) if type(v) in (int, float, bool) else as_tensor(v).dtype for v in values]
+    result_dtype = result_type(*kinds) if dtype is None else _as_dtype(dtype)
     if stop is None:
         start, stop = 0, start
     range_dtype = (
@@ -244,7 +244,7 @@ def arange(
 
 
 @op(same=(), name="linspace")
-def _spaced(
+def _linspace(
     start: TensorLike,
     stop: TensorLike,
     kind: str,
@@ -290,13 +290,13 @@ def linspace(
       >>> ops.linspace(0, 1, 3).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    start, stop = common(start, stop, also=float)
-    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
-    values = _spaced(start, stop, "linspace", num, endpoint, None, axis, result_dtype)
+    start, stop = promote(start, stop, also=float)
+    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _as_dtype(dtype)
+    values = _linspace(start, stop, "linspace", num, endpoint, None, axis, result_dtype)
     if not retstep:
         return values
     count = num - 1 if endpoint else num
-    interval = (stop - start) / casting.cast(tensor(count), start.dtype)
+    interval = (stop - start) / casting.cast(as_tensor(count), start.dtype)
     return values, casting.cast(interval, result_dtype)
 
 
@@ -325,9 +325,9 @@ def logspace(
       >>> ops.logspace(0, 2, 3).numpy().tolist()
       [1.0, 10.0, 100.0]
     """
-    start, stop = common(start, stop, also=float)
-    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
-    return _spaced(start, stop, "logspace", num, endpoint, base, axis, result_dtype)
+    start, stop = promote(start, stop, also=float)
+    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _as_dtype(dtype)
+    return _linspace(start, stop, "logspace", num, endpoint, base, axis, result_dtype)
 
 
 def geomspace(
@@ -353,9 +353,9 @@ def geomspace(
       >>> ops.geomspace(1, 4, 3).numpy().round(5).tolist()
       [1.0, 2.0, 4.0]
     """
-    start, stop = common(start, stop, also=float)
-    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
-    return _spaced(start, stop, "geomspace", num, endpoint, None, axis, result_dtype)
+    start, stop = promote(start, stop, also=float)
+    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _as_dtype(dtype)
+    return _linspace(start, stop, "geomspace", num, endpoint, None, axis, result_dtype)
 
 
 def eye(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Tensor:
@@ -372,7 +372,7 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
       >>> ops.eye(2).numpy().tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
-    return tensor(np.eye(N, M, k, dtype=_dtype(dtype).dtype))
+    return as_tensor(np.eye(N, M, k, dtype=_as_dtype(dtype).dtype))
 
 
 def identity(n: int, dtype: DTypeLike | None = None) -> Tensor:
@@ -404,12 +404,12 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
       >>> ops.tri(2).numpy().tolist()
       [[1.0, 0.0], [1.0, 1.0]]
     """
-    return tensor(np.tri(N, M, k, dtype=_dtype(dtype).dtype))
+    return as_tensor(np.tri(N, M, k, dtype=_as_dtype(dtype).dtype))
 
 
-def _window(name: str, function: Callable[[int], np.ndarray], doc: str) -> Window:
+def _make_window(name: str, function: Callable[[int], np.ndarray], doc: str) -> WindowFunction:
     def public(x: TensorLike) -> Tensor:
-        return tensor(np.asarray(function(int(x)), floatx()))
+        return as_tensor(np.asarray(function(int(x)), floatx()))
 
     public.__name__ = public.__qualname__ = name
     public.__doc__ = (
@@ -418,10 +418,10 @@ def _window(name: str, function: Callable[[int], np.ndarray], doc: str) -> Windo
     return public
 
 
-bartlett = _window("bartlett", np.bartlett, "Return the Bartlett window, a triangle.")
-blackman = _window("blackman", np.blackman, "Return the Blackman window.")
-hamming = _window("hamming", np.hamming, "Return the Hamming window.")
-hanning = _window("hanning", np.hanning, "Return the Hann window.")
+bartlett = _make_window("bartlett", np.bartlett, "Return the Bartlett window, a triangle.")
+blackman = _make_window("blackman", np.blackman, "Return the Blackman window.")
+hamming = _make_window("hamming", np.hamming, "Return the Hamming window.")
+hanning = _make_window("hanning", np.hanning, "Return the Hann window.")
 
 
 def kaiser(x: TensorLike, beta: float) -> Tensor:
@@ -436,7 +436,7 @@ def kaiser(x: TensorLike, beta: float) -> Tensor:
       >>> ops.kaiser(3, 0.0).numpy().tolist()
       [1.0, 1.0, 1.0]
     """
-    return tensor(np.asarray(np.kaiser(int(x), float(beta)), floatx()))
+    return as_tensor(np.asarray(np.kaiser(int(x), float(beta)), floatx()))
 
 
 @op(same=(), name="meshgrid")
@@ -479,4 +479,4 @@ def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Ten
       >>> ops.vander([1, 2], increasing=True).numpy().tolist()
       [[1, 1], [1, 2]]
     """
-    return _vander(tensor(x), N, increasing)
+    return _vander(as_tensor(x), N, increasing)

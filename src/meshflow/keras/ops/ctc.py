@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.promotion import as_float, tensor
+from meshflow.keras.ops.promotion import as_float, as_tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
 from meshflow.ops import nn as nn_ops
@@ -40,10 +40,10 @@ def ctc_loss(
       [0.2877]
     """
     return nn_ops.ctc_loss(
-        casting.cast(tensor(target), "int32"),
+        casting.cast(as_tensor(target), "int32"),
         as_float(output),
-        casting.cast(tensor(target_length), "int32"),
-        casting.cast(tensor(output_length), "int32"),
+        casting.cast(as_tensor(target_length), "int32"),
+        casting.cast(as_tensor(output_length), "int32"),
         logits_time_major=False,
         blank_index=mask_index,
     )
@@ -82,7 +82,7 @@ def ctc_decode(
             f"Invalid strategy {strategy}. Supported values are 'greedy' and 'beam_search'."
         )
     inputs = array_ops.transpose(as_float(inputs), [1, 0, 2])
-    lengths = casting.cast(tensor(sequence_lengths), "int32")
+    lengths = casting.cast(as_tensor(sequence_lengths), "int32")
     if strategy == "greedy":
         decoded, scores = nn_ops.ctc_greedy_decoder(
             inputs, lengths, merge_repeated, blank_index=mask_index
@@ -94,7 +94,7 @@ def ctc_decode(
             inputs = array_ops.gather(inputs, [*order, mask_index], axis=-1)
         decoded, scores = nn_ops.ctc_beam_search_decoder(inputs, lengths, beam_width, top_paths)
     width = int(inputs.shape[0])
-    rows = [dense_paths(d, width) for d in decoded]
+    rows = [densify_paths(d, width) for d in decoded]
     if strategy == "beam_search":
         rows = [
             array_ops.where(r >= mask_index, r + 1, r) if mask_index < inputs.shape[-1] - 1 else r
@@ -103,7 +103,7 @@ def ctc_decode(
     return array_ops.stack(rows), scores
 
 
-def dense_paths(decoded: SparseTensor, width: int) -> Tensor:
+def densify_paths(decoded: SparseTensor, width: int) -> Tensor:
     """Convert decoded sequences to dense rows, padded with -1.
 
     Args:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.dispatch.symbolic import in_graphs
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic_unnamed
 
-__all__ = ["one_layer"]
+__all__ = ["as_single_layer"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def one_layer(space: str | None = None) -> Callable[[F], F]:
+def as_single_layer(space: str | None = None) -> Callable[[F], F]:
     """Create a decorator that makes calls with symbolic tensors one layer, with a name in files.
 
     Args:
@@ -34,6 +34,8 @@ def one_layer(space: str | None = None) -> Callable[[F], F]:
     prefix = "keras.ops." if space is None else f"keras.ops.{space}."
 
     def decorate(function: F) -> F:
-        return op_names.nameable(in_graphs(function), f"{prefix}{function.__name__}")
+        return op_names.register_name(
+            accept_symbolic_unnamed(function), f"{prefix}{function.__name__}"
+        )
 
     return decorate

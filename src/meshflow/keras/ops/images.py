@@ -16,9 +16,9 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops import windows
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import Sizes, as_float, common, tensor
-from meshflow.keras.settings import standard_data_format
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import Sizes, as_float, as_tensor, promote
+from meshflow.keras.settings import normalize_data_format
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting, math
 from meshflow.ops import image as image_ops
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 
-def channels_last(
+def apply_channels_last(
     function: Callable[[Tensor], Tensor], images: Tensor, data_format: str | None
 ) -> Tensor:
     """Apply a function of channels-last images to images of any data format."""
-    if standard_data_format(data_format) == "channels_last":
+    if normalize_data_format(data_format) == "channels_last":
         return function(images)
     rank = len(images.shape)
     order = [*range(rank - 3), rank - 2, rank - 1, rank - 3]
@@ -50,9 +50,9 @@ def channels_last(
     return array_ops.transpose(function(array_ops.transpose(images, order)), inverse_order)
 
 
-def checked_images(images: TensorLike, name: str) -> Tensor:
+def check_images(images: TensorLike, name: str) -> Tensor:
     """Convert images to a tensor, and check that its rank is 3 or 4."""
-    images = tensor(images)
+    images = as_tensor(images)
     if len(images.shape) not in (3, 4):
         raise ValueError(
             f"Invalid images rank: expected rank 3 (single image) or rank 4 (batch of images). Received input with "
@@ -61,7 +61,7 @@ def checked_images(images: TensorLike, name: str) -> Tensor:
     return images
 
 
-@one_layer("image")
+@as_single_layer("image")
 def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tensor:
     """Convert RGB images to grayscale.
 
@@ -74,16 +74,16 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
       >>> ops.image.rgb_to_grayscale(ops.ones([2, 2, 3])).shape
       TensorShape([2, 2, 1])
     """
-    images = checked_images(images, "rgb_to_grayscale")
-    is_channels_last = standard_data_format(data_format) == "channels_last"
+    images = check_images(images, "rgb_to_grayscale")
+    is_channels_last = normalize_data_format(data_format) == "channels_last"
     if images.shape[-1 if is_channels_last else -3] == 1:
         return array_ops.identity(images)
-    gray = channels_last(image_ops.rgb_to_grayscale, as_float(images), data_format)
+    gray = apply_channels_last(image_ops.rgb_to_grayscale, as_float(images), data_format)
     return casting.cast(gray, images.dtype)
 
 
-def _only_floats(images: TensorLike, name: str) -> Tensor:
-    images = checked_images(images, name)
+def _check_float_images(images: TensorLike, name: str) -> Tensor:
+    images = check_images(images, name)
     if not dtypes.as_dtype(images.dtype).is_floating:
         raise ValueError(
             f"Invalid images dtype: expected float dtype. Received: images.dtype={dtypes.as_dtype(images.dtype).name}"
@@ -91,7 +91,7 @@ def _only_floats(images: TensorLike, name: str) -> Tensor:
     return images
 
 
-@one_layer("image")
+@as_single_layer("image")
 def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
     """Convert RGB images to hue, saturation and value.
 
@@ -104,10 +104,12 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
       >>> ops.image.rgb_to_hsv([[[1.0, 0.0, 0.0]]]).numpy().tolist()
       [[[0.0, 1.0, 1.0]]]
     """
-    return channels_last(image_ops.rgb_to_hsv, _only_floats(images, "rgb_to_hsv"), data_format)
+    return apply_channels_last(
+        image_ops.rgb_to_hsv, _check_float_images(images, "rgb_to_hsv"), data_format
+    )
 
 
-@one_layer("image")
+@as_single_layer("image")
 def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
     """Convert hue, saturation and value to RGB images.
 
@@ -120,10 +122,12 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
       >>> ops.image.hsv_to_rgb([[[0.0, 1.0, 1.0]]]).numpy().tolist()
       [[[1.0, 0.0, 0.0]]]
     """
-    return channels_last(image_ops.hsv_to_rgb, _only_floats(images, "hsv_to_rgb"), data_format)
+    return apply_channels_last(
+        image_ops.hsv_to_rgb, _check_float_images(images, "hsv_to_rgb"), data_format
+    )
 
 
-@one_layer("image")
+@as_single_layer("image")
 def resize(
     images: TensorLike,
     size: Sequence[int],
@@ -168,7 +172,7 @@ def resize(
         raise ValueError(
             f"Invalid `fill_mode` argument. Only `'constant'` is supported. Received: fill_mode={fill_mode}"
         )
-    images = checked_images(images, "resize")
+    images = check_images(images, "resize")
     new = tuple(int(s) for s in size)
     if len(new) != 2:
         raise ValueError(f"`size` must be (height, width). Received: size={size}")
@@ -176,9 +180,9 @@ def resize(
 
     def resize_channels_last(x: Tensor) -> Tensor:
         if crop_to_aspect_ratio:
-            x = _cut_to(x, new)
+            x = _crop_to_aspect(x, new)
         elif pad_to_aspect_ratio:
-            x = _filled_to(x, new, fill_value)
+            x = _pad_to_aspect(x, new, fill_value)
         result = image_ops.resize(x, new, interpolation, antialias=antialias)
         if dtypes.as_dtype(result.dtype) is kind:
             return result
@@ -188,10 +192,10 @@ def resize(
             else casting.cast(result, kind)
         )
 
-    return channels_last(resize_channels_last, images, data_format)
+    return apply_channels_last(resize_channels_last, images, data_format)
 
 
-def _cut_to(x: Tensor, new: tuple[int, int]) -> Tensor:
+def _crop_to_aspect(x: Tensor, new: tuple[int, int]) -> Tensor:
     height, width = int(x.shape[-3]), int(x.shape[-2])
     rows = min(height, int(float(width * new[0]) / new[1]))
     columns = min(width, int(float(height * new[1]) / new[0]))
@@ -199,7 +203,7 @@ def _cut_to(x: Tensor, new: tuple[int, int]) -> Tensor:
     return x[..., top : top + rows, left : left + columns, :]
 
 
-def _filled_to(x: Tensor, new: tuple[int, int], value: float) -> Tensor:
+def _pad_to_aspect(x: Tensor, new: tuple[int, int], value: float) -> Tensor:
     height, width = int(x.shape[-3]), int(x.shape[-2])
     rows = max(height, int(float(width * new[0]) / new[1]))
     columns = max(width, int(float(height * new[1]) / new[0]))
@@ -209,7 +213,7 @@ def _filled_to(x: Tensor, new: tuple[int, int], value: float) -> Tensor:
     return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + pairs, constant_values=value)
 
 
-@one_layer("image")
+@as_single_layer("image")
 def pad_images(
     images: TensorLike,
     top_padding: int | None = None,
@@ -237,18 +241,18 @@ def pad_images(
       >>> ops.image.pad_images(ops.ones([2, 2, 1]), 1, 0, target_height=4, target_width=3).shape
       TensorShape([4, 3, 1])
     """
-    images = checked_images(images, "pad_images")
+    images = check_images(images, "pad_images")
 
     def pad(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
-        rows = _around(
+        rows = _resolve_margins(
             "top_padding, bottom_padding, target_height",
             top_padding,
             bottom_padding,
             target_height,
             height,
         )
-        columns = _around(
+        columns = _resolve_margins(
             "left_padding, right_padding, target_width",
             left_padding,
             right_padding,
@@ -257,10 +261,10 @@ def pad_images(
         )
         return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + [rows, columns, [0, 0]])
 
-    return channels_last(pad, images, data_format)
+    return apply_channels_last(pad, images, data_format)
 
 
-def _around(
+def _resolve_margins(
     names: str, before: int | None, after: int | None, target: int | None, size: int, sign: int = 1
 ) -> list[int]:
     """Return the sizes before and after, one of which may follow from the target size."""
@@ -279,7 +283,7 @@ def _around(
     return [before, after]
 
 
-@one_layer("image")
+@as_single_layer("image")
 def crop_images(
     images: TensorLike,
     top_cropping: int | None = None,
@@ -307,11 +311,11 @@ def crop_images(
       >>> ops.image.crop_images(ops.ones([4, 4, 1]), 1, 1, target_height=2, target_width=2).shape
       TensorShape([2, 2, 1])
     """
-    images = checked_images(images, "crop_images")
+    images = check_images(images, "crop_images")
 
     def crop(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
-        rows = _around(
+        rows = _resolve_margins(
             "top_cropping, bottom_cropping, target_height",
             top_cropping,
             bottom_cropping,
@@ -319,7 +323,7 @@ def crop_images(
             height,
             -1,
         )
-        columns = _around(
+        columns = _resolve_margins(
             "left_cropping, right_cropping, target_width",
             left_cropping,
             right_cropping,
@@ -329,10 +333,10 @@ def crop_images(
         )
         return x[..., rows[0] : height - rows[1], columns[0] : width - columns[1], :]
 
-    return channels_last(crop, images, data_format)
+    return apply_channels_last(crop, images, data_format)
 
 
-def _patches(
+def _extract_patches(
     x: TensorLike,
     size: Sizes,
     strides: Sizes | None,
@@ -342,16 +346,16 @@ def _patches(
     rank: int,
 ) -> Tensor:
     """Extract patches by a convolution with filters that each select one element."""
-    x = tensor(x)
+    x = as_tensor(x)
     is_single = len(x.shape) == rank + 1
     if is_single:
         x = array_ops.expand_dims(x, 0)
-    is_channels_first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = normalize_data_format(data_format) == "channels_first"
     window = (size,) * rank if isinstance(size, int) else tuple(size)
     channels = int(x.shape[1 if is_channels_first else -1])
     count = int(np.prod(window)) * channels
     kernel = casting.cast(
-        tensor(np.eye(count, dtype="float32").reshape(*window, channels, count)), x.dtype
+        as_tensor(np.eye(count, dtype="float32").reshape(*window, channels, count)), x.dtype
     )
     patches = windows.conv(
         x, kernel, window if strides is None else strides, padding, data_format, rate
@@ -359,7 +363,7 @@ def _patches(
     return array_ops.squeeze(patches, 0) if is_single else patches
 
 
-@one_layer("image")
+@as_single_layer("image")
 def extract_patches(
     images: TensorLike,
     size: Sizes,
@@ -383,7 +387,7 @@ def extract_patches(
       >>> ops.image.extract_patches(ops.ones([1, 4, 4, 3]), 2).shape
       TensorShape([1, 2, 2, 12])
     """
-    return _patches(images, size, strides, dilation_rate, padding, data_format, 2)
+    return _extract_patches(images, size, strides, dilation_rate, padding, data_format, 2)
 
 
 def extract_patches_3d(
@@ -409,10 +413,10 @@ def extract_patches_3d(
       >>> ops.image.extract_patches_3d(ops.ones([1, 4, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 2, 8])
     """
-    return _patches(volumes, size, strides, dilation_rate, padding, data_format, 3)
+    return _extract_patches(volumes, size, strides, dilation_rate, padding, data_format, 3)
 
 
-@one_layer("image")
+@as_single_layer("image")
 def gaussian_blur(
     images: TensorLike,
     kernel_size: Sequence[int] = (3, 3),
@@ -432,7 +436,7 @@ def gaussian_blur(
       >>> ops.image.gaussian_blur(ops.ones([1, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 1])
     """
-    images = as_float(checked_images(images, "gaussian_blur"))
+    images = as_float(check_images(images, "gaussian_blur"))
     if any(np.shape(pair) != (2,) for pair in (kernel_size, sigma)):
         raise InvalidValueError(
             f"gaussian_blur: `kernel_size` and `sigma` must be pairs of numbers, got {kernel_size} and {sigma}."
@@ -449,14 +453,14 @@ def gaussian_blur(
         kernel = np.tile(np.outer(*gaussians)[:, :, None, None], (1, 1, int(batch.shape[-1]), 1))
         result = windows.depthwise_conv(
             batch,
-            casting.cast(tensor(kernel.astype("float32")), batch.dtype),
+            casting.cast(as_tensor(kernel.astype("float32")), batch.dtype),
             1,
             "same",
             "channels_last",
         )
         return array_ops.squeeze(result, 0) if len(x.shape) == 3 else result
 
-    return channels_last(blur, images, data_format)
+    return apply_channels_last(blur, images, data_format)
 
 
 def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
@@ -474,8 +478,8 @@ def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
       >>> ops.image.sobel_edges(ops.ones([1, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 1, 2])
     """
-    images = as_float(checked_images(images, "sobel_edges"))
-    if standard_data_format(data_format) == "channels_last":
+    images = as_float(check_images(images, "sobel_edges"))
+    if normalize_data_format(data_format) == "channels_last":
         return image_ops.sobel_edges(images)
     edges = image_ops.sobel_edges(array_ops.transpose(images, [0, 2, 3, 1]))
     return array_ops.transpose(edges, [0, 3, 1, 2, 4])
@@ -508,7 +512,7 @@ def ssim(
       >>> ops.image.ssim(ops.ones([1, 16, 16, 1]), ops.ones([1, 16, 16, 1])).numpy().tolist()
       [1.0]
     """
-    first, second = common(image1, image2, also=float)
-    if standard_data_format(data_format) == "channels_first":
+    first, second = promote(image1, image2, also=float)
+    if normalize_data_format(data_format) == "channels_first":
         first, second = (array_ops.transpose(v, [0, 2, 3, 1]) for v in (first, second))
     return image_ops.ssim(first, second, max_val, filter_size, filter_sigma, k1, k2)

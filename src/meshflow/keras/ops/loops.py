@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from meshflow.core.dispatch.symbolic import in_graphs
-from meshflow.core.gradients import custom_gradient as gradients
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic_unnamed
+from meshflow.core.gradients import custom_gradients as gradients
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor as to_tensor
@@ -23,7 +23,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.tensor import is_tensor as _is_tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.keras.ops.promotion import tensor
+from meshflow.keras.ops.promotion import as_tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting, control_flow, functional
 from meshflow.sparse import to_dense
@@ -74,11 +74,11 @@ def convert_to_tensor(
     if ragged is False and hasattr(x, "row_splits"):
         x = x.to_tensor()
     if dtype is None:
-        return tensor(x)
+        return as_tensor(x)
     if _is_tensor(x) or isinstance(x, KerasTensor):
         return casting.cast(x, dtypes.as_dtype(dtype))
     if dtypes.as_dtype(dtype) == dtypes.bool_:
-        return casting.cast(tensor(x), dtypes.bool_)
+        return casting.cast(as_tensor(x), dtypes.bool_)
     return to_tensor(x, dtype)
 
 
@@ -122,7 +122,7 @@ def shape(x: TensorLike) -> tuple[Any, ...]:
       >>> ops.shape(ops.zeros([2, 3]))
       (2, 3)
     """
-    x = tensor(x)
+    x = as_tensor(x)
     sizes = tuple(x.shape)
     if isinstance(x, KerasTensor) or None not in sizes:
         return sizes
@@ -141,7 +141,7 @@ def dtype(x: TensorLike) -> str:
       >>> ops.dtype(ops.zeros([2]))
       'float32'
     """
-    return dtypes.as_dtype(tensor(x).dtype).name
+    return dtypes.as_dtype(as_tensor(x).dtype).name
 
 
 def stop_gradient(variable: TensorLike) -> Tensor:
@@ -155,7 +155,7 @@ def stop_gradient(variable: TensorLike) -> Tensor:
       >>> float(ops.stop_gradient(2.0))
       2.0
     """
-    return array_ops.stop_gradient(tensor(variable))
+    return array_ops.stop_gradient(as_tensor(variable))
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,19 +181,19 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         return (
             value,
             lambda *up, **_: (
-                gradient(*up, upstream=up[0]) if _wants_upstream(gradient) else gradient(*up)
+                gradient(*up, upstream=up[0]) if _takes_upstream(gradient) else gradient(*up)
             ),
         )
 
     return gradients.custom_gradient(call_with_upstream)
 
 
-def _wants_upstream(gradient: Callable[..., Any]) -> bool:
+def _takes_upstream(gradient: Callable[..., Any]) -> bool:
     code = getattr(gradient, "__code__", None)
     return code is not None and code.co_argcount == 0 and "upstream" in code.co_varnames
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def cond(pred: TensorLike, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
     """Call one of two functions, depending on a condition.
 
@@ -210,7 +210,7 @@ def cond(pred: TensorLike, true_fn: Callable[[], T], false_fn: Callable[[], T]) 
     return control_flow.cond(pred, true_fn, false_fn)
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def switch(index: TensorLike, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
     """Call the function with an index.
 
@@ -225,15 +225,16 @@ def switch(index: TensorLike, branches: Sequence[Callable[..., T]], *operands: A
       6
     """
     last = len(branches) - 1
-    index = casting.cast(tensor(index), "int32")
+    index = casting.cast(as_tensor(index), "int32")
     index = array_ops.where(index < 0, 0, array_ops.where(index > last, last, index))
     calls = [
-        lambda branch=branch: nest.map_structure(tensor, branch(*operands)) for branch in branches
+        lambda branch=branch: nest.map_structure(as_tensor, branch(*operands))
+        for branch in branches
     ]
     return control_flow.switch_case(index, calls)
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -264,7 +265,7 @@ def while_loop(
     return last if is_sequence else last[0]
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def fori_loop(
     lower: TensorLike, upper: TensorLike, body_fun: Callable[[Any, T], T], init_val: T
 ) -> T:
@@ -285,17 +286,17 @@ def fori_loop(
     if isinstance(lower, int) and isinstance(upper, int) and context.trace is None:
         # The initial values become tensors, but `i` remains a Python number, which adopts any
         # dtype.
-        value = nest.map_structure(tensor, init_val)
+        value = nest.map_structure(as_tensor, init_val)
         for i in range(lower, upper):
             value = body_fun(i, value)
         return value
     _, value = control_flow.while_loop(
-        lambda i, _: i < upper, lambda i, v: (i + 1, body_fun(i, v)), (tensor(lower), init_val)
+        lambda i, _: i < upper, lambda i, v: (i + 1, body_fun(i, v)), (as_tensor(lower), init_val)
     )
     return value
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def scan(
     f: Callable[[Any, Any], Any],
     init: PyTree,
@@ -329,32 +330,32 @@ def scan(
         raise ValueError(
             f"`unroll` must be a positive integer or boolean. Received: unroll={unroll}"
         )
-    init = nest.map_structure(tensor, init)
+    init = nest.map_structure(as_tensor, init)
     if xs is None:
         if length is None:
             raise ValueError("Got no `xs` to scan over and `length` not provided.")
         elems: Any = array_ops.range(int(length))
         step = lambda carry, _: f(carry, None)
     else:
-        elems, step = nest.map_structure(tensor, xs), f
+        elems, step = nest.map_structure(as_tensor, xs), f
     if nest.flatten(elems)[0].shape[0] == 0:
         return init, None
 
     def step_with_output(state: tuple[Any, ...], x: PyTree) -> tuple[PyTree, PyTree]:
         carry, y = step(state[0], x)
-        return carry, nest.map_structure(tensor, y)
+        return carry, nest.map_structure(as_tensor, y)
 
     first = step(init, nest.map_structure(lambda e: e[-1 if reverse else 0], elems))
     if first[1] is None:
         step_carry = lambda carry, x: step(carry, x)[0]
         carries = functional.scan(step_carry, elems, init, reverse=reverse)
         return nest.map_structure(lambda c: c[0 if reverse else -1], carries), None
-    zero_output = nest.map_structure(lambda y: array_ops.zeros_like(tensor(y)), first[1])
+    zero_output = nest.map_structure(lambda y: array_ops.zeros_like(as_tensor(y)), first[1])
     carries, ys = functional.scan(step_with_output, elems, (init, zero_output), reverse=reverse)
     return nest.map_structure(lambda c: c[0 if reverse else -1], carries), ys
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def associative_scan(
     f: Callable[[Any, Any], Any], elems: T, reverse: bool = False, axis: int = 0
 ) -> T:
@@ -371,8 +372,8 @@ def associative_scan(
       >>> ops.associative_scan(lambda a, b: a + b, ops.arange(4)).numpy().tolist()
       [0, 1, 3, 6]
     """
-    flat = [tensor(e) for e in nest.flatten(elems)]
-    slices = [_to_front(_reversed(e, axis) if reverse else e, axis) for e in flat]
+    flat = [as_tensor(e) for e in nest.flatten(elems)]
+    slices = [_move_axis_to_front(_reverse(e, axis) if reverse else e, axis) for e in flat]
     pack = lambda values: nest.pack_sequence_as(elems, values)
     combine = lambda a, b: nest.flatten(f(pack(a), pack(b)))
     # Each round combines the results that end at i with those that end at `i - distance`.
@@ -383,26 +384,26 @@ def associative_scan(
             array_ops.concat([e[:distance], j], 0) for e, j in zip(slices, combined, strict=True)
         ]
         distance *= 2
-    results = [_from_front(e, axis) for e in slices]
-    return pack([_reversed(e, axis) if reverse else e for e in results])
+    results = [_move_front_to_axis(e, axis) for e in slices]
+    return pack([_reverse(e, axis) if reverse else e for e in results])
 
 
-def _reversed(x: Tensor, axis: int) -> Tensor:
+def _reverse(x: Tensor, axis: int) -> Tensor:
     return array_ops.reverse(x, [axis])
 
 
-def _to_front(x: Tensor, axis: int) -> Tensor:
+def _move_axis_to_front(x: Tensor, axis: int) -> Tensor:
     order = list(range(len(x.shape)))
     return array_ops.transpose(x, [order.pop(axis), *order])
 
 
-def _from_front(x: Tensor, axis: int) -> Tensor:
+def _move_front_to_axis(x: Tensor, axis: int) -> Tensor:
     order = list(range(1, len(x.shape)))
     order.insert(axis % len(x.shape), 0)
     return array_ops.transpose(x, order)
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def map(f: Callable[[Any], T], xs: PyTree) -> T:
     """Apply a function to each slice along the first axis, sequentially.
 
@@ -415,13 +416,13 @@ def map(f: Callable[[Any], T], xs: PyTree) -> T:
       >>> ops.map(lambda x: x * 2, ops.arange(3)).numpy().tolist()
       [0, 2, 4]
     """
-    xs = nest.map_structure(tensor, xs)
-    first_result = nest.map_structure(tensor, f(nest.map_structure(lambda x: x[0], xs)))
+    xs = nest.map_structure(as_tensor, xs)
+    first_result = nest.map_structure(as_tensor, f(nest.map_structure(lambda x: x[0], xs)))
     output_dtypes = nest.map_structure(lambda y: y.dtype, first_result)
     return functional.map_fn(f, xs, fn_output_signature=output_dtypes)
 
 
-@in_graphs
+@accept_symbolic_unnamed
 def vectorized_map(function: Callable[[Any], T], elements: PyTree) -> T:
     """Apply a function to all slices along the first axis at once.
 
@@ -434,7 +435,7 @@ def vectorized_map(function: Callable[[Any], T], elements: PyTree) -> T:
       >>> ops.vectorized_map(lambda x: x * 2, ops.arange(3)).numpy().tolist()
       [0, 2, 4]
     """
-    return functional.vectorized_map(function, nest.map_structure(tensor, elements))
+    return functional.vectorized_map(function, nest.map_structure(as_tensor, elements))
 
 
 def vectorize(
@@ -469,7 +470,7 @@ def vectorize(
     def public(*args: Any, **kwargs: Any) -> PyTree:
         indices = [i for i in range(len(args)) if i not in excluded_arguments]
         names = [n for n in kwargs if n not in excluded_arguments]
-        operands = [tensor(args[i]) for i in indices] + [tensor(kwargs[n]) for n in names]
+        operands = [as_tensor(args[i]) for i in indices] + [as_tensor(kwargs[n]) for n in names]
         core_ranks = ranks if ranks is not None else [0] * len(operands)
         shapes = [list(x.shape) for x in operands]
         cores = [s[len(s) - r :] for s, r in zip(shapes, core_ranks, strict=True)]

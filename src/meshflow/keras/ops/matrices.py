@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.gradients.forward import ForwardAccumulator
+from meshflow.core.gradients.forward_accumulator import ForwardAccumulator
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import Axis, as_float, common, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import Axis, as_float, as_tensor, promote
 from meshflow.ops import casting
 from meshflow.ops import linalg as linalg_ops
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-def _computed(
+def _compute_wide(
     function: Callable[..., Any], *operands: Tensor, **settings: float | str | bool | Axis
 ) -> Any:
     """Call a function of matrices, in float32 for 16-bit matrices, which XLA cannot factorize."""
@@ -75,7 +75,7 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
       >>> ops.cholesky([[4.0]]).numpy().tolist()
       [[2.0]]
     """
-    root = _computed(linalg_ops.cholesky, as_float(x))
+    root = _compute_wide(linalg_ops.cholesky, as_float(x))
     value: Any = getattr(root, "_value", None)
     is_concrete = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     if is_concrete and jnp.isnan(value).any():
@@ -91,7 +91,7 @@ def _cholesky_inverse(x: TensorLike, upper: bool) -> Any:
     return jsl.cho_solve((x, not upper), identity)
 
 
-@one_layer()
+@as_single_layer()
 def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
     """Compute the inverse of a matrix from its Cholesky factor.
 
@@ -104,7 +104,7 @@ def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
       >>> ops.cholesky_inverse([[2.0]]).numpy().tolist()
       [[0.25]]
     """
-    return _computed(_cholesky_inverse, as_float(x), upper=upper)
+    return _compute_wide(_cholesky_inverse, as_float(x), upper=upper)
 
 
 def det(x: TensorLike) -> Tensor:
@@ -118,7 +118,7 @@ def det(x: TensorLike) -> Tensor:
       >>> float(ops.det([[1.0, 2.0], [3.0, 5.0]]))
       -1.0
     """
-    return _computed(linalg_ops.det, as_float(x))
+    return _compute_wide(linalg_ops.det, as_float(x))
 
 
 def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
@@ -132,7 +132,7 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> [float(v) for v in ops.slogdet([[1.0]])]
       [1.0, 0.0]
     """
-    return _computed(linalg_ops.slogdet, as_float(x))
+    return _compute_wide(linalg_ops.slogdet, as_float(x))
 
 
 def logdet(x: TensorLike) -> Tensor:
@@ -146,7 +146,7 @@ def logdet(x: TensorLike) -> Tensor:
       >>> float(ops.logdet([[1.0]]))
       0.0
     """
-    return _computed(linalg_ops.logdet, as_float(x))
+    return _compute_wide(linalg_ops.logdet, as_float(x))
 
 
 def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
@@ -160,7 +160,7 @@ def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> ops.eig([[2.0]])[0].numpy().tolist()
       [(2+0j)]
     """
-    return _computed(linalg_ops.eig, as_float(x))
+    return _compute_wide(linalg_ops.eig, as_float(x))
 
 
 def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> ops.eigh([[2.0]])[0].numpy().tolist()
       [2.0]
     """
-    return _computed(linalg_ops.eigh, as_float(x))
+    return _compute_wide(linalg_ops.eigh, as_float(x))
 
 
 def inv(x: TensorLike) -> Tensor:
@@ -188,7 +188,7 @@ def inv(x: TensorLike) -> Tensor:
       >>> ops.inv([[2.0]]).numpy().tolist()
       [[0.5]]
     """
-    return _computed(linalg_ops.inv, as_float(x))
+    return _compute_wide(linalg_ops.inv, as_float(x))
 
 
 def pinv(x: TensorLike, rcond: float | None = None) -> Tensor:
@@ -203,7 +203,7 @@ def pinv(x: TensorLike, rcond: float | None = None) -> Tensor:
       >>> ops.pinv([[2.0]]).numpy().tolist()
       [[0.5]]
     """
-    return _computed(linalg_ops.pinv, as_float(x), rcond=rcond)
+    return _compute_wide(linalg_ops.pinv, as_float(x), rcond=rcond)
 
 
 @op(same=(), name="lu_factor")
@@ -212,7 +212,7 @@ def _lu_factor(x: TensorLike) -> Any:
     return lu, pivots.astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
     """Compute the LU factorization: both triangles in one matrix, and the pivots.
 
@@ -224,7 +224,7 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> ops.lu_factor([[2.0]])[0].numpy().tolist()
       [[2.0]]
     """
-    return tuple(_computed(_lu_factor, as_float(x)))
+    return tuple(_compute_wide(_lu_factor, as_float(x)))
 
 
 @op(same=(), name="matrix_rank", differentiable=False)
@@ -235,7 +235,7 @@ def _matrix_rank(x: TensorLike, tol: float | None) -> Any:
     return jnp.sum(values > tol, -1).astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def matrix_rank(x: TensorLike, tol: float | None = None) -> Tensor:
     """Count the singular values that are not 0.
 
@@ -248,7 +248,7 @@ def matrix_rank(x: TensorLike, tol: float | None = None) -> Tensor:
       >>> int(ops.matrix_rank([[1.0, 1.0], [1.0, 1.0]]))
       1
     """
-    return _computed(_matrix_rank, as_float(x), tol=tol)
+    return _compute_wide(_matrix_rank, as_float(x), tol=tol)
 
 
 @op(same=(), name="norm")
@@ -256,7 +256,7 @@ def _norm(x: TensorLike, ord: float | str | None, axis: Axis, keepdims: bool) ->
     return jnp.linalg.norm(x, ord, axis, keepdims)
 
 
-@one_layer()
+@as_single_layer()
 def norm(
     x: TensorLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False
 ) -> Tensor:
@@ -274,7 +274,7 @@ def norm(
       5.0
     """
     axis = tuple(axis) if isinstance(axis, list) else axis
-    return _computed(_norm, as_float(x), ord=ord, axis=axis, keepdims=keepdims)
+    return _compute_wide(_norm, as_float(x), ord=ord, axis=axis, keepdims=keepdims)
 
 
 def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
@@ -293,7 +293,7 @@ def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"`mode` argument value not supported. Expected one of {{'reduced', 'complete'}}. Received: mode={mode}"
         )
-    return _computed(linalg_ops.qr, as_float(x), full_matrices=mode == "complete")
+    return _compute_wide(linalg_ops.qr, as_float(x), full_matrices=mode == "complete")
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
@@ -308,10 +308,10 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
       >>> ops.solve([[2.0]], [[4.0]]).numpy().tolist()
       [[2.0]]
     """
-    a, b = common(a, b, also=float)
+    a, b = promote(a, b, also=float)
     if len(b.shape) == len(a.shape) - 1:
-        return _computed(linalg_ops.solve, a, b[..., None])[..., 0]
-    return _computed(linalg_ops.solve, a, b)
+        return _compute_wide(linalg_ops.solve, a, b[..., None])[..., 0]
+    return _compute_wide(linalg_ops.solve, a, b)
 
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
@@ -327,10 +327,10 @@ def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tenso
       >>> ops.solve_triangular([[2.0]], [[4.0]]).numpy().tolist()
       [[2.0]]
     """
-    a, b = common(a, b, also=float)
+    a, b = promote(a, b, also=float)
     if len(b.shape) == len(a.shape) - 1:
-        return _computed(linalg_ops.triangular_solve, a, b[..., None], lower=lower)[..., 0]
-    return _computed(linalg_ops.triangular_solve, a, b, lower=lower)
+        return _compute_wide(linalg_ops.triangular_solve, a, b[..., None], lower=lower)[..., 0]
+    return _compute_wide(linalg_ops.triangular_solve, a, b, lower=lower)
 
 
 @op(same=("a", "b"), name="lstsq")
@@ -338,7 +338,7 @@ def _lstsq(a: TensorLike, b: TensorLike, rcond: float | None) -> Any:
     return jnp.linalg.lstsq(a, b, rcond)[0]
 
 
-@one_layer()
+@as_single_layer()
 def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> Tensor:
     """Find the x that minimizes `|a x - b|`.
 
@@ -352,8 +352,8 @@ def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> Tensor:
       >>> ops.lstsq([[1.0], [1.0]], [1.0, 3.0]).numpy().round(4).tolist()
       [2.0]
     """
-    a, b = common(a, b, also=float)
-    return _computed(_lstsq, a, b, rcond=rcond)
+    a, b = promote(a, b, also=float)
+    return _compute_wide(_lstsq, a, b, rcond=rcond)
 
 
 @op(same=(), name="svd")
@@ -362,7 +362,7 @@ def _svd(x: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
     return tuple(factors) if compute_uv else factors
 
 
-@one_layer()
+@as_single_layer()
 def svd(
     x: TensorLike, full_matrices: bool = True, compute_uv: bool = True
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
@@ -381,7 +381,7 @@ def svd(
       >>> ops.svd([[2.0]], compute_uv=False).numpy().tolist()
       [2.0]
     """
-    factors = _computed(_svd, as_float(x), full_matrices=full_matrices, compute_uv=compute_uv)
+    factors = _compute_wide(_svd, as_float(x), full_matrices=full_matrices, compute_uv=compute_uv)
     return tuple(factors) if compute_uv else factors
 
 
@@ -404,8 +404,8 @@ def jvp(
       >>> [float(v) for v in ops.jvp(lambda x: x * x, [ops.array(3.0)], [ops.array(1.0)])]
       [9.0, 6.0]
     """
-    primals = nest.map_structure(tensor, tuple(primals))
-    with ForwardAccumulator(primals, nest.map_structure(tensor, tuple(tangents))) as accumulator:
+    primals = nest.map_structure(as_tensor, tuple(primals))
+    with ForwardAccumulator(primals, nest.map_structure(as_tensor, tuple(tangents))) as accumulator:
         result = fun(*primals)
         value, *aux = result if has_aux else (result,)
         change = accumulator.jvp(value)

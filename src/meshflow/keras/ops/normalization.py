@@ -15,10 +15,10 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import Axis, Sizes, as_float, common, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import Axis, Sizes, as_float, as_tensor, promote
 from meshflow.keras.settings import epsilon as default_epsilon
-from meshflow.keras.settings import standard_data_format
+from meshflow.keras.settings import normalize_data_format
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting, math
 from meshflow.ops import nn as nn_ops
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-@one_layer()
+@as_single_layer()
 def moments(
     x: TensorLike, axes: Sizes, keepdims: bool = False, synchronized: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -52,10 +52,10 @@ def moments(
       >>> [float(v) for v in ops.moments([1.0, 3.0], axes=[0])]
       [2.0, 1.0]
     """
-    return nn_ops.moments(tensor(x), axes, keepdims=keepdims)
+    return nn_ops.moments(as_tensor(x), axes, keepdims=keepdims)
 
 
-@one_layer()
+@as_single_layer()
 def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
@@ -85,21 +85,21 @@ def batch_normalization(
     shape = [1] * len(x.shape)
     shape[axis] = -1
     align = lambda v: (
-        None if v is None else array_ops.reshape(casting.cast(tensor(v), x.dtype), shape)
+        None if v is None else array_ops.reshape(casting.cast(as_tensor(v), x.dtype), shape)
     )
     return nn_ops.batch_normalization(
         x, align(mean), align(variance), align(offset), align(scale), epsilon
     )
 
 
-def _wide(x: TensorLike) -> tuple[Tensor, DType]:
+def _widen(x: TensorLike) -> tuple[Tensor, DType]:
     """Convert a tensor to at least 32 bits; return it with its original dtype."""
     x = as_float(x)
     kind = dtypes.as_dtype(x.dtype)
     return (casting.cast(x, "float32") if kind.size < 4 else x), kind
 
 
-@one_layer()
+@as_single_layer()
 def layer_normalization(
     x: TensorLike,
     gamma: TensorLike | None = None,
@@ -124,26 +124,26 @@ def layer_normalization(
       >>> ops.layer_normalization([1.0, 3.0]).numpy().round(3).tolist()
       [-1.0, 1.0]
     """
-    wide, kind = _wide(x)
+    wide, kind = _widen(x)
     axes = [axis] if isinstance(axis, int) else list(axis)
     variance_epsilon = default_epsilon() if epsilon is None else epsilon
     mean, variance = nn_ops.moments(wide, axes, keepdims=True)
     if kwargs.pop("rms_scaling", False):
         result = wide * math.rsqrt(variance + variance_epsilon)
         if gamma is not None:
-            result = result * _along(gamma, wide, axes)
+            result = result * _align_weights(gamma, wide, axes)
     else:
         result = (wide - mean) * math.rsqrt(variance + variance_epsilon)
         if gamma is not None:
-            result = result * _along(gamma, wide, axes)
+            result = result * _align_weights(gamma, wide, axes)
         if beta is not None:
-            result = result + _along(beta, wide, axes)
+            result = result + _align_weights(beta, wide, axes)
     return casting.cast(result, kind)
 
 
-def _along(weights: TensorLike, x: Tensor, axes: list[int]) -> Tensor:
+def _align_weights(weights: TensorLike, x: Tensor, axes: list[int]) -> Tensor:
     """Reshape weights to broadcast along their axes."""
-    weights = casting.cast(tensor(weights), x.dtype)
+    weights = casting.cast(as_tensor(weights), x.dtype)
     if len(weights.shape) == len(x.shape):
         return weights
     shape = [1] * len(x.shape)
@@ -168,12 +168,12 @@ def rms_normalization(
       >>> ops.rms_normalization([2.0, 2.0]).numpy().round(3).tolist()
       [1.0, 1.0]
     """
-    wide, kind = _wide(x)
+    wide, kind = _widen(x)
     axes = [axis] if isinstance(axis, int) else list(axis)
     mean_epsilon = default_epsilon() if epsilon is None else epsilon
     result = wide * math.rsqrt(math.reduce_mean(wide * wide, axes, keepdims=True) + mean_epsilon)
     if scale is not None:
-        result = result * _along(scale, wide, axes)
+        result = result * _align_weights(scale, wide, axes)
     return casting.cast(result, kind)
 
 
@@ -217,14 +217,14 @@ def psnr(x1: TensorLike, x2: TensorLike, max_val: float) -> Tensor:
       >>> round(float(ops.psnr([1.0], [0.9], 1.0)), 2)
       20.0
     """
-    x1, x2 = tensor(x1), tensor(x2)
+    x1, x2 = as_tensor(x1), as_tensor(x2)
     if tuple(x1.shape) != tuple(x2.shape):
         raise ValueError(
             f"Input shapes {tuple(x1.shape)} and {tuple(x2.shape)} must match for PSNR calculation. "
         )
-    x1, x2 = common(x1, x2, also=float)
+    x1, x2 = promote(x1, x2, also=float)
     error = math.reduce_mean((x1 - x2) ** 2)
-    max_value = casting.cast(tensor(float(max_val)), x1.dtype)
+    max_value = casting.cast(as_tensor(float(max_val)), x1.dtype)
     return (20 * math.log(max_value) - 10 * math.log(error)) / float(np.log(10))
 
 
@@ -244,7 +244,7 @@ def depth_to_space(
       TensorShape([1, 4, 4, 1])
     """
     _check_block(block_size)
-    return array_ops.depth_to_space(tensor(x), block_size, _letters(data_format))
+    return array_ops.depth_to_space(as_tensor(x), block_size, _get_tf_format(data_format))
 
 
 def space_to_depth(
@@ -263,7 +263,7 @@ def space_to_depth(
       TensorShape([1, 2, 2, 4])
     """
     _check_block(block_size)
-    return array_ops.space_to_depth(tensor(x), block_size, _letters(data_format))
+    return array_ops.space_to_depth(as_tensor(x), block_size, _get_tf_format(data_format))
 
 
 def _check_block(block_size: int) -> None:
@@ -271,5 +271,5 @@ def _check_block(block_size: int) -> None:
         raise ValueError(f"`block_size` must be at least 2. Received: block_size={block_size}")
 
 
-def _letters(data_format: str | None) -> str:
-    return "NHWC" if standard_data_format(data_format) == "channels_last" else "NCHW"
+def _get_tf_format(data_format: str | None) -> str:
+    return "NHWC" if normalize_data_format(data_format) == "channels_last" else "NCHW"

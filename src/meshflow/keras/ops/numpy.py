@@ -1,11 +1,11 @@
 """`keras.ops.numpy`: the ops with NumPy's names."""
 
+from meshflow.keras.ops.concatenation import *  # noqa: F403
+from meshflow.keras.ops.concatenation import __all__ as _joining
 from meshflow.keras.ops.creation import *  # noqa: F403
 from meshflow.keras.ops.creation import __all__ as _creation
 from meshflow.keras.ops.elementwise import *  # noqa: F403
 from meshflow.keras.ops.elementwise import __all__ as _elementwise
-from meshflow.keras.ops.joining import *  # noqa: F403
-from meshflow.keras.ops.joining import __all__ as _joining
 from meshflow.keras.ops.loops import vectorize
 from meshflow.keras.ops.matrices import slogdet
 from meshflow.keras.ops.products import (
@@ -24,8 +24,8 @@ from meshflow.keras.ops.reductions import *  # noqa: F403
 from meshflow.keras.ops.reductions import __all__ as _reductions
 from meshflow.keras.ops.selection import *  # noqa: F403
 from meshflow.keras.ops.selection import __all__ as _selection
-from meshflow.keras.ops.shaping import *  # noqa: F403
-from meshflow.keras.ops.shaping import __all__ as _shaping
+from meshflow.keras.ops.shape_ops import *  # noqa: F403
+from meshflow.keras.ops.shape_ops import __all__ as _shaping
 
 __all__ = [
     *_creation,

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.making import binary
-from meshflow.keras.ops.promotion import common, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import make_binary
+from meshflow.keras.ops.promotion import as_tensor, promote
 from meshflow.ops import casting
 from meshflow.ops.math.products import cross_arrays
 
@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 
-def _product(x1: TensorLike, x2: TensorLike) -> Sequence[Tensor]:
+def _promote_factors(x1: TensorLike, x2: TensorLike) -> Sequence[Tensor]:
     """Promote factors to a common dtype; int8 products are summed in int32."""
-    x1, x2 = tensor(x1), tensor(x2)
+    x1, x2 = as_tensor(x1), as_tensor(x2)
     if all(dtypes.as_dtype(x.dtype) is dtypes.int8 for x in (x1, x2)):
         return casting.cast(x1, "int32"), casting.cast(x2, "int32")
-    return common(x1, x2)
+    return promote(x1, x2)
 
 
 @op(same=("x1", "x2"), name="matmul")
@@ -62,19 +62,19 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
       >>> ops.matmul([[1, 2]], [[3], [4]]).numpy().tolist()
       [[11]]
     """
-    return _matmul(*_product(x1, x2))
+    return _matmul(*_promote_factors(x1, x2))
 
 
-dot = binary(
+dot = make_binary(
     "dot",
     jnp.dot,
     "the dot product over the last axis of `x1` and the second last of `x2`",
     array=True,
 )
-inner = binary("inner", jnp.inner, "the inner products of the last axes", array=True)
-outer = binary("outer", jnp.outer, "the products of all pairs of elements", array=True)
-vdot = binary("vdot", jnp.vdot, "the dot product of the flattened tensors", array=True)
-kron = binary("kron", jnp.kron, "the Kronecker product", array=True)
+inner = make_binary("inner", jnp.inner, "the inner products of the last axes", array=True)
+outer = make_binary("outer", jnp.outer, "the products of all pairs of elements", array=True)
+vdot = make_binary("vdot", jnp.vdot, "the dot product of the flattened tensors", array=True)
+kron = make_binary("kron", jnp.kron, "the Kronecker product", array=True)
 
 
 @op(same=("x1", "x2"), name="cross")
@@ -84,7 +84,7 @@ def _cross(
     return cross_arrays(x1, x2, axisa, axisb, axisc, axis)
 
 
-@one_layer()
+@as_single_layer()
 def cross(
     x1: TensorLike,
     x2: TensorLike,
@@ -108,7 +108,7 @@ def cross(
       >>> ops.cross([1, 0, 0], [0, 1, 0]).numpy().tolist()
       [0, 0, 1]
     """
-    x1, x2 = common(x1, x2)
+    x1, x2 = promote(x1, x2)
     return _cross(x1, x2, axisa, axisb, axisc, axis)
 
 
@@ -117,7 +117,7 @@ def _tensordot(x1: TensorLike, x2: TensorLike, axes: Any) -> Any:
     return jnp.tensordot(x1, x2, axes)
 
 
-@one_layer()
+@as_single_layer()
 def tensordot(
     x1: TensorLike, x2: TensorLike, axes: int | Sequence[int | Sequence[int]] = 2
 ) -> Tensor:
@@ -133,7 +133,7 @@ def tensordot(
       >>> int(ops.tensordot([1, 2], [3, 4], axes=1))
       11
     """
-    x1, x2 = common(x1, x2)
+    x1, x2 = promote(x1, x2)
     return _tensordot(x1, x2, axes)
 
 
@@ -142,7 +142,7 @@ def _einsum(operands: Sequence[TensorLike], subscripts: str) -> Any:
     return jnp.einsum(subscripts, *operands)
 
 
-@one_layer()
+@as_single_layer()
 def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
     """Sum products over axes named by letters (Einstein's convention).
 
@@ -156,10 +156,10 @@ def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
       >>> ops.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy().tolist()
       [3, 7]
     """
-    tensors = [tensor(v) for v in operands]
+    tensors = [as_tensor(v) for v in operands]
     if all(dtypes.as_dtype(v.dtype) is dtypes.int8 for v in tensors):
         tensors = [casting.cast(v, "int32") for v in tensors]
-    return _einsum(common(*tensors), subscripts)
+    return _einsum(promote(*tensors), subscripts)
 
 
 @op(same=("x1", "x2"), name="correlate")
@@ -167,7 +167,7 @@ def _correlate(x1: TensorLike, x2: TensorLike, mode: str) -> Any:
     return jnp.correlate(x1, x2, mode)
 
 
-@one_layer()
+@as_single_layer()
 def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
     """Compute the cross-correlation of two vectors.
 
@@ -181,7 +181,7 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
       >>> ops.correlate([1, 2, 3], [0, 1, 0.5]).numpy().tolist()
       [3.5]
     """
-    x1, x2 = common(x1, x2, also=float)
+    x1, x2 = promote(x1, x2, also=float)
     return _correlate(x1, x2, mode)
 
 
@@ -193,7 +193,7 @@ def _cdist(x: TensorLike, y: TensorLike) -> Any:
     return jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), 0)
 
 
-@one_layer()
+@as_single_layer()
 def cdist(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute the Euclidean distances of all pairs of rows.
 
@@ -209,4 +209,4 @@ def cdist(x: TensorLike, y: TensorLike) -> Tensor:
       >>> ops.cdist([[0.0, 0.0]], [[3.0, 4.0]]).numpy().tolist()
       [[5.0]]
     """
-    return _cdist(*common(x, y, also=float))
+    return _cdist(*promote(x, y, also=float))

@@ -19,7 +19,16 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.settings import floatx
 from meshflow.ops.casting import cast
 
-__all__ = ["Axis", "Sizes", "as_float", "as_sum", "common", "result_type", "tensor", "wide_float"]
+__all__ = [
+    "Axis",
+    "Sizes",
+    "as_float",
+    "as_sum",
+    "as_tensor",
+    "as_wide_float",
+    "promote",
+    "result_type",
+]
 
 # An axis, several axes, or all of them; and a size or step for all or for each spatial axis.
 Axis: TypeAlias = int | Sequence[int] | None
@@ -28,7 +37,7 @@ Sizes: TypeAlias = int | Sequence[int]
 _WEAK = (bool, int, float, complex)
 
 
-def tensor(x: TensorLike) -> Tensor:
+def as_tensor(x: TensorLike) -> Tensor:
     """Convert a value to a tensor; symbolic tensors are returned unchanged."""
     return x if hasattr(x, "_keras_history") else convert_to_tensor(x)
 
@@ -52,7 +61,7 @@ def result_type(*types: DTypeLike) -> DType:
     if len(set(strong)) == 1:
         dtype = strong[0]
     else:
-        dtype = _met(strong)
+        dtype = _promote_dtypes(strong)
     is_integral = dtype.is_integer or dtype.is_bool
     if rank == 3 and not dtype.is_complex:
         return dtypes.complex64
@@ -61,7 +70,7 @@ def result_type(*types: DTypeLike) -> DType:
     return dtypes.int32 if rank == 1 and dtype.is_bool else dtype
 
 
-def _met(strong: list[DType]) -> DType:
+def _promote_dtypes(strong: list[DType]) -> DType:
     numpy_dtypes = [np.dtype(d.dtype) for d in strong]
     is_integral = all(d.is_integer or d.is_bool for d in strong)
     if (
@@ -73,21 +82,21 @@ def _met(strong: list[DType]) -> DType:
         return dtypes.as_dtype(floatx())
     if dtypes.complex64 in strong and dtypes.complex128 not in strong:
         return dtypes.complex64
-    return dtypes.of_numpy(np.dtype(jnp.result_type(*numpy_dtypes)))
+    return dtypes.from_numpy_dtype(np.dtype(jnp.result_type(*numpy_dtypes)))
 
 
-def _kind(x: TensorLike) -> type | DType:
+def _get_type(x: TensorLike) -> type | DType:
     return type(x) if type(x) in _WEAK else x.dtype
 
 
-def common(*values: TensorLike, also: DTypeLike | None = None) -> list[Tensor]:
+def promote(*values: TensorLike, also: DTypeLike | None = None) -> list[Tensor]:
     """Convert values to tensors of their common dtype, which includes `also`, a dtype or Python type."""
-    operands = [v if type(v) in _WEAK else tensor(v) for v in values]
-    dtype = result_type(*map(_kind, operands), *(() if also is None else (also,)))
-    return [_as(v, dtype) for v in operands]
+    operands = [v if type(v) in _WEAK else as_tensor(v) for v in values]
+    dtype = result_type(*map(_get_type, operands), *(() if also is None else (also,)))
+    return [_convert(v, dtype) for v in operands]
 
 
-def _as(value: TensorLike, dtype: DType) -> Tensor:
+def _convert(value: TensorLike, dtype: DType) -> Tensor:
     if type(value) in _WEAK:
         return convert_to_tensor(value, dtype)
     return value if dtypes.as_dtype(value.dtype) is dtype else cast(value, dtype)
@@ -95,20 +104,20 @@ def _as(value: TensorLike, dtype: DType) -> Tensor:
 
 def as_float(x: TensorLike) -> Tensor:
     """Convert a tensor to `floatx()` unless it is floating-point or complex."""
-    x = tensor(x)
+    x = as_tensor(x)
     kind = dtypes.as_dtype(x.dtype)
     return cast(x, floatx()) if kind.is_integer or kind.is_bool else x
 
 
-def wide_float(x: TensorLike) -> Tensor:
+def as_wide_float(x: TensorLike) -> Tensor:
     """Convert 64-bit integers to float64, and other values as `as_float` does."""
-    x = tensor(x)
+    x = as_tensor(x)
     return cast(x, dtypes.float64) if dtypes.as_dtype(x.dtype) is dtypes.int64 else as_float(x)
 
 
 def as_sum(x: TensorLike) -> Tensor:
     """Convert a tensor to the dtype of its sums: small integers become 32-bit integers."""
-    x = tensor(x)
+    x = as_tensor(x)
     kind = dtypes.as_dtype(x.dtype)
     if kind.is_bool or (kind.is_integer and kind.size < 4):
         return cast(x, dtypes.uint32 if kind.is_integer and kind.is_unsigned else dtypes.int32)

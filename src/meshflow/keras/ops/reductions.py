@@ -19,9 +19,15 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.making import Extreme, Reduction, Running, named, reduction
-from meshflow.keras.ops.promotion import Axis, as_float, as_sum, common, tensor, wide_float
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import (
+    CumulativeOp,
+    ExtremumOp,
+    ReductionOp,
+    make_reduction,
+    set_name,
+)
+from meshflow.keras.ops.promotion import Axis, as_float, as_sum, as_tensor, as_wide_float, promote
 from meshflow.ops import casting, math
 
 __all__ = [
@@ -34,100 +40,110 @@ __all__ = [
 ]
 
 
-def _axes(axis: Axis) -> Any:
+def _as_axes(axis: Axis) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 
-def _array_reduction(
+def _wrap_reduction(
     function: Callable[..., Any], name: str, differentiable: bool = True, **settings: Any
 ) -> Callable[..., Tensor]:
     """Wrap a reduction of `jax.numpy` as a function (tensor, axis, keepdims)."""
 
     def reduce(x: TensorLike, axis: Axis, keepdims: bool, keeps_dtype: bool) -> Any:
         dtype = {"dtype": x.dtype} if keeps_dtype else {}
-        return function(x, axis=_axes(axis), keepdims=keepdims, **dtype, **settings)
+        return function(x, axis=_as_axes(axis), keepdims=keepdims, **dtype, **settings)
 
-    run = op(named(reduce, name), same=(), name=name, differentiable=differentiable)
+    run = op(set_name(reduce, name), same=(), name=name, differentiable=differentiable)
     keeps_dtype = name in ("sum", "prod", "nansum", "nanprod")
     return lambda x, axis, keepdims: run(x, axis, keepdims, keeps_dtype)
 
 
-def _whole(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _reduce_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Wrap a reduction to convert its operand to booleans."""
     return lambda x, axis, keepdims: run(casting.cast(x, dtypes.bool_), axis, keepdims)
 
 
-_real_variance = _array_reduction(jnp.var, "var")
+_real_variance = _wrap_reduction(jnp.var, "var")
 
 
-def _variance(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+def _compute_variance(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     return casting.cast(_real_variance(x, axis, keepdims), x.dtype)
 
 
-sum = reduction("sum", _array_reduction(jnp.sum, "sum"), "the sum", conversion="sums")
-mean = reduction("mean", _array_reduction(jnp.mean, "mean"), "the mean", conversion="floats")
-var = reduction("var", _variance, "the variance in the dtype of `x`", conversion="floats")
-std = reduction(
-    "std", _array_reduction(jnp.std, "std"), "the standard deviation", conversion="floats"
+sum = make_reduction("sum", _wrap_reduction(jnp.sum, "sum"), "the sum", conversion="sums")
+mean = make_reduction("mean", _wrap_reduction(jnp.mean, "mean"), "the mean", conversion="floats")
+var = make_reduction(
+    "var", _compute_variance, "the variance in the dtype of `x`", conversion="floats"
 )
-all = reduction("all", _whole(math.reduce_all), "whether all elements are true")
-any = reduction("any", _whole(math.reduce_any), "whether any element is true")
-ptp = reduction("ptp", _array_reduction(jnp.ptp, "ptp"), "the difference of maximum and minimum")
-logsumexp = reduction("logsumexp", math.reduce_logsumexp, "`log(sum(exp(x)))`", conversion="floats")
-median = reduction(
-    "median", _array_reduction(jnp.median, "median"), "the median", conversion="floats"
+std = make_reduction(
+    "std", _wrap_reduction(jnp.std, "std"), "the standard deviation", conversion="floats"
 )
-nansum = reduction(
-    "nansum", _array_reduction(jnp.nansum, "nansum"), "the sum, ignoring NaN", conversion="sums"
+all = make_reduction("all", _reduce_bools(math.reduce_all), "whether all elements are true")
+any = make_reduction("any", _reduce_bools(math.reduce_any), "whether any element is true")
+ptp = make_reduction(
+    "ptp", _wrap_reduction(jnp.ptp, "ptp"), "the difference of maximum and minimum"
 )
-nanprod = reduction(
+logsumexp = make_reduction(
+    "logsumexp", math.reduce_logsumexp, "`log(sum(exp(x)))`", conversion="floats"
+)
+median = make_reduction(
+    "median", _wrap_reduction(jnp.median, "median"), "the median", conversion="floats"
+)
+nansum = make_reduction(
+    "nansum", _wrap_reduction(jnp.nansum, "nansum"), "the sum, ignoring NaN", conversion="sums"
+)
+nanprod = make_reduction(
     "nanprod",
-    _array_reduction(jnp.nanprod, "nanprod"),
+    _wrap_reduction(jnp.nanprod, "nanprod"),
     "the product, ignoring NaN",
     conversion="sums",
 )
-nanmean = reduction(
+nanmean = make_reduction(
     "nanmean",
-    _array_reduction(jnp.nanmean, "nanmean"),
+    _wrap_reduction(jnp.nanmean, "nanmean"),
     "the mean, ignoring NaN",
     conversion="floats",
 )
-nanvar = reduction(
+nanvar = make_reduction(
     "nanvar",
-    _array_reduction(jnp.nanvar, "nanvar"),
+    _wrap_reduction(jnp.nanvar, "nanvar"),
     "the variance, ignoring NaN",
     conversion="floats",
 )
-nanstd = reduction(
+nanstd = make_reduction(
     "nanstd",
-    _array_reduction(jnp.nanstd, "nanstd"),
+    _wrap_reduction(jnp.nanstd, "nanstd"),
     "the standard deviation, ignoring NaN",
     conversion="floats",
 )
-nanmedian = reduction(
+nanmedian = make_reduction(
     "nanmedian",
-    _array_reduction(jnp.nanmedian, "nanmedian"),
+    _wrap_reduction(jnp.nanmedian, "nanmedian"),
     "the median, ignoring NaN",
     conversion="floats",
 )
-nanmax = reduction("nanmax", _array_reduction(jnp.nanmax, "nanmax"), "the maximum, ignoring NaN")
-nanmin = reduction("nanmin", _array_reduction(jnp.nanmin, "nanmin"), "the minimum, ignoring NaN")
+nanmax = make_reduction(
+    "nanmax", _wrap_reduction(jnp.nanmax, "nanmax"), "the maximum, ignoring NaN"
+)
+nanmin = make_reduction(
+    "nanmin", _wrap_reduction(jnp.nanmin, "nanmin"), "the minimum, ignoring NaN"
+)
 
 
-def _extreme(
+def _make_extremum(
     name: str, doc: str, reduce: Callable[..., Tensor], choose: Callable[..., Tensor]
-) -> Extreme:
+) -> ExtremumOp:
     def public(
         x: TensorLike, axis: Axis = None, keepdims: bool = False, initial: TensorLike | None = None
     ) -> Tensor:
-        x = tensor(x)
+        x = as_tensor(x)
         if initial is None:
             _check_elements(name, x)
-            return reduce(x, _axes(axis), keepdims)
-        extremum = reduce(x, _axes(axis), keepdims)
-        return choose(extremum, casting.cast(tensor(initial), extremum.dtype))
+            return reduce(x, _as_axes(axis), keepdims)
+        extremum = reduce(x, _as_axes(axis), keepdims)
+        return choose(extremum, casting.cast(as_tensor(initial), extremum.dtype))
 
-    return named(
+    return set_name(
         public,
         name,
         f"Compute {doc}.\n\nArgs:\n  x: A tensor.\n  axis: Axis or axes to reduce; None for all.\n"
@@ -143,7 +159,7 @@ def _check_elements(name: str, x: Tensor) -> None:
         )
 
 
-def _max_of_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _support_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def reduce(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
         if dtypes.as_dtype(x.dtype).is_bool:
             return casting.cast(run(casting.cast(x, "int32"), axis, keepdims), dtypes.bool_)
@@ -152,10 +168,10 @@ def _max_of_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return reduce
 
 
-max = _extreme("max", "the maximum", _max_of_bools(math.reduce_max), math.maximum)
-min = _extreme("min", "the minimum", _max_of_bools(math.reduce_min), math.minimum)
-amax = reduction("amax", max, "the maximum")
-amin = reduction("amin", min, "the minimum")
+max = _make_extremum("max", "the maximum", _support_bools(math.reduce_max), math.maximum)
+min = _make_extremum("min", "the minimum", _support_bools(math.reduce_min), math.minimum)
+amax = make_reduction("amax", max, "the maximum")
+amin = make_reduction("amin", min, "the minimum")
 
 
 def prod(
@@ -174,33 +190,37 @@ def prod(
       >>> int(ops.prod([2, 3, 4]))
       24
     """
-    x = as_sum(x) if dtype is None else casting.cast(tensor(x), dtypes.as_dtype(dtype))
+    x = as_sum(x) if dtype is None else casting.cast(as_tensor(x), dtypes.as_dtype(dtype))
     return _prod(x, axis, keepdims)
 
 
-_prod = _array_reduction(jnp.prod, "prod")
+_prod = _wrap_reduction(jnp.prod, "prod")
 
 
-def _position(name: str, function: Callable[..., Any], doc: str) -> Reduction:
+def _make_index_reduction(name: str, function: Callable[..., Any], doc: str) -> ReductionOp:
     def find_index(x: TensorLike, axis: Axis, keepdims: bool) -> Any:
         return function(x, axis=axis, keepdims=keepdims).astype(jnp.int32)
 
-    run = op(named(find_index, name), same=(), name=name, differentiable=False)
-    return reduction(name, run, f"the index of {doc}, an int32")
+    run = op(set_name(find_index, name), same=(), name=name, differentiable=False)
+    return make_reduction(name, run, f"the index of {doc}, an int32")
 
 
-argmax = _position("argmax", jnp.argmax, "the maximum")
-argmin = _position("argmin", jnp.argmin, "the minimum")
-nanargmax = _position("nanargmax", jnp.nanargmax, "the maximum, or -1 if all elements are NaN")
-nanargmin = _position("nanargmin", jnp.nanargmin, "the minimum, or -1 if all elements are NaN")
+argmax = _make_index_reduction("argmax", jnp.argmax, "the maximum")
+argmin = _make_index_reduction("argmin", jnp.argmin, "the minimum")
+nanargmax = _make_index_reduction(
+    "nanargmax", jnp.nanargmax, "the maximum, or -1 if all elements are NaN"
+)
+nanargmin = _make_index_reduction(
+    "nanargmin", jnp.nanargmin, "the minimum, or -1 if all elements are NaN"
+)
 
 
 @op(same=(), name="count_nonzero", differentiable=False)
-def _count(x: TensorLike, axis: Axis) -> Any:
-    return jnp.count_nonzero(x, axis=_axes(axis)).astype(jnp.int32)
+def _count_nonzero(x: TensorLike, axis: Axis) -> Any:
+    return jnp.count_nonzero(x, axis=_as_axes(axis)).astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def count_nonzero(x: TensorLike, axis: Axis = None) -> Tensor:
     """Count the elements that are not 0, as int32.
 
@@ -213,24 +233,24 @@ def count_nonzero(x: TensorLike, axis: Axis = None) -> Tensor:
       >>> int(ops.count_nonzero([0, 1, 2]))
       2
     """
-    return _count(tensor(x), axis)
+    return _count_nonzero(as_tensor(x), axis)
 
 
-def _running(name: str, function: Callable[..., Any], doc: str) -> Running:
+def _make_cumulative(name: str, function: Callable[..., Any], doc: str) -> CumulativeOp:
     def accumulate(x: TensorLike, axis: int | None) -> Any:
         return function(x, axis=axis, dtype=x.dtype)
 
-    run = op(named(accumulate, name), same=(), name=name)
+    run = op(set_name(accumulate, name), same=(), name=name)
 
     def public(x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
-        x = tensor(x)
+        x = as_tensor(x)
         if dtype is not None:
             x = casting.cast(x, dtypes.as_dtype(dtype))
         elif dtypes.as_dtype(x.dtype).is_bool:
             x = casting.cast(x, "int32")
         return run(x, axis)
 
-    return named(
+    return set_name(
         public,
         name,
         f"Compute {doc}.\n\nArgs:\n  x: A tensor.\n  axis: Axis; None for the flattened tensor.\n"
@@ -238,10 +258,12 @@ def _running(name: str, function: Callable[..., Any], doc: str) -> Running:
     )
 
 
-cumsum = _running("cumsum", jnp.cumsum, "the cumulative sum")
-cumprod = _running("cumprod", jnp.cumprod, "the cumulative product")
-nancumsum = _running("nancumsum", jnp.nancumsum, "the cumulative sum, with 0 for NaN")
-nancumprod = _running("nancumprod", jnp.nancumprod, "the cumulative product, with 1 for NaN")
+cumsum = _make_cumulative("cumsum", jnp.cumsum, "the cumulative sum")
+cumprod = _make_cumulative("cumprod", jnp.cumprod, "the cumulative product")
+nancumsum = _make_cumulative("nancumsum", jnp.nancumsum, "the cumulative sum, with 0 for NaN")
+nancumprod = _make_cumulative(
+    "nancumprod", jnp.nancumprod, "the cumulative product, with 1 for NaN"
+)
 
 
 @op(same=(), name="quantile")
@@ -252,11 +274,11 @@ def _quantile(
     fractions = q.astype(x.dtype)
     # JAX supports a scalar or a vector of fractions.
     row = fractions.ravel() if q.ndim > 1 else fractions
-    quantiles = function(x, row, axis=_axes(axis), method=method, keepdims=keepdims)
+    quantiles = function(x, row, axis=_as_axes(axis), method=method, keepdims=keepdims)
     return quantiles.reshape(*q.shape, *quantiles.shape[row.ndim :])
 
 
-@one_layer()
+@as_single_layer()
 def quantile(
     x: TensorLike, q: TensorLike, axis: Axis = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
@@ -278,7 +300,7 @@ def quantile(
     return _quantile(as_float(x), as_float(q), axis, method, keepdims, False)
 
 
-@one_layer()
+@as_single_layer()
 def nanquantile(
     x: TensorLike, q: TensorLike, axis: Axis = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
@@ -341,10 +363,10 @@ def nanpercentile(
 
 @op(same=("x", "weights"), name="average")
 def _average(x: TensorLike, weights: TensorLike, axis: Axis) -> Any:
-    return jnp.average(x, axis=_axes(axis), weights=weights)
+    return jnp.average(x, axis=_as_axes(axis), weights=weights)
 
 
-@one_layer()
+@as_single_layer()
 def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None) -> Tensor:
     """Compute a weighted mean.
 
@@ -360,7 +382,7 @@ def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None)
     """
     if weights is None:
         return mean(x, axis)
-    x, weights = common(x, weights, also=float)
+    x, weights = promote(x, weights, also=float)
     return _average(x, weights, axis)
 
 
@@ -369,7 +391,7 @@ def _corrcoef(x: TensorLike) -> Any:
     return jnp.corrcoef(x)
 
 
-@one_layer()
+@as_single_layer()
 def corrcoef(x: TensorLike) -> Tensor:
     """Compute the matrix of Pearson correlation coefficients of the rows.
 
@@ -381,10 +403,10 @@ def corrcoef(x: TensorLike) -> Tensor:
       >>> ops.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).numpy().round(3).tolist()
       [[1.0, -1.0], [-1.0, 1.0]]
     """
-    return _corrcoef(wide_float(x))
+    return _corrcoef(as_wide_float(x))
 
 
-@one_layer()
+@as_single_layer()
 def bincount(
     x: TensorLike, weights: TensorLike | None = None, minlength: int = 0, sparse: bool = False
 ) -> Tensor:
@@ -401,8 +423,8 @@ def bincount(
       >>> ops.bincount([1, 1, 3]).numpy().tolist()
       [0, 2, 0, 1]
     """
-    x = casting.cast(tensor(x), "int32")
-    kind = dtypes.int32 if weights is None else dtypes.as_dtype(tensor(weights).dtype)
+    x = casting.cast(as_tensor(x), "int32")
+    kind = dtypes.int32 if weights is None else dtypes.as_dtype(as_tensor(weights).dtype)
     axis = -1 if x.shape.rank == 2 else None
     settings: dict[str, Any] = {"axis": axis} if axis or sparse else {}
     return math.bincount(
@@ -420,7 +442,7 @@ def _digitize(x: TensorLike, bins: TensorLike) -> Any:
     return jnp.digitize(x, bins).astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
     """Find the bin of each element: the number of bin edges that are not above it.
 
@@ -433,15 +455,15 @@ def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
       >>> ops.digitize([0.0, 1.0, 3.0], [1.0, 2.0]).numpy().tolist()
       [0, 1, 2]
     """
-    return _digitize(*common(x, bins))
+    return _digitize(*promote(x, bins))
 
 
 @op(same=(), name="searchsorted", differentiable=False)
-def _searchsorted(row: TensorLike, values: TensorLike, side: str) -> Any:
+def _search_sorted(row: TensorLike, values: TensorLike, side: str) -> Any:
     return jnp.searchsorted(row, values, side=side).astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
     """Find the insertion indices of values in a sorted vector.
 
@@ -455,13 +477,13 @@ def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "l
       >>> ops.searchsorted([1, 3, 5], [3, 4]).numpy().tolist()
       [1, 2]
     """
-    row, values = common(sorted_sequence, values)
+    row, values = promote(sorted_sequence, values)
     if row.shape.rank != 1:
         raise ValueError(
             f"searchsorted only supports 1-D sorted sequences. You can use `keras.ops.vectorized_map` to extend it to "
             f"N-D sequences. Received: sorted_sequence.shape={tuple(row.shape)}"
         )
-    return _searchsorted(row, values, side)
+    return _search_sorted(row, values, side)
 
 
 @op(same=(), name="histogram", differentiable=False)
@@ -496,7 +518,7 @@ def histogram(
         raise ValueError(
             f"Argument `range` should be a pair (min, max) with min <= max. Received: range={range}"
         )
-    x = tensor(x)
+    x = as_tensor(x)
     if len(x.shape) != 1:
         raise ValueError(
             f"Input tensor must be 1-dimensional. Received: input.shape={tuple(x.shape)}"
@@ -510,7 +532,7 @@ def _trapezoid(y: TensorLike, x: TensorLike | None, dx: float, axis: int) -> Any
     return jnp.trapezoid(y, x, dx, axis)
 
 
-@one_layer()
+@as_single_layer()
 def trapezoid(
     y: TensorLike, x: TensorLike | None = None, dx: float = 1.0, axis: int = -1
 ) -> Tensor:

@@ -18,8 +18,8 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import as_sum, common, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import as_sum, as_tensor, promote
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
 
@@ -53,7 +53,7 @@ def _diag(x: TensorLike, k: int, flat: bool) -> Any:
     return jnp.diagflat(x, k) if flat else jnp.diag(x, k)
 
 
-@one_layer()
+@as_single_layer()
 def diag(x: TensorLike, k: int = 0) -> Tensor:
     """Extract a diagonal of a matrix, or create a matrix from a diagonal.
 
@@ -66,13 +66,13 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
       >>> ops.diag([1, 2]).numpy().tolist()
       [[1, 0], [0, 2]]
     """
-    x = tensor(x)
+    x = as_tensor(x)
     if len(x.shape) not in (1, 2):
         raise ValueError(f"`x` must be 1d or 2d. Received: x.shape={tuple(x.shape)}")
     return _diag(x, k, False)
 
 
-@one_layer()
+@as_single_layer()
 def diagflat(x: TensorLike, k: int = 0) -> Tensor:
     """Create a matrix with all elements on a diagonal.
 
@@ -85,7 +85,7 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
       >>> ops.diagflat([[1, 2]]).numpy().tolist()
       [[1, 0], [0, 2]]
     """
-    return _diag(tensor(x), k, True)
+    return _diag(as_tensor(x), k, True)
 
 
 @op(same=(), name="diagonal")
@@ -93,7 +93,7 @@ def _diagonal(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
     return jnp.diagonal(x, offset, axis1, axis2)
 
 
-@one_layer()
+@as_single_layer()
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Extract the diagonal of two axes as the last axis.
 
@@ -108,7 +108,7 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
       >>> ops.diagonal([[1, 2], [3, 4]]).numpy().tolist()
       [1, 4]
     """
-    return _diagonal(tensor(x), offset, axis1, axis2)
+    return _diagonal(as_tensor(x), offset, axis1, axis2)
 
 
 @op(same=(), name="trace")
@@ -116,7 +116,7 @@ def _trace(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
     return jnp.trace(x, offset, axis1, axis2, dtype=x.dtype)
 
 
-@one_layer()
+@as_single_layer()
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Compute the sum of a diagonal.
 
@@ -139,7 +139,7 @@ def _triangle(x: TensorLike, k: int, lower: bool) -> Any:
     return jnp.tril(x, k) if lower else jnp.triu(x, k)
 
 
-@one_layer()
+@as_single_layer()
 def tril(x: TensorLike, k: int = 0) -> Tensor:
     """Set the elements above a diagonal to 0.
 
@@ -152,10 +152,10 @@ def tril(x: TensorLike, k: int = 0) -> Tensor:
       >>> ops.tril([[1, 2], [3, 4]]).numpy().tolist()
       [[1, 0], [3, 4]]
     """
-    return _triangle(tensor(x), k, True)
+    return _triangle(as_tensor(x), k, True)
 
 
-@one_layer()
+@as_single_layer()
 def triu(x: TensorLike, k: int = 0) -> Tensor:
     """Set the elements below a diagonal to 0.
 
@@ -168,7 +168,7 @@ def triu(x: TensorLike, k: int = 0) -> Tensor:
       >>> ops.triu([[1, 2], [3, 4]]).numpy().tolist()
       [[1, 2], [0, 4]]
     """
-    return _triangle(tensor(x), k, False)
+    return _triangle(as_tensor(x), k, False)
 
 
 @op(same=(), name="diff")
@@ -176,7 +176,7 @@ def _diff(a: TensorLike, n: int, axis: int) -> Any:
     return jnp.diff(a, n, axis)
 
 
-@one_layer()
+@as_single_layer()
 def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     """Compute the differences of consecutive elements.
 
@@ -190,7 +190,7 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
       >>> ops.diff([1, 4, 9]).numpy().tolist()
       [3, 5]
     """
-    return _diff(tensor(a), n, axis)
+    return _diff(as_tensor(a), n, axis)
 
 
 def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
@@ -206,8 +206,8 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
       >>> ops.take([5, 6, 7], [0, -1]).numpy().tolist()
       [5, 7]
     """
-    x = array_ops.reshape(tensor(x), [-1]) if axis is None else tensor(x)
-    indices = tensor(indices)
+    x = array_ops.reshape(as_tensor(x), [-1]) if axis is None else as_tensor(x)
+    indices = as_tensor(indices)
     kind = dtypes.as_dtype(indices.dtype)
     if kind.is_floating and 0 not in indices.shape:
         raise InvalidValueError(f"take: indices must be integers, got {kind.name}.")
@@ -215,16 +215,18 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
         indices = casting.cast(indices, "int32")
     size = x.shape[0 if axis is None else axis]
     if size is not None:
-        indices = where(indices < 0, indices + casting.cast(tensor(size), indices.dtype), indices)
+        indices = where(
+            indices < 0, indices + casting.cast(as_tensor(size), indices.dtype), indices
+        )
     return array_ops.gather(x, indices, axis=0 if axis is None else axis)
 
 
 @op(same=(), name="take_along_axis")
-def _take_along(x: TensorLike, indices: TensorLike, axis: int | None) -> Any:
+def _take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None) -> Any:
     return jnp.take_along_axis(x, indices, axis)
 
 
-@one_layer()
+@as_single_layer()
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
     """Take elements at different indices in each row.
 
@@ -238,7 +240,7 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None)
       >>> ops.take_along_axis([[5, 6], [7, 8]], [[1], [0]], axis=1).numpy().tolist()
       [[6], [7]]
     """
-    return _take_along(tensor(x), tensor(indices), axis)
+    return _take_along_axis(as_tensor(x), as_tensor(indices), axis)
 
 
 def get_item(x: TensorLike, key: Any) -> Tensor:
@@ -253,7 +255,7 @@ def get_item(x: TensorLike, key: Any) -> Tensor:
       >>> int(ops.get_item([1, 2, 3], -1))
       3
     """
-    return tensor(x)[key]
+    return as_tensor(x)[key]
 
 
 def where(
@@ -278,10 +280,10 @@ def where(
         raise ValueError(
             "`x1` and `x2` either both should be `None` or both should have non-None value."
         )
-    condition = casting.cast(tensor(condition), dtypes.bool_)
+    condition = casting.cast(as_tensor(condition), dtypes.bool_)
     if x1 is None:
         return nonzero(condition)
-    x1, x2 = common(x1, x2)
+    x1, x2 = promote(x1, x2)
     return array_ops.where(condition, x1, x2)
 
 
@@ -296,7 +298,7 @@ def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
       >>> ops.nonzero([0, 3, 4])[0].numpy().tolist()
       [1, 2]
     """
-    indices = array_ops.where(casting.cast(tensor(x), dtypes.bool_))
+    indices = array_ops.where(casting.cast(as_tensor(x), dtypes.bool_))
     return tuple(casting.cast(row, "int32") for row in array_ops.unstack(indices, axis=1))
 
 
@@ -318,9 +320,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: TensorLi
             f"`condlist` and `choicelist` must have the same length of at least 1. Received: len(condlist)={len(condlist)}, "
             f"len(choicelist)={len(choicelist)}"
         )
-    *choices, result = common(*choicelist, default)
+    *choices, result = promote(*choicelist, default)
     for condition, choice in zip(reversed(list(condlist)), reversed(choices), strict=True):
-        result = array_ops.where(casting.cast(tensor(condition), dtypes.bool_), choice, result)
+        result = array_ops.where(casting.cast(as_tensor(condition), dtypes.bool_), choice, result)
     return result
 
 
@@ -329,7 +331,7 @@ def _isin(x1: TensorLike, x2: TensorLike, invert: bool) -> Any:
     return jnp.isin(x1, x2, invert=invert)
 
 
-@one_layer()
+@as_single_layer()
 def isin(
     x1: TensorLike, x2: TensorLike, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
@@ -346,7 +348,7 @@ def isin(
       >>> ops.isin([1, 2], [2, 3]).numpy().tolist()
       [False, True]
     """
-    x1, x2 = common(x1, x2)
+    x1, x2 = promote(x1, x2)
     return _isin(x1, x2, invert)
 
 
@@ -355,7 +357,7 @@ def _sort(x: TensorLike, axis: int) -> Any:
     return jnp.sort(x, axis)
 
 
-@one_layer()
+@as_single_layer()
 def sort(x: TensorLike, axis: int = -1) -> Tensor:
     """Sort elements in ascending order.
 
@@ -368,7 +370,7 @@ def sort(x: TensorLike, axis: int = -1) -> Tensor:
       >>> ops.sort([3, 1, 2]).numpy().tolist()
       [1, 2, 3]
     """
-    return _sort(tensor(x), axis)
+    return _sort(as_tensor(x), axis)
 
 
 @op(same=(), name="argsort", differentiable=False)
@@ -376,7 +378,7 @@ def _argsort(x: TensorLike, axis: int | None) -> Any:
     return jnp.argsort(x, axis).astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
     """Find the indices that sort a tensor, int32; the order of equal elements is kept.
 
@@ -389,7 +391,7 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
       >>> ops.argsort([3, 1, 2]).numpy().tolist()
       [1, 2, 0]
     """
-    x = tensor(x)
+    x = as_tensor(x)
     return _argsort(x, axis if len(x.shape) else None)
 
 
@@ -398,7 +400,7 @@ def _argpartition(x: TensorLike, kth: int, axis: int) -> Any:
     return jnp.argpartition(x, kth, axis).astype(jnp.int32)
 
 
-@one_layer()
+@as_single_layer()
 def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
     """Find indices that move the smallest `kth` elements to the front.
 
@@ -412,7 +414,7 @@ def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
       >>> int(ops.argpartition([3, 1, 2], 0)[0])
       1
     """
-    x = tensor(x)
+    x = as_tensor(x)
     if axis is None:
         x, axis = array_ops.reshape(x, [-1]), 0
     return _argpartition(x, kth, axis)
@@ -429,7 +431,7 @@ def size(x: TensorLike) -> Tensor:
       >>> int(ops.size([[1, 2]]))
       2
     """
-    return array_ops.size(tensor(x))
+    return array_ops.size(as_tensor(x))
 
 
 def ndim(x: TensorLike) -> int:
@@ -443,15 +445,15 @@ def ndim(x: TensorLike) -> int:
       >>> ops.ndim([[1, 2]])
       2
     """
-    return len(tensor(x).shape)
+    return len(as_tensor(x).shape)
 
 
 @op(same=(), name="unravel_index", differentiable=False)
-def _unravel(indices: TensorLike, shape: tuple[int, ...]) -> Any:
+def _unravel_index(indices: TensorLike, shape: tuple[int, ...]) -> Any:
     return tuple(v.astype(indices.dtype) for v in jnp.unravel_index(indices, shape))
 
 
-@one_layer()
+@as_single_layer()
 def unravel_index(indices: TensorLike, shape: Sequence[int]) -> tuple[Tensor, ...]:
     """Convert indices of a flattened tensor to indices of each axis.
 
@@ -464,11 +466,11 @@ def unravel_index(indices: TensorLike, shape: Sequence[int]) -> tuple[Tensor, ..
       >>> [int(v) for v in ops.unravel_index(5, (2, 3))]
       [1, 2]
     """
-    return tuple(_unravel(tensor(indices), tuple(shape)))
+    return tuple(_unravel_index(as_tensor(indices), tuple(shape)))
 
 
 @op(same=(), name="unique_of_size", differentiable=False)
-def _unique_of_size(x: TensorLike, axis: int | None, size: int, fill_value: Any) -> Any:
+def _find_unique(x: TensorLike, axis: int | None, size: int, fill_value: Any) -> Any:
     results = jnp.unique(
         x, True, True, True, axis=axis, equal_nan=False, size=size, fill_value=fill_value
     )
@@ -502,12 +504,12 @@ def unique(
       >>> ops.unique([3, 1, 3]).numpy().tolist()
       [1, 3]
     """
-    x = tensor(x)
+    x = as_tensor(x)
     requested = (True, return_index, return_inverse, return_counts)
     if size is not None:
-        results: Any = _unique_of_size(x, axis, size, fill_value)
+        results: Any = _find_unique(x, axis, size, fill_value)
     else:
         arrays = np.unique(np.asarray(x), True, True, True, axis=axis, equal_nan=False)
-        results = [tensor(arrays[0]), *(tensor(v.astype(np.int32)) for v in arrays[1:])]
+        results = [as_tensor(arrays[0]), *(as_tensor(v.astype(np.int32)) for v in arrays[1:])]
     selected = [v for v, is_requested in zip(results, requested, strict=True) if is_requested]
     return selected[0] if len(selected) == 1 else tuple(selected)

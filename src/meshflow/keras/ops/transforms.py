@@ -17,9 +17,9 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.making import Segments
-from meshflow.keras.ops.promotion import as_float, tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import SegmentOp
+from meshflow.keras.ops.promotion import as_float, as_tensor
 from meshflow.ops import casting, math
 from meshflow.ops.signal.windows import hamming_window, hann_window
 
@@ -36,7 +36,7 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
-@one_layer()
+@as_single_layer()
 def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
     """Find the largest elements of the last axis, and their indices.
 
@@ -53,11 +53,11 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
       >>> ops.top_k([1, 3, 2], 1).indices.numpy().tolist()
       [1]
     """
-    values, indices = math.top_k(tensor(x), k, sorted)
+    values, indices = math.top_k(as_tensor(x), k, sorted)
     return TopK(values, indices)
 
 
-@one_layer()
+@as_single_layer()
 def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
     """Check whether classes are among the k most probable ones.
 
@@ -71,10 +71,10 @@ def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
       >>> ops.in_top_k([1], [[0.1, 0.9]], 1).numpy().tolist()
       [True]
     """
-    return math.in_top_k(casting.cast(tensor(targets), "int32"), as_float(predictions), k)
+    return math.in_top_k(casting.cast(as_tensor(targets), "int32"), as_float(predictions), k)
 
 
-def _segments(reduction: str, doc: str) -> Segments:
+def _make_segment_op(reduction: str, doc: str) -> SegmentOp:
     reduce = getattr(math, f"unsorted_segment_{reduction}")
 
     def public(
@@ -83,7 +83,7 @@ def _segments(reduction: str, doc: str) -> Segments:
         num_segments: int | None = None,
         sorted: bool = False,
     ) -> Tensor:
-        data, ids = tensor(data), casting.cast(tensor(segment_ids), "int32")
+        data, ids = as_tensor(data), casting.cast(as_tensor(segment_ids), "int32")
         _check_ids(data, ids)
         count: Any = math.reduce_max(ids) + 1 if num_segments is None else num_segments
         return reduce(data, ids, count)
@@ -109,20 +109,20 @@ def _check_ids(data: Tensor, ids: Tensor) -> None:
         )
 
 
-segment_sum = _segments("sum", "the sum")
-segment_max = _segments("max", "the maximum")
-segment_min = _segments("min", "the minimum")
-segment_prod = _segments("prod", "the product")
+segment_sum = _make_segment_op("sum", "the sum")
+segment_max = _make_segment_op("max", "the maximum")
+segment_min = _make_segment_op("min", "the minimum")
+segment_prod = _make_segment_op("prod", "the product")
 
 
-def _ranked(x: Tensor, min_rank: int) -> Tensor:
+def _check_rank(x: Tensor, min_rank: int) -> Tensor:
     """Check the minimum rank of a tensor, and return the tensor."""
     if len(x.shape) < min_rank:
         raise ValueError(f"Input should have rank >= {min_rank}. Received: shape={tuple(x.shape)}")
     return x
 
 
-def _parts(x: Any, name: str, min_rank: int = 1) -> tuple[Tensor, Tensor]:
+def _split_complex(x: Any, name: str, min_rank: int = 1) -> tuple[Tensor, Tensor]:
     if not isinstance(x, (tuple, list)) or len(x) != 2:
         raise ValueError(
             f"{name}: Input `x` should be a tuple of two tensors - real and imaginary. Received: x={x}"
@@ -133,7 +133,7 @@ def _parts(x: Any, name: str, min_rank: int = 1) -> tuple[Tensor, Tensor]:
             f"{name}: Both the real and imaginary parts should have the same shape. Received: "
             f"{tuple(real.shape)} and {tuple(imaginary.shape)}"
         )
-    return _ranked(real, min_rank), imaginary
+    return _check_rank(real, min_rank), imaginary
 
 
 @op(name="fft")
@@ -142,7 +142,7 @@ def _fft(real: TensorLike, imaginary: TensorLike, kind: str) -> Any:
     return jnp.real(spectrum).astype(real.dtype), jnp.imag(spectrum).astype(real.dtype)
 
 
-@one_layer()
+@as_single_layer()
 def fft(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
     """Compute the discrete Fourier transform of the last axis.
 
@@ -157,10 +157,10 @@ def fft(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
       >>> ops.fft(([1.0, 1.0], [0.0, 0.0]))[0].numpy().tolist()
       [2.0, 0.0]
     """
-    return tuple(_fft(*_parts(x, "fft"), "fft"))
+    return tuple(_fft(*_split_complex(x, "fft"), "fft"))
 
 
-@one_layer()
+@as_single_layer()
 def fft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
     """Compute the discrete Fourier transform of the last two axes.
 
@@ -175,10 +175,10 @@ def fft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
       >>> ops.fft2(([[1.0]], [[0.0]]))[0].numpy().tolist()
       [[1.0]]
     """
-    return tuple(_fft(*_parts(x, "fft2", 2), "fft2"))
+    return tuple(_fft(*_split_complex(x, "fft2", 2), "fft2"))
 
 
-@one_layer()
+@as_single_layer()
 def ifft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
     """Compute the inverse of `fft2`.
 
@@ -193,7 +193,7 @@ def ifft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
       >>> ops.ifft2(([[1.0]], [[0.0]]))[0].numpy().tolist()
       [[1.0]]
     """
-    return tuple(_fft(*_parts(x, "ifft2", 2), "ifft2"))
+    return tuple(_fft(*_split_complex(x, "ifft2", 2), "ifft2"))
 
 
 @op(same=(), name="rfft")
@@ -202,7 +202,7 @@ def _rfft(x: TensorLike, length: int | None) -> Any:
     return jnp.real(spectrum).astype(x.dtype), jnp.imag(spectrum).astype(x.dtype)
 
 
-@one_layer()
+@as_single_layer()
 def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
     """Compute the non-redundant half of the Fourier transform of real numbers.
 
@@ -218,7 +218,7 @@ def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
       >>> ops.rfft([1.0, 1.0])[0].numpy().tolist()
       [2.0, 0.0]
     """
-    return tuple(_rfft(_ranked(as_float(x), 1), fft_length))
+    return tuple(_rfft(_check_rank(as_float(x), 1), fft_length))
 
 
 @op(name="irfft")
@@ -226,7 +226,7 @@ def _irfft(real: TensorLike, imaginary: TensorLike, length: int | None) -> Any:
     return jnp.fft.irfft(real + 1j * imaginary, length).astype(real.dtype)
 
 
-@one_layer()
+@as_single_layer()
 def irfft(x: tuple[TensorLike, TensorLike], fft_length: int | None = None) -> Tensor:
     """Compute the inverse of `rfft`.
 
@@ -239,16 +239,16 @@ def irfft(x: tuple[TensorLike, TensorLike], fft_length: int | None = None) -> Te
       >>> ops.irfft(([2.0, 0.0], [0.0, 0.0])).numpy().tolist()
       [1.0, 1.0]
     """
-    return _irfft(*_parts(x, "irfft"), fft_length)
+    return _irfft(*_split_complex(x, "irfft"), fft_length)
 
 
 @op(same=(), name="extract_sequences")
-def _extract(x: TensorLike, length: int, stride: int) -> Any:
+def _extract_sequences(x: TensorLike, length: int, stride: int) -> Any:
     starts = np.arange(0, x.shape[-1] - length + 1, stride)
     return x[..., starts[:, None] + np.arange(length)]
 
 
-@one_layer()
+@as_single_layer()
 def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int) -> Tensor:
     """Extract overlapping sequences of the last axis.
 
@@ -266,7 +266,7 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
       [[1, 2, 3], [3, 4, 5]]
     """
     _check_stride(sequence_stride)
-    return _extract(_ranked(tensor(x), 1), sequence_length, sequence_stride)
+    return _extract_sequences(_check_rank(as_tensor(x), 1), sequence_length, sequence_stride)
 
 
 def _check_stride(stride: int) -> None:
@@ -276,7 +276,7 @@ def _check_stride(stride: int) -> None:
         )
 
 
-def _window(
+def _make_window(
     window: str | TensorLike | None, length: int, fft_length: int, dtype: DTypeLike
 ) -> np.ndarray:
     """Create a window, zero-padded to the length of the transform."""
@@ -289,7 +289,7 @@ def _window(
             )
         values = np.asarray((hann_window if window == "hann" else hamming_window)(length))
     else:
-        values = np.asarray(tensor(window))
+        values = np.asarray(as_tensor(window))
         if values.shape != (length,):
             raise ValueError(
                 f"The shape of `window` must be equal to [sequence_length].Received: window shape={values.shape}"
@@ -311,7 +311,7 @@ def _stft(x: TensorLike, window: TensorLike, fft_length: int, stride: int, cente
     return jnp.real(spectra).astype(x.dtype), jnp.imag(spectra).astype(x.dtype)
 
 
-@one_layer()
+@as_single_layer()
 def stft(
     x: TensorLike,
     sequence_length: int,
@@ -344,8 +344,8 @@ def stft(
             "`fft_length` must equal or larger than `sequence_length`. Received: "
             f"sequence_length={sequence_length}, fft_length={fft_length}"
         )
-    x = _ranked(as_float(x), 1)
-    factors = tensor(_window(window, sequence_length, fft_length, x.dtype))
+    x = _check_rank(as_float(x), 1)
+    factors = as_tensor(_make_window(window, sequence_length, fft_length, x.dtype))
     return tuple(_stft(x, factors, fft_length, sequence_stride, center))
 
 
@@ -379,7 +379,7 @@ def _istft(
     return signal[..., start:end]
 
 
-@one_layer()
+@as_single_layer()
 def istft(
     x: tuple[TensorLike, TensorLike],
     sequence_length: int,
@@ -407,8 +407,8 @@ def istft(
       >>> ops.istft(parts, 1, 1, 1, window=None).numpy().tolist()
       [0.0, 1.0, 2.0, 3.0, 4.0]
     """
-    real, imaginary = _parts(x, "istft", 2)
+    real, imaginary = _split_complex(x, "istft", 2)
     _check_stride(sequence_stride)
-    factors = tensor(_window(window, sequence_length, fft_length, real.dtype))
+    factors = as_tensor(_make_window(window, sequence_length, fft_length, real.dtype))
     is_scaled = window is not None
     return _istft(real, imaginary, factors, fft_length, sequence_stride, center, length, is_scaled)

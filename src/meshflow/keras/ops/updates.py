@@ -17,15 +17,15 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import tensor
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import as_tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
 
 __all__ = ["scatter", "scatter_update", "slice", "slice_update", "unstack"]
 
 
-@one_layer()
+@as_single_layer()
 def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor:
     """Scatter values into zeros; values with equal indices are summed.
 
@@ -39,10 +39,10 @@ def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor
       >>> ops.scatter([[0], [2]], [1.0, 2.0], [3]).numpy().tolist()
       [1.0, 0.0, 2.0]
     """
-    return array_ops.scatter_nd(tensor(indices), tensor(values), shape)
+    return array_ops.scatter_nd(as_tensor(indices), as_tensor(values), shape)
 
 
-@one_layer()
+@as_single_layer()
 def scatter_update(
     inputs: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str | None = None
 ) -> Tensor:
@@ -59,7 +59,7 @@ def scatter_update(
       >>> ops.scatter_update([1, 2, 3], [[1]], [9]).numpy().tolist()
       [1, 9, 3]
     """
-    inputs, updates = tensor(inputs), tensor(updates)
+    inputs, updates = as_tensor(inputs), as_tensor(updates)
     updates = casting.cast(updates, inputs.dtype)
     updates_by_reduction: dict[str | None, Any] = {
         None: array_ops.tensor_scatter_nd_update,
@@ -72,7 +72,7 @@ def scatter_update(
         raise ValueError(
             f"Unsupported reduction: {reduction}; expected one of {list(updates_by_reduction)}."
         )
-    return updates_by_reduction[reduction](inputs, tensor(indices), updates)
+    return updates_by_reduction[reduction](inputs, as_tensor(indices), updates)
 
 
 @op(same=("x", "updates"), name="scatter_mul")
@@ -93,7 +93,7 @@ def slice(inputs: TensorLike, start_indices: TensorLike, shape: ShapeLike) -> Te
       >>> ops.slice([1, 2, 3, 4], [1], [2]).numpy().tolist()
       [2, 3]
     """
-    return array_ops.slice(tensor(inputs), start_indices, shape)
+    return array_ops.slice(as_tensor(inputs), start_indices, shape)
 
 
 @op(same=("x", "updates"), name="slice_update")
@@ -101,7 +101,7 @@ def _slice_update(x: TensorLike, starts: Sequence[TensorLike], updates: TensorLi
     return jax.lax.dynamic_update_slice(x, updates, starts)
 
 
-@one_layer()
+@as_single_layer()
 def slice_update(inputs: TensorLike, start_indices: TensorLike, updates: TensorLike) -> Tensor:
     """Replace a slice of a tensor.
 
@@ -115,12 +115,12 @@ def slice_update(inputs: TensorLike, start_indices: TensorLike, updates: TensorL
       >>> ops.slice_update([1, 2, 3], [1], [8, 9]).numpy().tolist()
       [1, 8, 9]
     """
-    inputs = tensor(inputs)
-    starts = array_ops.unstack(casting.cast(tensor(start_indices), "int32"))
-    return _slice_update(inputs, starts, casting.cast(tensor(updates), inputs.dtype))
+    inputs = as_tensor(inputs)
+    starts = array_ops.unstack(casting.cast(as_tensor(start_indices), "int32"))
+    return _slice_update(inputs, starts, casting.cast(as_tensor(updates), inputs.dtype))
 
 
-@one_layer()
+@as_single_layer()
 def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor]:
     """Split a tensor into slices along an axis.
 
@@ -134,4 +134,4 @@ def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor
       >>> [int(v) for v in ops.unstack([1, 2])]
       [1, 2]
     """
-    return list(array_ops.unstack(tensor(x), num, axis))
+    return list(array_ops.unstack(as_tensor(x), num, axis))

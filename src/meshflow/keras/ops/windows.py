@@ -16,9 +16,9 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import Sizes, as_float, common, tensor
-from meshflow.keras.settings import standard_data_format
+from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.promotion import Sizes, as_float, as_tensor, promote
+from meshflow.keras.settings import normalize_data_format
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
 from meshflow.ops import nn as nn_ops
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def _each(value: Sizes, rank: int, name: str) -> list[int]:
+def _expand_setting(value: Sizes, rank: int, name: str) -> list[int]:
     """Expand a setting to one integer for each spatial axis."""
     values = [value] * rank if isinstance(value, int) else [int(v) for v in value]
     if len(values) != rank:
@@ -37,11 +37,11 @@ def _each(value: Sizes, rank: int, name: str) -> list[int]:
     return values
 
 
-def _first(data_format: str | None) -> bool:
-    return standard_data_format(data_format) == "channels_first"
+def _is_channels_first(data_format: str | None) -> bool:
+    return normalize_data_format(data_format) == "channels_first"
 
 
-def _letters(rank: int, is_channels_first: bool) -> str:
+def _make_tf_format(rank: int, is_channels_first: bool) -> str:
     space = "DHW"[3 - rank :]
     return f"NC{space}" if is_channels_first else f"N{space}C"
 
@@ -54,20 +54,20 @@ def _pool(
     padding: str,
     data_format: str | None,
 ) -> Tensor:
-    inputs = tensor(inputs)
+    inputs = as_tensor(inputs)
     rank = len(inputs.shape) - 2
-    window = _each(pool_size, rank, "pool_size")
+    window = _expand_setting(pool_size, rank, "pool_size")
     return nn_ops.pool(
         inputs,
         window,
         pooling,
-        window if strides is None else _each(strides, rank, "strides"),
+        window if strides is None else _expand_setting(strides, rank, "strides"),
         padding.upper(),
-        _letters(rank, _first(data_format)),
+        _make_tf_format(rank, _is_channels_first(data_format)),
     )
 
 
-@one_layer()
+@as_single_layer()
 def max_pool(
     inputs: TensorLike,
     pool_size: Sizes,
@@ -92,7 +92,7 @@ def max_pool(
     return _pool("MAX", inputs, pool_size, strides, padding, data_format)
 
 
-@one_layer()
+@as_single_layer()
 def average_pool(
     inputs: TensorLike,
     pool_size: Sizes,
@@ -117,13 +117,13 @@ def average_pool(
     return _pool("AVG", as_float(inputs), pool_size, strides, padding, data_format)
 
 
-def _adaptive(
+def _adaptive_pool(
     inputs: TensorLike, output_size: Sizes, data_format: str | None, reduce: Callable[..., Tensor]
 ) -> Tensor:
     inputs = as_float(inputs)
-    is_channels_first = _first(data_format)
+    is_channels_first = _is_channels_first(data_format)
     rank = len(inputs.shape) - 2
-    for i, count in enumerate(_each(output_size, rank, "output_size")):
+    for i, count in enumerate(_expand_setting(output_size, rank, "output_size")):
         axis = i + (2 if is_channels_first else 1)
         size = inputs.shape[axis]
         # Window k starts at floor(k n / m) and ends at ceil((k + 1) n / m); windows may overlap.
@@ -136,7 +136,7 @@ def _adaptive(
     return inputs
 
 
-@one_layer()
+@as_single_layer()
 def adaptive_average_pool(
     inputs: TensorLike, output_size: Sizes, data_format: str | None = None
 ) -> Tensor:
@@ -152,10 +152,10 @@ def adaptive_average_pool(
       >>> ops.adaptive_average_pool(ops.ones([1, 5, 7, 1]), 3).shape
       TensorShape([1, 3, 3, 1])
     """
-    return _adaptive(inputs, output_size, data_format, math.reduce_mean)
+    return _adaptive_pool(inputs, output_size, data_format, math.reduce_mean)
 
 
-@one_layer()
+@as_single_layer()
 def adaptive_max_pool(
     inputs: TensorLike, output_size: Sizes, data_format: str | None = None
 ) -> Tensor:
@@ -171,10 +171,10 @@ def adaptive_max_pool(
       >>> ops.adaptive_max_pool(ops.ones([1, 5, 7, 1]), 3).shape
       TensorShape([1, 3, 3, 1])
     """
-    return _adaptive(inputs, output_size, data_format, math.reduce_max)
+    return _adaptive_pool(inputs, output_size, data_format, math.reduce_max)
 
 
-@one_layer()
+@as_single_layer()
 def conv(
     inputs: TensorLike,
     kernel: TensorLike,
@@ -198,10 +198,10 @@ def conv(
       >>> ops.conv(ops.ones([1, 4, 4, 2]), ops.ones([3, 3, 2, 5])).shape
       TensorShape([1, 2, 2, 5])
     """
-    inputs, kernel = common(inputs, kernel)
+    inputs, kernel = promote(inputs, kernel)
     rank = len(inputs.shape) - 2
-    is_channels_first = _first(data_format)
-    rates = _each(dilation_rate, rank, "dilation_rate")
+    is_channels_first = _is_channels_first(data_format)
+    rates = _expand_setting(dilation_rate, rank, "dilation_rate")
     if padding == "causal":
         before = (int(kernel.shape[0]) - 1) * rates[0]
         inputs = array_ops.pad(
@@ -218,14 +218,14 @@ def conv(
     return nn_ops.convolution(
         inputs,
         kernel,
-        _each(strides, rank, "strides"),
+        _expand_setting(strides, rank, "strides"),
         padding.upper(),
-        _letters(rank, is_channels_first),
+        _make_tf_format(rank, is_channels_first),
         rates,
     )
 
 
-@one_layer()
+@as_single_layer()
 def depthwise_conv(
     inputs: TensorLike,
     kernel: TensorLike,
@@ -249,18 +249,23 @@ def depthwise_conv(
       >>> ops.depthwise_conv(ops.ones([1, 4, 4, 2]), ops.ones([3, 3, 2, 1])).shape
       TensorShape([1, 2, 2, 2])
     """
-    inputs, kernel = common(inputs, kernel)
+    inputs, kernel = promote(inputs, kernel)
     rank = len(inputs.shape) - 2
     # This is a grouped convolution with one channel per group; the filters are ordered by channel.
     grouped_kernel = array_ops.reshape(
         kernel, [*kernel.shape[:-2], 1, kernel.shape[-2] * kernel.shape[-1]]
     )
     return conv(
-        inputs, grouped_kernel, _each(strides, rank, "strides"), padding, data_format, dilation_rate
+        inputs,
+        grouped_kernel,
+        _expand_setting(strides, rank, "strides"),
+        padding,
+        data_format,
+        dilation_rate,
     )
 
 
-@one_layer()
+@as_single_layer()
 def separable_conv(
     inputs: TensorLike,
     depthwise_kernel: TensorLike,
@@ -292,7 +297,7 @@ def separable_conv(
     return conv(depthwise, pointwise_kernel, 1, "valid", data_format, 1)
 
 
-@one_layer()
+@as_single_layer()
 def conv_transpose(
     inputs: TensorLike,
     kernel: TensorLike,
@@ -318,12 +323,17 @@ def conv_transpose(
       >>> ops.conv_transpose(ops.ones([1, 2, 2, 1]), ops.ones([3, 3, 4, 1]), 2).shape
       TensorShape([1, 5, 5, 4])
     """
-    inputs, kernel = common(inputs, kernel)
+    inputs, kernel = promote(inputs, kernel)
     rank = len(inputs.shape) - 2
-    is_channels_first = _first(data_format)
-    steps, rates = _each(strides, rank, "strides"), _each(dilation_rate, rank, "dilation_rate")
+    is_channels_first = _is_channels_first(data_format)
+    steps, rates = (
+        _expand_setting(strides, rank, "strides"),
+        _expand_setting(dilation_rate, rank, "dilation_rate"),
+    )
     output_paddings = (
-        [None] * rank if output_padding is None else _each(output_padding, rank, "output_padding")
+        [None] * rank
+        if output_padding is None
+        else _expand_setting(output_padding, rank, "output_padding")
     )
     sizes = list(inputs.shape[2:] if is_channels_first else inputs.shape[1:-1])
     if None in sizes:
@@ -333,7 +343,7 @@ def conv_transpose(
             for i, s in enumerate(sizes)
         ]
     sizes = [
-        _grown(size, (int(window) - 1) * rate + 1, step, padding, extra)
+        _compute_transposed_size(size, (int(window) - 1) * rate + 1, step, padding, extra)
         for size, window, step, rate, extra in zip(
             sizes, kernel.shape[:rank], steps, rates, output_paddings, strict=True
         )
@@ -345,11 +355,19 @@ def conv_transpose(
         else [batch, *sizes, kernel.shape[-2]]
     )
     return nn_ops.conv_transpose(
-        inputs, kernel, shape, steps, padding.upper(), _letters(rank, is_channels_first), rates
+        inputs,
+        kernel,
+        shape,
+        steps,
+        padding.upper(),
+        _make_tf_format(rank, is_channels_first),
+        rates,
     )
 
 
-def _grown(size: Any, reach: int, step: int, padding: str, extra: int | None) -> Any:
+def _compute_transposed_size(
+    size: Any, reach: int, step: int, padding: str, extra: int | None
+) -> Any:
     """Compute the size of the transposed convolution's result along one axis."""
     if extra is None:
         return size * step + (max(reach - step, 0) if padding == "valid" else 0)
@@ -357,11 +375,11 @@ def _grown(size: Any, reach: int, step: int, padding: str, extra: int | None) ->
     return (size - 1) * step + reach - total_padding + extra
 
 
-def _pair(value: Sizes) -> tuple[int, int]:
+def _as_pair(value: Sizes) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def _places(size: int, window: int, rate: int, step: int) -> np.ndarray:
+def _compute_window_indices(size: int, window: int, rate: int, step: int) -> np.ndarray:
     """Compute the indices that each window reads, [windows, window]."""
     starts = np.arange(0, size - (window - 1) * rate, step)
     return starts[:, None] + np.arange(window) * rate
@@ -376,15 +394,15 @@ def _unfold(
     step: tuple[int, int],
 ) -> Any:
     x = jnp.pad(x, ((0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2))
-    rows = _places(x.shape[2], window[0], rate[0], step[0])
-    columns = _places(x.shape[3], window[1], rate[1], step[1])
+    rows = _compute_window_indices(x.shape[2], window[0], rate[0], step[0])
+    columns = _compute_window_indices(x.shape[3], window[1], rate[1], step[1])
     # The shape is [batch, channels, windows down, window, windows across, window].
     patches = x[:, :, rows][:, :, :, :, columns]
     patches = jnp.transpose(patches, (0, 1, 3, 5, 2, 4))
     return patches.reshape(x.shape[0], x.shape[1] * window[0] * window[1], -1)
 
 
-@one_layer()
+@as_single_layer()
 def unfold(
     x: TensorLike, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
 ) -> Tensor:
@@ -405,7 +423,9 @@ def unfold(
       >>> ops.unfold(ops.ones([1, 2, 4, 4]), 2, stride=2).shape
       TensorShape([1, 8, 4])
     """
-    return _unfold(tensor(x), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
+    return _unfold(
+        as_tensor(x), _as_pair(kernel_size), _as_pair(dilation), _as_pair(padding), _as_pair(stride)
+    )
 
 
 @op(same=(), name="fold")
@@ -420,7 +440,9 @@ def _fold(
     channels = x.shape[1] // (window[0] * window[1])
     padded_size = (size[0] + 2 * padding[0], size[1] + 2 * padding[1])
     zeros = jnp.zeros((x.shape[0], channels, *padded_size), x.dtype)
-    rows, columns = (_places(padded_size[i], window[i], rate[i], step[i]) for i in (0, 1))
+    rows, columns = (
+        _compute_window_indices(padded_size[i], window[i], rate[i], step[i]) for i in (0, 1)
+    )
     parts = x.reshape(x.shape[0], channels, *window, rows.shape[0], columns.shape[0])
     parts = jnp.transpose(parts, (0, 1, 4, 2, 5, 3))
     down, across = rows[:, :, None, None], columns[None, None]
@@ -428,7 +450,7 @@ def _fold(
     return images[:, :, padding[0] : padding[0] + size[0], padding[1] : padding[1] + size[1]]
 
 
-@one_layer()
+@as_single_layer()
 def fold(
     x: TensorLike,
     output_size: Sizes,
@@ -456,10 +478,10 @@ def fold(
       TensorShape([1, 2, 4, 4])
     """
     return _fold(
-        tensor(x),
-        _pair(output_size),
-        _pair(kernel_size),
-        _pair(dilation),
-        _pair(padding),
-        _pair(stride),
+        as_tensor(x),
+        _as_pair(output_size),
+        _as_pair(kernel_size),
+        _as_pair(dilation),
+        _as_pair(padding),
+        _as_pair(stride),
     )

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-registry.OPTIMIZERS.table |= registry.name_table(
+registry.OPTIMIZERS.table |= registry.make_name_table(
     *(
         value
         for name, value in list(globals().items())

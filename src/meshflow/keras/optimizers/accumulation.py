@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.keras.optimizers.hooks import densified
+from meshflow.keras.optimizers.hooks import densify_gradient
 from meshflow.keras.optimizers.state import GradientPairs, State
 from meshflow.ops import array, math
 from meshflow.ops.control_flow import cond
@@ -26,7 +26,7 @@ class GradientAccumulation(State):
     # Number of steps in the accumulators; the first step creates the variable.
     _accumulated_steps: Variable | None = None
 
-    def _make_accumulators(self, variables: Sequence[Variable]) -> None:
+    def _create_accumulators(self, variables: Sequence[Variable]) -> None:
         for var in variables:
             self.add_slot(var, SLOT)
         if self._accumulated_steps is None:
@@ -36,12 +36,12 @@ class GradientAccumulation(State):
 
     def _accumulate(self, pairs: GradientPairs, update: Callable[[list[Any]], None]) -> None:
         """Add gradients to the accumulators; the last step of a round passes averages to `update`."""
-        self._make_accumulators([var for _, var in pairs])
+        self._create_accumulators([var for _, var in pairs])
         steps, step_count = self.gradient_accumulation_steps, self._accumulated_steps
         assert steps is not None and step_count is not None
         for gradient, var in pairs:
             if isinstance(gradient, IndexedSlices):
-                gradient = densified(gradient, var)
+                gradient = densify_gradient(gradient, var)
             total = self.get_slot(var, SLOT)
             total.assign_add(math.cast(convert_to_tensor(gradient, var.dtype), total.dtype))
         step_count.assign_add(np.int64(1))
@@ -60,7 +60,7 @@ class GradientAccumulation(State):
         cond(math.greater_equal(step_count.value(), np.int64(steps)), finish_round, lambda: None)
 
 
-def check_steps(steps: int | None, owner: str) -> int | None:
+def check_accumulation_steps(steps: int | None, owner: str) -> int | None:
     """Check a number of steps to accumulate over, and convert it to int or None.
 
     Args:
@@ -80,7 +80,7 @@ def check_steps(steps: int | None, owner: str) -> int | None:
     return int(steps)
 
 
-def accumulate_over(optimizer: Any, steps: int) -> None:
+def set_accumulation_steps(optimizer: Any, steps: int) -> None:
     """Enable gradient accumulation in an optimizer, for `compile(gradient_accumulation_steps=)`.
 
     Args:
@@ -92,7 +92,7 @@ def accumulate_over(optimizer: Any, steps: int) -> None:
       ValueError: If `steps` is below 2, or the optimizer cannot accumulate or already does so over
         another number of steps.
     """
-    count = check_steps(steps, "compile")
+    count = check_accumulation_steps(steps, "compile")
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(inner, GradientAccumulation):
         raise ValueError(

@@ -66,14 +66,14 @@ class Adafactor(RuleOptimizer):
         self.epsilon_1, self.epsilon_2 = epsilon_1, epsilon_2
         self.clip_threshold, self.relative_step = clip_threshold, relative_step
 
-    def _slot_names_of(self, var: Variable) -> tuple[str, ...]:
+    def _get_slot_names(self, var: Variable) -> tuple[str, ...]:
         return ("r", "c") if len(var.shape) >= 2 else ("v",)
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for var in var_list:
             shape = tuple(var.shape)
             sizes = {"r": shape[:-1], "c": shape[:-2] + shape[-1:], "v": shape}
-            for name in self._slot_names_of(var):
+            for name in self._get_slot_names(var):
                 self.add_slot(var, name, shape=sizes[name])
 
     @staticmethod

@@ -21,7 +21,7 @@ from meshflow.ops import math
 __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 
 
-def _rate(values: Scalars) -> Array:
+def _correct_rate(values: Scalars) -> Array:
     """Compute the learning rate, with bias corrections for averages that start at zero."""
     b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
     return values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
@@ -91,13 +91,15 @@ class Adam(RuleOptimizer):
         if not amsgrad:
             mean, square = slots
             first, second = 1 - values["beta_1"], 1 - values["beta_2"]
-            return kernel.updated(var, grad, mean, square, first, second, _rate(values), epsilon)
-        m, v = Adam.averages(grad, slots, values, epsilon)
+            return kernel.update_variable(
+                var, grad, mean, square, first, second, _correct_rate(values), epsilon
+            )
+        m, v = Adam.update_slots(grad, slots, values, epsilon)
         largest = jnp.maximum(slots[2], v)
-        return [Adam.moved(var, grad, [m, largest], values, epsilon), m, v, largest]
+        return [Adam.update_variable(var, grad, [m, largest], values, epsilon), m, v, largest]
 
     @staticmethod
-    def averages(
+    def update_slots(
         grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7, amsgrad: bool = False
     ) -> list[Array]:
         """Compute new m and v; see `RuleOptimizer.update_slots`."""
@@ -106,7 +108,7 @@ class Adam(RuleOptimizer):
         return [m, v]
 
     @staticmethod
-    def moved(
+    def update_variable(
         var: Array,
         grad: Array,
         slots: Slots,
@@ -115,7 +117,7 @@ class Adam(RuleOptimizer):
         amsgrad: bool = False,
     ) -> Array:
         """Compute the new variable from m and the mean square to divide by."""
-        return var - _rate(values) * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
+        return var - _correct_rate(values) * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
 
 
 class AdamW(Adam):
@@ -326,11 +328,13 @@ class Nadam(RuleOptimizer):
         var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
     ) -> list[Array]:
         """Compute the update; see `RuleOptimizer.rule`."""
-        new = Nadam.averages(grad, slots, values, epsilon)
-        return [Nadam.moved(var, grad, new, values, epsilon), *new]
+        new = Nadam.update_slots(grad, slots, values, epsilon)
+        return [Nadam.update_variable(var, grad, new, values, epsilon), *new]
 
     @staticmethod
-    def averages(grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7) -> list[Array]:
+    def update_slots(
+        grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> list[Array]:
         """Compute new m and v; see `RuleOptimizer.update_slots`."""
         b1, b2 = values["beta_1"], values["beta_2"]
         m = b1 * slots[0] + (1 - b1) * grad
@@ -338,7 +342,7 @@ class Nadam(RuleOptimizer):
         return [m, v]
 
     @staticmethod
-    def moved(
+    def update_variable(
         var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
     ) -> Array:
         """Compute the new variable; see `RuleOptimizer.update_variable`."""

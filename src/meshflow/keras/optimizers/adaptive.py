@@ -9,7 +9,7 @@ from jax import Array
 
 from meshflow.keras import settings
 from meshflow.keras.initializers import Constant
-from meshflow.keras.optimizers.hyper import check_number
+from meshflow.keras.optimizers.hyperparameters import check_number
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Adadelta", "Adagrad", "RMSprop"]
@@ -48,7 +48,7 @@ class RMSprop(RuleOptimizer):
     """
 
     _list_names = {"momentum": "_momentums"}
-    _overwrites_every: int | None = 100
+    _default_overwrite_frequency: int | None = 100
     # The velocities of all rows decay and change the rows.
     _moves_by_rows = "all"
     hyper_names = ("rho", "momentum")
@@ -64,7 +64,7 @@ class RMSprop(RuleOptimizer):
         name: str = "RMSprop",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("ema_overwrite_frequency", self._overwrites_every)
+        kwargs.setdefault("ema_overwrite_frequency", self._default_overwrite_frequency)
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:
             raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum}.")
@@ -94,16 +94,16 @@ class RMSprop(RuleOptimizer):
         # The slots have the order of `slot_names`: rms, momentum, mg.
         has_momentum = len(slots) > 1 + centered
         means = [slots[0], *slots[1 + has_momentum :]]
-        averages = cls.averages(grad, means, values, epsilon, centered)
+        averages = cls.update_slots(grad, means, values, epsilon, centered)
         if not has_momentum:
-            return [cls.moved(var, grad, averages, values, epsilon, centered), *averages]
+            return [cls.update_variable(var, grad, averages, values, epsilon, centered), *averages]
         square = averages[0] - averages[1] * averages[1] if centered else averages[0]
         step = values["lr_t"] * grad / jnp.sqrt(square + epsilon)
         velocity = values["momentum"] * slots[1] + step
         return [var - velocity, averages[0], velocity, *averages[1:]]
 
     @staticmethod
-    def averages(
+    def update_slots(
         grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7, centered: bool = False
     ) -> list[Array]:
         """Compute new rms and, when centered, mg; see `RuleOptimizer.update_slots`."""
@@ -112,7 +112,7 @@ class RMSprop(RuleOptimizer):
         return [rms, rho * slots[1] + (1 - rho) * grad] if centered else [rms]
 
     @classmethod
-    def moved(
+    def update_variable(
         cls,
         var: Array,
         grad: Array,
@@ -123,10 +123,10 @@ class RMSprop(RuleOptimizer):
     ) -> Array:
         """Compute the new variable from the slots of `update_slots`."""
         square = slots[0] - slots[1] * slots[1] if centered else slots[0]
-        return var - values["lr_t"] * grad / cls.root(square, epsilon)
+        return var - values["lr_t"] * grad / cls.compute_divisor(square, epsilon)
 
     @staticmethod
-    def root(square: Array, epsilon: float) -> Array:
+    def compute_divisor(square: Array, epsilon: float) -> Array:
         """Compute the divisor of steps."""
         return jnp.sqrt(square + epsilon)
 
@@ -191,10 +191,10 @@ class Adagrad(RuleOptimizer):
     ) -> list[Array]:
         """Compute the update; see `RuleOptimizer.rule`."""
         total = slots[0] + grad * grad
-        return [var - values["lr_t"] * grad / cls.root(total, epsilon), total]
+        return [var - values["lr_t"] * grad / cls.compute_divisor(total, epsilon), total]
 
     @staticmethod
-    def root(total: Array, epsilon: float) -> Array:
+    def compute_divisor(total: Array, epsilon: float) -> Array:
         """Compute the divisor of steps."""
         return jnp.sqrt(total + epsilon)
 

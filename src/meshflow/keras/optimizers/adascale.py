@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.gradients.tape import no_tapes
+from meshflow.core.gradients.tape import suspend_tapes
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.base import Optimizer
-from meshflow.keras.optimizers.hooks import densified
+from meshflow.keras.optimizers.hooks import densify_gradient
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
 from meshflow.keras.optimizers.state import GradientPairs
-from meshflow.keras.optimizers.wrapping import WrappingOptimizer, check_inner
+from meshflow.keras.optimizers.wrapping_optimizer import WrappingOptimizer, check_inner_optimizer
 from meshflow.ops import array, math
 from meshflow.placement.layout import Layout
 
 __all__ = ["AdaScale"]
 
-_STATE = ("gain", "position", "variance", "square", "squares", "count")
+_STATE_NAMES = ("gain", "position", "variance", "square", "squares", "count")
 # Minimum variance. If all gradients are equal, the gain is 1.
-_LEAST = 1e-6
+_MIN_VARIANCE = 1e-6
 
 
 class AdaScale(WrappingOptimizer):
@@ -78,9 +78,9 @@ class AdaScale(WrappingOptimizer):
       (1.25, -0.25)
     """
 
-    _OWN = frozenset(("_optimizer", "_scale", "_smoothing", "_state", "_share_norms"))
+    _OWN_ATTRIBUTES = frozenset(("_optimizer", "_scale", "_smoothing", "_state", "_share_norms"))
     # Strategies that compute gradients on each device must also compute their norms.
-    _measures_shares = True
+    _needs_share_norms = True
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class AdaScale(WrappingOptimizer):
         smoothing: float | None = None,
         name: str | None = None,
     ) -> None:
-        check_inner(inner_optimizer)
+        check_inner_optimizer(inner_optimizer)
         if not isinstance(inner_optimizer, Optimizer) or hasattr(
             inner_optimizer, "get_unscaled_gradients"
         ):
@@ -113,7 +113,7 @@ class AdaScale(WrappingOptimizer):
         self._state: dict[str, Variable] = {}
         # Squared norms and number of the next gradients' shares, if a strategy has set them.
         self._share_norms: tuple[Any, int] | None = None
-        inner_optimizer._pace = self
+        inner_optimizer._adascale = self
         if name is not None:
             inner_optimizer._name = name
 
@@ -137,7 +137,7 @@ class AdaScale(WrappingOptimizer):
         """Return the smoothing of the averages; None for the paper's default."""
         return self._smoothing
 
-    def _shown(self) -> dict[str, Tensor]:
+    def _get_extra_logs(self) -> dict[str, Tensor]:
         """Return the values that `fit` displays in addition to metrics."""
         return {"gain": self.gain}
 
@@ -151,7 +151,7 @@ class AdaScale(WrappingOptimizer):
         """
         _ = self.iterations
         if not self._state:
-            for name in _STATE:
+            for name in _STATE_NAMES:
                 variable = self._optimizer.add_weight(
                     f"adascale_{name}", initializer="ones" if name == "gain" else "zeros"
                 )
@@ -183,30 +183,30 @@ class AdaScale(WrappingOptimizer):
         """
         pairs = [(g, v) for g, v in grads_and_vars]
         is_summed = skip_gradients_aggregation or not experimental_aggregate_gradients
-        with no_tapes():
+        with suspend_tapes():
             filtered = [(g, v) for g, v in pairs if g is not None]
             if filtered:
                 self.build([v for _, v in filtered])
-                squares, count = self._parts(filtered, is_summed)
+                squares, count = self._measure_parts(filtered, is_summed)
                 self._state["squares"].assign_add(math.cast(squares, "float32"))
                 self._state["count"].assign_add(np.float32(count))
         return self._optimizer.apply_gradients(
             pairs, name, experimental_aggregate_gradients, skip_gradients_aggregation
         )
 
-    def _parts(self, pairs: GradientPairs, is_summed: bool) -> tuple[Tensor, int]:
+    def _measure_parts(self, pairs: GradientPairs, is_summed: bool) -> tuple[Tensor, int]:
         """Return the sum of the squared norms of the parts' gradients, and the number of parts."""
         share_norms, self._share_norms = self._share_norms, None
-        if context.closure is not None:
+        if context.worker_closure is not None:
             raise NotImplementedError(
                 "AdaScale is not available with parameter servers, because their workers run independently."
             )
         if share_norms is not None:
             return share_norms
-        replica = None if is_summed else spanning()
+        replica = None if is_summed else get_spanning_context()
         if replica is not None:
             num_replicas = replica.num_replicas_in_sync
-            square = _squared_norm(pairs) * float(num_replicas) ** 2
+            square = _compute_squared_norm(pairs) * float(num_replicas) ** 2
             return replica.all_reduce("SUM", square), num_replicas
         if not self._optimizer.gradient_accumulation_steps:
             raise ValueError(
@@ -214,9 +214,9 @@ class AdaScale(WrappingOptimizer):
                 "a tf.distribute.MeshStrategy whose rules split the batch or whose options have micro_batches, or pass "
                 "gradient_accumulation_steps to the inner optimizer or to compile."
             )
-        return _squared_norm(pairs), 1
+        return _compute_squared_norm(pairs), 1
 
-    def _note_shares(self, squares: Tensor, count: int) -> None:
+    def _set_share_norms(self, squares: Tensor, count: int) -> None:
         """Set the norms that a strategy computed for the gradients that are applied next.
 
         Args:
@@ -227,10 +227,10 @@ class AdaScale(WrappingOptimizer):
 
     # ---- hooks that the inner optimizer calls ----------------------------------------------
 
-    def _measure(self, pairs: GradientPairs) -> None:
+    def update_gain(self, pairs: GradientPairs) -> None:
         """Update the gain from the gradients of an update, which are means over its parts."""
         state = self._state
-        count, square = state["count"].value(), _squared_norm(pairs)
+        count, square = state["count"].value(), _compute_squared_norm(pairs)
         scale = count if self._scale is None else convert_to_tensor(self._scale)
         smoothing = (
             math.maximum(1.0 - scale / 1000.0, 0.0)
@@ -241,7 +241,7 @@ class AdaScale(WrappingOptimizer):
         # The last batch of an epoch may have a single part, which has no variance.
         has_parts = math.greater(count, 1.0)
         smoothing = array.where(has_parts, smoothing, 1.0)
-        new = {"variance": math.maximum(scale * variance, _LEAST)}
+        new = {"variance": math.maximum(scale * variance, _MIN_VARIANCE)}
         new["square"] = math.maximum(square - variance, 0.0)
         for name, value in new.items():
             average = smoothing * state[name].value() + (1.0 - smoothing) * value
@@ -251,7 +251,7 @@ class AdaScale(WrappingOptimizer):
         for name in ("squares", "count"):
             state[name].assign(np.float32(0))
 
-    def _advance(self) -> None:
+    def advance_steps(self) -> None:
         """Advance the step of schedules by the gain of an update."""
         self._state["position"].assign_add(self.gain)
 
@@ -266,14 +266,14 @@ class AdaScale(WrappingOptimizer):
         }
 
 
-def _squared_norm(pairs: GradientPairs) -> Tensor:
+def _compute_squared_norm(pairs: GradientPairs) -> Tensor:
     total = constant(0.0)
     for gradient, var in pairs:
         if isinstance(gradient, IndexedSlices):
-            gradient = densified(gradient, var)
+            gradient = densify_gradient(gradient, var)
         gradient = math.cast(convert_to_tensor(gradient), "float32")
         total = total + math.reduce_sum(gradient * gradient)
     return total
 
 
-registry.OPTIMIZERS.table |= registry.name_table(AdaScale)
+registry.OPTIMIZERS.table |= registry.make_name_table(AdaScale)

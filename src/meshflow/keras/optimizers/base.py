@@ -18,9 +18,9 @@ from typing import Any, Self
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.gradients.tape import GradientTape, no_tapes
-from meshflow.core.runtime.annotations import scoped
-from meshflow.core.runtime.context import alone, context
+from meshflow.core.gradients.tape import GradientTape, suspend_tapes
+from meshflow.core.runtime.annotations import annotate_scope
+from meshflow.core.runtime.context import context, lock_variables
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -28,10 +28,10 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.environment.types import PyTree
-from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_steps
+from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_accumulation_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
-from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
-from meshflow.keras.optimizers.hyper import check_number
+from meshflow.keras.optimizers.hooks import UpdateHooks, get_device_and_dtype
+from meshflow.keras.optimizers.hyperparameters import check_number
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
 from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.keras.optimizers.stateless import StatelessUpdates
@@ -98,7 +98,9 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         **kwargs: Any,
     ) -> None:
         self._name = name or type(self).__name__
-        self.gradient_accumulation_steps = check_steps(gradient_accumulation_steps, self._name)
+        self.gradient_accumulation_steps = check_accumulation_steps(
+            gradient_accumulation_steps, self._name
+        )
         self.clipnorm = kwargs.pop("clipnorm", None)
         self.clipvalue = kwargs.pop("clipvalue", None)
         self.global_clipnorm = kwargs.pop("global_clipnorm", None)
@@ -150,9 +152,9 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           var_list: All variables to be trained.
         """
         with _building:
-            self._build_new(var_list)
+            self._create_missing_slots(var_list)
 
-    def _build_new(self, var_list: Sequence[Variable]) -> None:
+    def _create_missing_slots(self, var_list: Sequence[Variable]) -> None:
         _ = self.iterations
         new = [v for v in var_list if self._var_key(v) not in self._index_dict]
         for var in new:
@@ -166,7 +168,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 with init_scope():
                     self.add_slot(var, "average", None if var.has_no_value else var.numpy())
         if self.gradient_accumulation_steps:
-            self._make_accumulators(new)
+            self._create_accumulators(new)
         self._run_build_hooks()
 
     def _create_all_weights(self, var_list: Sequence[Variable]) -> None:
@@ -300,7 +302,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             grads_and_vars = transform(grads_and_vars)
         return grads_and_vars
 
-    @scoped("optimizer")
+    @annotate_scope("optimizer")
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Variable]],
@@ -330,33 +332,36 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           >>> float(w)
           -0.5
         """
-        with no_tapes():
-            pairs = _filter(grads_and_vars)
+        with suspend_tapes():
+            pairs = _filter_gradients(grads_and_vars)
             if not pairs:
                 return self.iterations
             variables = [v for _, v in pairs]
-            closure = context.closure
+            closure = context.worker_closure
             if closure is None:
-                self._check_known(variables)
+                self._check_variables(variables)
                 self.build(variables)
             else:
-                closure.need_state(self, variables)
+                closure.check_slots(self, variables)
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
-            if closure is not None and closure.servers_step:
+            if closure is not None and closure.has_server_steps:
                 # Parameter servers hold the variables and update them.
-                closure.push(self, self._for_servers(pairs))
-                if not closure.worker_steps:
+                closure.push_gradients(self, self._prepare_server_gradients(pairs))
+                if not closure.has_worker_steps:
                     return self.iterations
-            with alone(), nullcontext() if closure is None else closure.taking_steps():
+            with (
+                lock_variables(),
+                nullcontext() if closure is None else closure.worker_step_scope(),
+            ):
                 if self.gradient_accumulation_steps:
                     self._accumulate(pairs, self._run_update)
                 else:
                     self._run_update(pairs)
         return self.iterations
 
-    def _for_servers(self, pairs: GradientPairs) -> GradientPairs:
+    def _prepare_server_gradients(self, pairs: GradientPairs) -> GradientPairs:
         """Prepare gradients for parameter servers, which transform them if they accumulate."""
         if not self.gradient_accumulation_steps:
             return list(self._transform_gradients(pairs))
@@ -369,7 +374,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             )
         return pairs
 
-    def _take(self, pairs: GradientPairs) -> None:
+    def _apply_server_gradients(self, pairs: GradientPairs) -> None:
         """Apply gradients from `_prepare_server_gradients` on a parameter server."""
         if self.gradient_accumulation_steps:
             self._accumulate(pairs, self._run_update)
@@ -378,18 +383,18 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     def _run_update(self, pairs: GradientPairs) -> None:
         """Update variables once with gradients that are summed over replicas."""
-        if self._pace is not None:
-            self._pace._measure(pairs)
+        if self._adascale is not None:
+            self._adascale.update_gain(pairs)
         self._step(list(self._transform_gradients(pairs)))
-        if self._pace is not None:
-            self._pace._advance()
+        if self._adascale is not None:
+            self._adascale.advance_steps()
 
     def _step(self, pairs: GradientPairs) -> None:
         """Change the variables and the step count: the last part of `apply_gradients`."""
         self._apply(pairs)
         self.iterations.assign_add(1)
         if self.use_ema:
-            self._update_averages([v for _, v in pairs])
+            self._update_moving_averages([v for _, v in pairs])
 
     def apply(
         self, gradients: Sequence[Any], trainable_variables: Sequence[Variable] | None = None
@@ -410,7 +415,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         )
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
-    def _check_known(self, variables: list[Variable]) -> None:
+    def _check_variables(self, variables: list[Variable]) -> None:
         if self._allow_new_variables or not self._slots:
             return
         unknown = [v.name for v in variables if self._var_key(v) not in self._index_dict]
@@ -427,8 +432,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         state = self._prepare([v for _, v in pairs])
         if self.weight_decay:
             for _, var in pairs:
-                if self._decays(var):
-                    rate = state[device_and_dtype(var)]["lr_t"] * float(self.weight_decay)
+                if self._has_weight_decay(var):
+                    rate = state[get_device_and_dtype(var)]["lr_t"] * float(self.weight_decay)
                     var.assign_sub(var.value() * rate)
         for gradient, var in pairs:
             if isinstance(gradient, IndexedSlices):
@@ -457,13 +462,13 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         """
         self._excluded = (list(var_list or []), list(var_names or []))
 
-    def _decays(self, var: Variable) -> bool:
+    def _has_weight_decay(self, var: Variable) -> bool:
         excluded, patterns = self._excluded
         if any(var is other for other in excluded):
             return False
         return not any(re.search(p, var.name) for p in patterns)
 
-    def _update_averages(self, variables: list[Variable]) -> None:
+    def _update_moving_averages(self, variables: list[Variable]) -> None:
         momentum = float(self.ema_momentum)
         for var in variables:
             average = self.get_slot(var, "average")
@@ -528,7 +533,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return cls(**config)
 
 
-def _filter(grads_and_vars: Iterable[tuple[Any, Variable]]) -> GradientPairs:
+def _filter_gradients(grads_and_vars: Iterable[tuple[Any, Variable]]) -> GradientPairs:
     """Return the pairs with a gradient; warn about the others."""
     pairs = [(g, v) for g, v in grads_and_vars]
     filtered = [(g, v) for g, v in pairs if g is not None]

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras.optimizers.hyper import check_number
+from meshflow.keras.optimizers.hyperparameters import check_number
 from meshflow.ops import math
 
 

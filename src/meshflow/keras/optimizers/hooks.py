@@ -22,8 +22,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.keras.optimizers.hyper import Hyperparameters
-from meshflow.keras.optimizers.rows import summed
+from meshflow.keras.optimizers.hyperparameters import Hyperparameters
+from meshflow.keras.optimizers.row_updates import sum_duplicate_rows
 from meshflow.ops import math
 
 # Scalars of a step (learning rate, hyperparameters, ...) by name, for each device and dtype.
@@ -40,7 +40,7 @@ class UpdateHooks(Hyperparameters):
         """Compute the scalars of this step, once for each device and dtype."""
         state: ApplyState = {}
         for var in var_list:
-            key = device_and_dtype(var)
+            key = get_device_and_dtype(var)
             if key not in state:
                 state[key] = {}
                 self._prepare_local(*key, state)
@@ -65,13 +65,13 @@ class UpdateHooks(Hyperparameters):
         else:
             hook = self.update_step
             takes_rate = _accepts(cls.update_step, "learning_rate", 3)
-            extra = (state[device_and_dtype(var)]["lr_t"],) if takes_rate else ()
+            extra = (state[get_device_and_dtype(var)]["lr_t"],) if takes_rate else ()
         hook(grad, var, *extra)
 
     def _apply_sparse(self, gradient: IndexedSlices, var: Variable, state: Any) -> None:
         cls = type(self)
         if cls.update_step is not UpdateHooks.update_step:
-            self._apply_dense(densified(gradient, var), var, state)
+            self._apply_dense(densify_gradient(gradient, var), var, state)
             return
         hook = cls._resource_apply_sparse_duplicate_indices
         extra = {"apply_state": state} if _accepts(hook, "apply_state", 4) else {}
@@ -94,10 +94,10 @@ class UpdateHooks(Hyperparameters):
         cls = type(self)
         if cls._resource_apply_sparse is UpdateHooks._resource_apply_sparse:
             slices = IndexedSlices(grad, indices)
-            return self._apply_dense(densified(slices, var), var, kwargs.get("apply_state"))
+            return self._apply_dense(densify_gradient(slices, var), var, kwargs.get("apply_state"))
         if not _accepts(cls._resource_apply_sparse, "apply_state", 4):
             kwargs = {}
-        return self._resource_apply_sparse(*_summed(grad, var, indices), **kwargs)
+        return self._resource_apply_sparse(*_sum_duplicates(grad, var, indices), **kwargs)
 
     def _resource_apply_sparse(
         self, grad: Tensor, var: Variable, indices: Tensor, apply_state: ApplyState | None = None
@@ -105,7 +105,7 @@ class UpdateHooks(Hyperparameters):
         """Update rows of one variable; without this hook gradients are made dense."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
-    def _changed_by_rows(self, var: Variable) -> list[Variable]:
+    def _get_row_updated_variables(self, var: Variable) -> list[Variable]:
         """Return the variable and its slots if updates by rows change those rows only, else []."""
         return []
 
@@ -125,20 +125,20 @@ class UpdateHooks(Hyperparameters):
         self._apply_dense(gradient, variable, self._prepare([variable]))
 
 
-def device_and_dtype(var: Variable) -> tuple[str, DType]:
+def get_device_and_dtype(var: Variable) -> tuple[str, DType]:
     """Return the key of a step's scalars for a variable: its device and dtype."""
     return var.device, var.dtype.base_dtype
 
 
 # Signatures of methods; the cache does not keep the methods alive.
-_accepted: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, bool]] = (
+_accepts_cache: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, bool]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def _accepts(function: Callable[..., Any], name: str, position: int) -> bool:
     """Check whether a method takes an argument by name or as positional argument `position`."""
-    answers = _accepted.setdefault(function, {})
+    answers = _accepts_cache.setdefault(function, {})
     if (name, position) not in answers:
         answers[name, position] = _inspect_accepts(function, name, position)
     return answers[name, position]
@@ -152,12 +152,14 @@ def _inspect_accepts(function: Callable[..., Any], name: str, position: int) -> 
     return by_keyword or len(positional) > position or inspect.Parameter.VAR_POSITIONAL in kinds
 
 
-def densified(slices: IndexedSlices, var: Variable) -> Tensor:
+def densify_gradient(slices: IndexedSlices, var: Variable) -> Tensor:
     """Convert a gradient of some rows to a dense tensor of the variable's shape."""
     return convert_to_tensor(IndexedSlices(slices.values, slices.indices, list(var.shape)))
 
 
-def _summed(grad: Tensor, var: Variable, indices: Tensor) -> tuple[Tensor, Variable, Tensor]:
+def _sum_duplicates(
+    grad: Tensor, var: Variable, indices: Tensor
+) -> tuple[Tensor, Variable, Tensor]:
     """Sum the rows with equal indices; return the sums, the variable and the unique indices."""
     if context.trace is None:
         unique, position = np.unique(indices.numpy(), return_inverse=True)
@@ -169,8 +171,12 @@ def _summed(grad: Tensor, var: Variable, indices: Tensor) -> tuple[Tensor, Varia
         )
     # The number of unique indices is unknown in a trace. The unused ones are past the end of the
     # variable, where writes have no effect.
-    unique_indices, total = apply(_SUMMED, (convert_to_tensor(grad), indices), (var.shape[0],))
+    unique_indices, total = apply(_SUM_ROWS, (convert_to_tensor(grad), indices), (var.shape[0],))
     return total, var, unique_indices
 
 
-_SUMMED = Op("sum_rows", lambda operands, static: summed(*operands, *static), differentiable=False)
+_SUM_ROWS = Op(
+    "sum_rows",
+    lambda operands, static: sum_duplicate_rows(*operands, *static),
+    differentiable=False,
+)

@@ -66,7 +66,7 @@ class Lamb(RuleOptimizer):
         var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
     ) -> list[Array]:
         """Compute the update; see `RuleOptimizer.rule`."""
-        m, v = Adam.averages(grad, slots, values)
+        m, v = Adam.update_slots(grad, slots, values)
         mean = m / (1 - values["beta_1"] ** values["step"])
         square = v / (1 - values["beta_2"] ** values["step"])
         step = mean / (jnp.sqrt(square) + epsilon)

@@ -42,5 +42,5 @@ class LearningRateSchedule:
         return cls(**config)
 
     @staticmethod
-    def _step(step: TensorLike) -> Tensor:
+    def _cast_step(step: TensorLike) -> Tensor:
         return math.cast(convert_to_tensor(step), "float32")

@@ -63,11 +63,11 @@ class RMSprop(adaptive.RMSprop):
 
     _allow_new_variables = True
     _since_2_11 = False
-    _overwrites_every = None
+    _default_overwrite_frequency = None
     _moves_by_rows = "rows"
 
     @staticmethod
-    def root(square: Array, epsilon: float) -> Array:
+    def compute_divisor(square: Array, epsilon: float) -> Array:
         """Compute the divisor of steps."""
         return jnp.sqrt(square) + epsilon
 
@@ -83,7 +83,7 @@ class Adagrad(adaptive.Adagrad):
     _since_2_11 = False
 
     @staticmethod
-    def root(total: Array, epsilon: float) -> Array:
+    def compute_divisor(total: Array, epsilon: float) -> Array:
         """Compute the divisor of steps."""
         return jnp.sqrt(total) + epsilon
 

@@ -25,7 +25,7 @@ GROWTH_STEPS = 2000
 MULTIPLIER = 2.0
 
 
-def all_finite(gradients: Iterable[Any]) -> Tensor:
+def are_finite(gradients: Iterable[Any]) -> Tensor:
     """Check whether all values of gradients (tensors, slices or None) are finite, a bool scalar."""
     values = [g.values if isinstance(g, IndexedSlices) else g for g in gradients if g is not None]
     checks = [math.reduce_all(math.is_finite(v)) for v in values]
@@ -50,7 +50,7 @@ class ScaleState:
         with init_scope():
             self.scale = Variable(np.float32(initial), trainable=False, name="current_loss_scale")
             self.good_steps = Variable(np.int64(0), trainable=False, name="good_steps")
-            self.skipped = Variable(np.int64(0), trainable=False, name="skipped_steps")
+            self.skipped_steps = Variable(np.int64(0), trainable=False, name="skipped_steps")
 
     def update(self, finite: Tensor) -> None:
         """Update the scale after a step.
@@ -58,7 +58,7 @@ class ScaleState:
         Args:
           finite: Whether the step's gradients were finite, a bool scalar.
         """
-        self.skipped.assign_add(math.cast(math.logical_not(finite), "int64"))
+        self.skipped_steps.assign_add(math.cast(math.logical_not(finite), "int64"))
         if self.growth_steps is None:
             return
         scale, count = self.scale.value(), self.good_steps.value() + np.int64(1)
@@ -89,7 +89,7 @@ class LossScale:
         Returns:
           None, and whether to apply the gradients, a bool scalar.
         """
-        finite = all_finite(nest.flatten(grads))
+        finite = are_finite(nest.flatten(grads))
         self._state.update(finite)
         return None, finite
 

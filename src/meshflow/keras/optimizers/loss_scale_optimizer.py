@@ -15,15 +15,19 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.gradients.tape import GradientTape, no_tapes
+from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
 from meshflow.environment.types import PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import loss_scale as scales
-from meshflow.keras.optimizers.loss_scale import ScaleState, all_finite
-from meshflow.keras.optimizers.wrapping import Children, WrappingOptimizer, check_inner
+from meshflow.keras.optimizers.loss_scale import ScaleState, are_finite
+from meshflow.keras.optimizers.wrapping_optimizer import (
+    CheckpointNode,
+    WrappingOptimizer,
+    check_inner_optimizer,
+)
 from meshflow.ops import array, math
 
 __all__ = ["LossScaleOptimizer"]
@@ -72,11 +76,13 @@ class LossScaleOptimizer(WrappingOptimizer):
       0.5
     """
 
-    _OWN = frozenset(("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned"))
+    _OWN_ATTRIBUTES = frozenset(
+        ("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned")
+    )
 
     def __new__(cls, inner_optimizer: Any = None, *_: Any, **__: Any) -> Self:
         """Create a `LossScaleOptimizerV3` unless the inner optimizer is legacy, as in TensorFlow."""
-        modules = {registry.public_module(base) for base in type(inner_optimizer).__mro__}
+        modules = {registry.get_public_module(base) for base in type(inner_optimizer).__mro__}
         is_new = inner_optimizer is not None and "keras.optimizers.legacy" not in modules
         subclass: Any = LossScaleOptimizerV3 if is_new and cls is LossScaleOptimizer else cls
         return cast(Self, super().__new__(subclass))
@@ -98,7 +104,7 @@ class LossScaleOptimizer(WrappingOptimizer):
             raise TypeError(
                 f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {inner_optimizer}"
             )
-        check_inner(inner_optimizer)
+        check_inner_optimizer(inner_optimizer)
         if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
             raise ValueError(
                 '"inner_optimizer" is already wrapped by a LossScaleOptimizer. Create a new optimizer, or '
@@ -163,7 +169,7 @@ class LossScaleOptimizer(WrappingOptimizer):
     @property
     def skipped_steps(self) -> Variable:
         """Return the number of skipped steps, an int64 variable."""
-        return self._state.skipped
+        return self._state.skipped_steps
 
     def get_scaled_loss(self, loss: Tensor | Callable[[], Tensor]) -> Any:
         """Multiply a loss by the scale.
@@ -243,7 +249,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         self._warn_of_omissions()
         pairs = [(g, v) for g, v in grads_and_vars]
         variables = [v for g, v in pairs if g is not None]
-        with no_tapes():
+        with suspend_tapes():
             # Gradients are summed first, so that an overflow on one replica skips the step on all
             # of them.
             if variables and experimental_aggregate_gradients and not skip_gradients_aggregation:
@@ -251,7 +257,7 @@ class LossScaleOptimizer(WrappingOptimizer):
                     self._optimizer._aggregate_gradients([p for p in pairs if p[0] is not None])
                 )
                 pairs = [next(summed) if g is not None else (g, v) for g, v in pairs]
-            finite = all_finite([g for g, _ in pairs])
+            finite = are_finite([g for g, _ in pairs])
             if variables:
                 self._optimizer.build(variables)
             self._apply_if(finite, pairs, variables, name)
@@ -266,7 +272,7 @@ class LossScaleOptimizer(WrappingOptimizer):
 
         # A skipped step has no effect on the averages of gradient accumulation.
         accumulates = bool(getattr(self._optimizer, "gradient_accumulation_steps", None))
-        if not isinstance(finite._value, jax.core.Tracer):
+        if not isinstance(finite.array, jax.core.Tracer):
             if bool(finite):
                 apply()
             elif not accumulates:
@@ -280,7 +286,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         for i, (gradient, variable) in enumerate(pairs):
             if accumulates or not isinstance(gradient, IndexedSlices):
                 continue
-            row_variables = self._optimizer._changed_by_rows(variable)
+            row_variables = self._optimizer._get_row_updated_variables(variable)
             if row_variables:
                 end = array.fill(gradient.indices.shape, variable.shape[0])
                 rows = array.where(finite, gradient.indices, math.cast(end, gradient.indices.dtype))
@@ -322,8 +328,10 @@ class LossScaleOptimizer(WrappingOptimizer):
         return [self._state.scale, self._state.good_steps] if self._dynamic else []
 
     def _own_children(self) -> dict[str, Any]:
-        scale = Children(current_loss_scale=self._state.scale, good_steps=self._state.good_steps)
-        skipped = self._state.skipped
+        scale = CheckpointNode(
+            current_loss_scale=self._state.scale, good_steps=self._state.good_steps
+        )
+        skipped = self._state.skipped_steps
         return {"base_optimizer": self._optimizer, "loss_scale": scale, "skipped_steps": skipped}
 
     def get_config(self) -> dict[str, Any]:
@@ -349,7 +357,7 @@ class LossScaleOptimizer(WrappingOptimizer):
           ValueError: If an old configuration has a multiplier other than 2.
         """
         if "loss_scale" in config:
-            return _from_old(cls, dict(config), custom_objects)
+            return _from_old_config(cls, dict(config), custom_objects)
         return super().from_config(config, custom_objects)
 
 
@@ -373,7 +381,7 @@ def _check_strategy() -> None:
         )
 
 
-def scale_settings(scale: object) -> dict[str, Any]:
+def convert_loss_scale(scale: object) -> dict[str, Any]:
     """Return the arguments of `LossScaleOptimizer` that are equivalent to an old loss scale.
 
     Args:
@@ -401,7 +409,7 @@ def scale_settings(scale: object) -> dict[str, Any]:
     }
 
 
-def _from_old(
+def _from_old_config(
     cls: Callable[..., _T], config: dict[str, Any], custom_objects: dict[str, Any] | None
 ) -> _T:
     inner = registry.OPTIMIZERS.deserialize(config["optimizer"], custom_objects)
@@ -411,10 +419,10 @@ def _from_old(
             "Cannot deserialize LossScaleOptimizer with a DynamicLossScale whose multiplier is not 2. Got "
             f"DynamicLossScale: {scale!r}"
         )
-    return cls(inner, **scale_settings(scale))
+    return cls(inner, **convert_loss_scale(scale))
 
 
-registry.OPTIMIZERS.table |= registry.name_table(
+registry.OPTIMIZERS.table |= registry.make_name_table(
     LossScaleOptimizer,
     LossScaleOptimizerV1=LossScaleOptimizer,
     LossScaleOptimizerV3=LossScaleOptimizerV3,

@@ -88,11 +88,11 @@ class OneBitAdam(Adam):
         freeze_step: int = 100_000,
     ) -> list[Array]:
         """Compute the update; see `RuleOptimizer.rule`."""
-        m, v = OneBitAdam.averages(grad, slots, values, epsilon, freeze_step)
-        return [OneBitAdam.moved(var, grad, [m, v], values, epsilon, freeze_step), m, v]
+        m, v = OneBitAdam.update_slots(grad, slots, values, epsilon, freeze_step)
+        return [OneBitAdam.update_variable(var, grad, [m, v], values, epsilon, freeze_step), m, v]
 
     @staticmethod
-    def averages(
+    def update_slots(
         grad: Array,
         slots: Slots,
         values: Scalars,
@@ -100,11 +100,11 @@ class OneBitAdam(Adam):
         freeze_step: int = 100_000,
     ) -> list[Array]:
         """Compute new m and v; see `RuleOptimizer.update_slots`."""
-        m, v = Adam.averages(grad, slots, values, epsilon)
+        m, v = Adam.update_slots(grad, slots, values, epsilon)
         return [m, jnp.where(values["step"] <= freeze_step, v, slots[1])]
 
     @staticmethod
-    def moved(
+    def update_variable(
         var: Array,
         grad: Array,
         slots: Slots,
@@ -117,7 +117,7 @@ class OneBitAdam(Adam):
         rate = values["lr_t"] * jnp.sqrt(1 - b2 ** jnp.minimum(t, freeze_step)) / (1 - b1**t)
         return var - rate * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
 
-    def _sending(self) -> dict[str, Any]:
+    def _get_compression_settings(self) -> dict[str, Any]:
         """Return the settings with which strategies compress momentum instead of gradients."""
         return {
             "warm_up": self.freeze_step,

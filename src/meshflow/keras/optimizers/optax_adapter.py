@@ -17,10 +17,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import sum_over_replicas
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.optimizers.base import Optimizer
-from meshflow.keras.optimizers.hooks import densified
+from meshflow.keras.optimizers.hooks import densify_gradient
 from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.ops import math
 
@@ -70,7 +70,7 @@ class OptaxOptimizer(Optimizer):
     def _get_gradients(
         self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
     ) -> list[Any]:
-        if _takes_more(self.transformation):
+        if _takes_extra_arguments(self.transformation):
             ((self._loss, _),) = sum_over_replicas([(math.reduce_sum(loss), None)])
         return super()._get_gradients(tape, loss, var_list, grad_loss)
 
@@ -88,7 +88,7 @@ class OptaxOptimizer(Optimizer):
             with init_scope():
                 values = [jax.numpy.asarray(v._value) for v in var_list]
                 leaves, self._tree = jax.tree.flatten(
-                    _with_slow(self.transformation.init(values), values)
+                    _add_slow_values(self.transformation.init(values), values)
                 )
                 for i, leaf in enumerate(leaves):
                     if _is_key(leaf):
@@ -109,20 +109,20 @@ class OptaxOptimizer(Optimizer):
             )
 
     def _update(self, operands: tuple[Any, ...], _: None) -> list[jax.Array]:
-        optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
+        optax = optional_packages.import_extra("optax", "optax", "OptaxOptimizer needs optax")
         values, gradients, leaves, loss = operands
         leaves = list(leaves)
         for i, key_impl in self._generators.items():
             leaves[i] = jax.random.wrap_key_data(leaves[i], impl=key_impl)
         state, slow = jax.tree.unflatten(self._tree, leaves)
         parameters = values if slow is None else optax.LookaheadParams(values, slow)
-        updates, state = self._transformed(gradients, state, parameters, loss)
+        updates, state = self._transform(gradients, state, parameters, loss)
         parameters = optax.apply_updates(parameters, updates)
         values, slow = (parameters, None) if slow is None else (parameters.fast, parameters.slow)
         new_leaves = jax.tree.leaves((state, slow))
         return [*values, *(jax.random.key_data(x) if _is_key(x) else x for x in new_leaves)]
 
-    def _transformed(
+    def _transform(
         self, gradients: PyTree, state: PyTree, values: PyTree, loss: list[jax.Array]
     ) -> tuple[PyTree, PyTree]:
         """Run the transformation on gradients, with the loss if the transformation requires it."""
@@ -143,7 +143,7 @@ class OptaxOptimizer(Optimizer):
     def _apply(self, pairs: GradientPairs) -> None:
         variables = [v for _, v in pairs]
         gradients = [
-            densified(g, v) if isinstance(g, IndexedSlices) else convert_to_tensor(g)
+            densify_gradient(g, v) if isinstance(g, IndexedSlices) else convert_to_tensor(g)
             for g, v in pairs
         ]
         state: list[Variable] = self._state  # type: ignore[assignment]
@@ -167,16 +167,18 @@ class OptaxOptimizer(Optimizer):
         )
 
 
-def _with_slow(state: PyTree, values: list[jax.Array]) -> tuple[PyTree, list[jax.Array] | None]:
+def _add_slow_values(
+    state: PyTree, values: list[jax.Array]
+) -> tuple[PyTree, list[jax.Array] | None]:
     """Add the slow values of `optax.lookahead`, initially equal to the fast ones, to a state."""
-    optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
+    optax = optional_packages.import_extra("optax", "optax", "OptaxOptimizer needs optax")
     # The slow values are copies, because the variables own the fast ones.
     return state, [v.copy() for v in values] if isinstance(state, optax.LookaheadState) else None
 
 
-def _takes_more(transformation: object) -> bool:
+def _takes_extra_arguments(transformation: object) -> bool:
     """Check whether a transformation's update takes more than gradients, state and parameters."""
-    optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
+    optax = optional_packages.import_extra("optax", "optax", "OptaxOptimizer needs optax")
     return isinstance(transformation, optax.GradientTransformationExtraArgs)
 
 

@@ -65,7 +65,7 @@ class ExponentialDecay(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        p = self._step(step) / float(self.decay_steps)
+        p = self._cast_step(step) / float(self.decay_steps)
         return self.initial_learning_rate * math.pow(
             float(self.decay_rate), math.floor(p) if self.staircase else p
         )
@@ -87,7 +87,7 @@ class InverseTimeDecay(ExponentialDecay):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        p = self._step(step) / float(self.decay_steps)
+        p = self._cast_step(step) / float(self.decay_steps)
         return self.initial_learning_rate / (
             1.0 + self.decay_rate * (math.floor(p) if self.staircase else p)
         )
@@ -120,7 +120,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        step = self._step(step)
+        step = self._cast_step(step)
         rate: Any = convert_to_tensor(float(self.values[-1]))
         for boundary, value in zip(
             reversed(self.boundaries), reversed(self.values[:-1]), strict=True
@@ -169,7 +169,7 @@ class PolynomialDecay(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        step, steps = self._step(step), convert_to_tensor(float(self.decay_steps))
+        step, steps = self._cast_step(step), convert_to_tensor(float(self.decay_steps))
         if self.cycle:
             steps = steps * math.maximum(math.ceil(step / steps), 1.0)
         else:
@@ -222,7 +222,7 @@ class CosineDecay(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        step = self._step(step)
+        step = self._cast_step(step)
         start = self.initial_learning_rate if self.warmup_target is None else self.warmup_target
         decay_step = step if self.warmup_target is None else step - float(self.warmup_steps)
         fraction = math.minimum(math.maximum(decay_step, 0.0), float(self.decay_steps)) / float(
@@ -279,7 +279,7 @@ class CosineDecayRestarts(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        fraction = self._step(step) / float(self.first_decay_steps)
+        fraction = self._cast_step(step) / float(self.first_decay_steps)
         if self.t_mul == 1.0:
             restart = math.floor(fraction)
             fraction = fraction - restart
@@ -294,10 +294,10 @@ class CosineDecayRestarts(LearningRateSchedule):
         return self.initial_learning_rate * ((1 - self.alpha) * decayed + self.alpha)
 
 
-_FAMILY = registry.family(
+_FAMILY = registry.create_registry(
     "decay",
     "keras.optimizers.schedules",
-    registry.name_table(
+    registry.make_name_table(
         ExponentialDecay,
         InverseTimeDecay,
         PiecewiseConstantDecay,

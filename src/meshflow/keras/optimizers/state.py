@@ -9,16 +9,21 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
-from meshflow.core.runtime.identity import IdentityWeakDict
+from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import TensorLike
-from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
+from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
-from meshflow.keras.optimizers.layouts import by_names, in_lists, in_new_style, slot_lists
+from meshflow.keras.optimizers.checkpoint_children import (
+    get_list_children,
+    get_named_children,
+    get_slot_lists,
+    has_slot_lists,
+)
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -45,7 +50,7 @@ jax.tree_util.register_pytree_node(VariableList, lambda held: (tuple(held), None
 
 # Strategies that host variables, by the optimizers created in their scopes. Copies of an optimizer
 # do not inherit the strategy.
-_hosts = IdentityWeakDict()
+_host_strategies = IdentityWeakDict()
 
 
 class State:
@@ -60,7 +65,7 @@ class State:
 
     def _init_state(self) -> None:
         if has_strategy() and get_strategy().hosts_variables:
-            _hosts[self] = get_strategy()
+            _host_strategies[self] = get_strategy()
         self._iterations: Variable | None = None
         self._slots: dict[int, dict[str, Variable]] = {}
         # References to the trained variables keep their ids from being reused.
@@ -73,9 +78,9 @@ class State:
         self._tracked: dict[str, Any] = {}
 
     @contextmanager
-    def _own_scope(self) -> Iterator[None]:
+    def _hosting_scope(self) -> Iterator[None]:
         """Create variables under the strategy of the optimizer's creation."""
-        host = _hosts.get(self)
+        host = _host_strategies.get(self)
         if host is None or has_strategy():
             yield
             return
@@ -89,19 +94,19 @@ class State:
 
     def _checkpoint_children(self) -> dict[str, Any]:
         """Return the objects that checkpoints save, with TensorFlow's names for this class."""
-        return in_lists(self) if self._slots_in_lists else by_names(self)
+        return get_list_children(self) if self._slots_in_lists else get_named_children(self)
 
     def _checkpoint_aliases(self) -> dict[str, Any]:
         """Return the objects that checkpoints save, with the names of other versions."""
-        return by_names(self) if self._slots_in_lists else in_lists(self)
+        return get_named_children(self) if self._slots_in_lists else get_list_children(self)
 
     @property
     def _slots_in_lists(self) -> bool:
-        return in_new_style(self)
+        return has_slot_lists(self)
 
     @property
     def _slot_list_names(self) -> tuple[str, ...]:
-        return tuple(slot_lists(self))
+        return tuple(get_slot_lists(self))
 
     def _track_trackable(self, trackable: _T, name: str, overwrite: bool = False) -> _T:
         """Add an object to the optimizer's checkpoints, as TensorFlow's optimizers do."""
@@ -120,7 +125,7 @@ class State:
     def iterations(self) -> Variable:
         """Return the number of steps taken, an int64 variable."""
         if self._iterations is None:
-            with init_scope(), self._own_scope():
+            with init_scope(), self._hosting_scope():
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
             if self._mesh is not None:
@@ -158,7 +163,7 @@ class State:
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
-            with init_scope(), self._own_scope(), kept_whole(), var._beside():
+            with init_scope(), self._hosting_scope(), unsharded_scope(), var._colocation_scope():
                 sizes = tuple(var.shape if shape is None else shape)
                 slot = Variable(
                     jax.ShapeDtypeStruct(sizes, var.dtype.dtype)
@@ -173,13 +178,13 @@ class State:
                 slot._layout = getattr(var, "_slot_layout", None) or getattr(var, "_layout", None)
                 store = getattr(var, "_slot_store", None)
                 if store is not None:
-                    slot._hold(store)
+                    slot._move_to_file(store)
             slots[slot_name] = slot
             self._weights.append(slot)
-            self._join_slots(var, slot_name)
+            self._combine_shard_slots(var, slot_name)
         return slots[slot_name]
 
-    def _join_slots(self, var: Variable, slot_name: str) -> None:
+    def _combine_shard_slots(self, var: Variable, slot_name: str) -> None:
         """Combine the slots of a table's shards into one sharded variable, when all of them exist."""
         table = getattr(var, "_shard_of", None)
         if table is None:
@@ -239,7 +244,7 @@ class State:
         del trainable, kwargs
         if name is not None and not isinstance(name, str):
             name, shape = shape if isinstance(shape, str) else None, name
-        with init_scope(), self._own_scope():
+        with init_scope(), self._hosting_scope():
             variable = Variable(
                 _make_initial_value(
                     initializer, () if shape is None else shape, dtype or "float32"

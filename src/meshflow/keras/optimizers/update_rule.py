@@ -15,16 +15,16 @@ from jax import Array
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.functions.concrete_function import keep_shared
-from meshflow.core.runtime.context import context, writing
+from meshflow.core.functions.concrete_function import copy_shared_buffers
+from meshflow.core.runtime.context import context, variable_lock
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
-from meshflow.keras.optimizers import rows
+from meshflow.keras.optimizers import row_updates
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import ApplyState
-from meshflow.kernels import renewals
+from meshflow.kernels import array_updates
 from meshflow.ops import math
 
 # Values of a variable's slots, and scalars of a step by name.
@@ -32,7 +32,7 @@ Slots: TypeAlias = Sequence[Array]
 Scalars: TypeAlias = dict[str, Array]
 
 
-def _in_place(
+def _update_rows_in_place(
     op: Op,
     static: tuple[Any, ...],
     state: list[Variable],
@@ -42,14 +42,14 @@ def _in_place(
 ) -> list[Tensor]:
     """Update rows eagerly in the buffers of the variables, without a copy of the table."""
     grad, indices = convert_to_tensor(grad), convert_to_tensor(indices)
-    with writing:
-        keep_shared(state)
-        outputs = op.donating(static, (0, 3))(
+    with variable_lock:
+        copy_shared_buffers(state)
+        outputs = op.get_donating(static, (0, 3))(
             state[0]._value,
-            grad._value,
-            indices._value,
+            grad.array,
+            indices.array,
             [s._value for s in state[1:]],
-            [convert_to_tensor(s)._value for s in scalars],
+            [convert_to_tensor(s).array for s in scalars],
         )
     return [Tensor(o) for o in outputs]
 
@@ -84,19 +84,21 @@ class RuleOptimizer(Optimizer):
         raise NotImplementedError("Subclasses of RuleOptimizer must define `rule`.")
 
     @staticmethod
-    def averages(grad: Array, slots: Slots, values: Scalars, *settings: Any) -> list[Array]:
+    def update_slots(grad: Array, slots: Slots, values: Scalars, *settings: Any) -> list[Array]:
         """Compute new slots that are averages of gradients; arguments as for `rule`."""
         raise NotImplementedError("Optimizers with averages by rows must define `update_slots`.")
 
     @staticmethod
-    def moved(var: Array, grad: Any, slots: Slots, values: Scalars, *settings: Any) -> Array:
+    def update_variable(
+        var: Array, grad: Any, slots: Slots, values: Scalars, *settings: Any
+    ) -> Array:
         """Compute the new variable from the new slots; arguments as for `rule`."""
         raise NotImplementedError("Optimizers with averages by rows must define `update_variable`.")
 
     def _rule_settings(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.setting_names)
 
-    def _slot_names_of(self, var: Variable) -> tuple[str, ...]:
+    def _get_slot_names(self, var: Variable) -> tuple[str, ...]:
         return self.slot_names
 
     def _prepare_local(self, var_device: str, var_dtype: DType, apply_state: ApplyState) -> None:
@@ -124,31 +126,33 @@ class RuleOptimizer(Optimizer):
     ) -> None:
         key = var.device, var.dtype.base_dtype
         values = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
-        slots = self._slots_of(var)
+        slots = self._get_slots(var)
         names = tuple(values)
         # Other threads still use the old values of lent variables, for example workers of a
         # parameter server.
         lent = tuple(v._is_lent for v in (var, *slots))
         static = names, self._by_rows, lent, *self._rule_settings()
         scalars = [values[n] for n in names]
-        lazy_context = context.trace or context.placing or context.closure
+        lazy_context = context.trace or context.place_output or context.worker_closure
         if indices is not None and lazy_context is None:
-            outputs = _in_place(self._update_op(), static, [var, *slots], grad, indices, scalars)
+            outputs = _update_rows_in_place(
+                self._update_op(), static, [var, *slots], grad, indices, scalars
+            )
         else:
             state = [s.value() for s in slots]
             outputs = apply(self._update_op(), (var.value(), grad, indices, state, scalars), static)
         for variable, value in zip([var, *slots], outputs, strict=True):
             variable._train(value)
 
-    def _slots_of(self, var: Variable) -> list[Variable]:
-        return [self.get_slot(var, name) for name in self._slot_names_of(var)]
+    def _get_slots(self, var: Variable) -> list[Variable]:
+        return [self.get_slot(var, name) for name in self._get_slot_names(var)]
 
-    def _changed_by_rows(self, var: Variable) -> list[Variable]:
+    def _get_row_updated_variables(self, var: Variable) -> list[Variable]:
         settings = self.weight_decay, self.use_ema, self.gradient_accumulation_steps
         changes_all_rows = any(settings) or self.gradient_transformers
         rows_only = self._by_rows in ("rows", "sum") and not (changes_all_rows or var.constraint)
         has_hook = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
-        return [var, *self._slots_of(var)] if rows_only and not has_hook else []
+        return [var, *self._get_slots(var)] if rows_only and not has_hook else []
 
     @classmethod
     def _update_op(cls) -> Op:
@@ -166,16 +170,16 @@ class RuleOptimizer(Optimizer):
         grad = grad.astype(var.dtype)
         arguments = dict(zip(names, values, strict=True)), *settings
         if indices is not None:
-            new = cls._updated_by_rows(by_rows, var, grad, indices, slots, arguments)
+            new = cls._update_by_rows(by_rows, var, grad, indices, slots, arguments)
         elif any(lent):
             rule = lambda arrays, grad: cls.rule(arrays[0], grad, arrays[1:], *arguments)
-            new = renewals.renewed(rule, [var, *slots], grad, lent)
+            new = array_updates.update_arrays(rule, [var, *slots], grad, lent)
         else:
             new = cls.rule(var, grad, slots, *arguments)
         return [x.astype(var.dtype) for x in new]
 
     @classmethod
-    def _updated_by_rows(
+    def _update_by_rows(
         cls,
         mode: str,
         var: Array,
@@ -200,18 +204,20 @@ class RuleOptimizer(Optimizer):
             new = cls.rule(var, jnp.zeros_like(var).at[indices].add(grad), slots, *arguments)
             count = {"all": 0, "averages": 0, "averages, rows": 1, "rows": len(new)}[mode]
             pairs = zip(new[:count], [var, *slots], strict=False)
-            return [*(rows.chosen(indices, n, o) for n, o in pairs), *new[count:]]
+            return [*(row_updates.select_rows(indices, n, o) for n, o in pairs), *new[count:]]
         if mode == "rows":
             rule = lambda arrays, total: cls.rule(arrays[0], total, arrays[1:], *arguments)
-            return rows.updated_rows(rule, [var, *slots], grad, indices)
-        unique, total = rows.summed(grad, indices, var.shape[0])
-        averages = lambda grad, slots: cls.averages(grad, slots, *arguments)
-        slots = rows.updated_averages(averages, slots, unique, total)
+            return row_updates.update_rows(rule, [var, *slots], grad, indices)
+        unique, total = row_updates.sum_duplicate_rows(grad, indices, var.shape[0])
+        averages = lambda grad, slots: cls.update_slots(grad, slots, *arguments)
+        slots = row_updates.update_averages(averages, slots, unique, total)
         if mode == "averages":
-            return [cls.moved(var, None, slots, *arguments), *slots]
-        slot_rows = [rows.taken(s, unique) for s in slots]
-        new_rows = cls.moved(rows.taken(var, unique), total, slot_rows, *arguments)
-        return [rows.replaced(var, unique, new_rows), *slots]
+            return [cls.update_variable(var, None, slots, *arguments), *slots]
+        slot_rows = [row_updates.take_rows(s, unique) for s in slots]
+        new_rows = cls.update_variable(
+            row_updates.take_rows(var, unique), total, slot_rows, *arguments
+        )
+        return [row_updates.replace_rows(var, unique, new_rows), *slots]
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain Python values."""

@@ -73,7 +73,7 @@ class WarmupSchedule(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        s = math.maximum(self._step(step) - 1.0, 0.0)
+        s = math.maximum(self._cast_step(step) - 1.0, 0.0)
         warm = float(self.warmup_steps)
         # The argument of the logarithm is never below 1, so the gradient of the unselected branch
         # is finite.
@@ -141,11 +141,11 @@ class OneCycle(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        t, first = self._step(step), float(self.first_steps)
+        t, first = self._cast_step(step), float(self.first_steps)
         second = first if self.second_steps is None else float(self.second_steps)
         stairs = self.first_stairs if self.second_stairs is None else self.second_stairs
-        up = _in_stairs(t, first, self.first_stairs)
-        down = _in_stairs(first + second - t, second, stairs)
+        up = _round_to_stairs(t, first, self.first_stairs)
+        down = _round_to_stairs(first + second - t, second, stairs)
         low, high = self.minimum_learning_rate, self.maximum_learning_rate
         rate = low + (high - low) * array.where(t <= first, up, down)
         after: Any = array.ones_like(t) * low
@@ -155,7 +155,7 @@ class OneCycle(LearningRateSchedule):
         return array.where(t < first + second, rate, after)
 
 
-def _in_stairs(done: Tensor, steps: float, stairs: int) -> Tensor:
+def _round_to_stairs(done: Tensor, steps: float, stairs: int) -> Tensor:
     return math.floor(done * float(stairs) / steps) / float(stairs) if stairs else done / steps
 
 
@@ -195,6 +195,6 @@ class LearningRateRangeTest(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Compute the learning rate at a step."""
-        periods = self._step(step) / float(self.step_size)
+        periods = self._cast_step(step) / float(self.step_size)
         periods = math.floor(periods) if self.staircase else periods
         return self.minimum_learning_rate * (1.0 + self.step_rate * periods)

@@ -1,8 +1,8 @@
 """`tf.keras.saving`: saving and loading of models and weights."""
 
-from meshflow.keras.engine.saving.configuration import model_to_json
-from meshflow.keras.engine.saving.models import save_model
-from meshflow.keras.engine.saving.weights import load_weights, save_weights
+from meshflow.keras.engine.saving.model_configuration import model_to_json
+from meshflow.keras.engine.saving.model_files import save_model
+from meshflow.keras.engine.saving.weight_files import load_weights, save_weights
 from meshflow.keras.registry import (
     custom_object_scope,
     get_custom_objects,

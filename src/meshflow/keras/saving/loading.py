@@ -8,29 +8,30 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 from meshflow import saved_model
-from meshflow.checkpoint.storage import Folder, is_checkpoint, read_folder
-from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.checkpoint.array_folder import ArrayFolder, is_array_folder, read_folder
+from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.environment.types import Config, StrPath
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
-from meshflow.files.paths import text
+from meshflow.files.paths import to_path_string
 from meshflow.keras import registry
-from meshflow.keras.blame import within
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
-from meshflow.keras.engine.saving.archives import Archive, is_hdf5, open_hdf5
-from meshflow.keras.engine.saving.configuration import (
+from meshflow.keras.engine.saving import build_config as build_config_module
+from meshflow.keras.engine.saving import hdf5, keras3_weights, optimizer_state
+from meshflow.keras.engine.saving.archives import Archive, is_open_hdf5, open_hdf5
+from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, restore_activation_names
+from meshflow.keras.engine.saving.model_configuration import (
     compile_from_config,
 )
-from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, with_its_functions
 from meshflow.keras.engine.saving.vocabularies import read_vocabularies
+from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.registry import CustomObjects
 from meshflow.keras.safe_mode import UnsafeConfigError
-from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
-from meshflow.keras.saving.restored import RestoredModel
+from meshflow.keras.saving.restored_model import RestoredModel
 from meshflow.keras.weight_values import set_weights
-from meshflow.saved_model.loading import is_tensorflows
+from meshflow.saved_model.loader import is_tensorflow_saved_model
 
 if TYPE_CHECKING:
     import h5py
@@ -78,13 +79,13 @@ def load_model(
       >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
       True
     """
-    hdf5_file: Any = filepath if is_hdf5(filepath) else None
-    path = str(hdf5_file.filename) if hdf5_file is not None else text(filepath)
-    is_folder = hdf5_file is None and (gfile.isdir(path) or is_checkpoint(path))
+    hdf5_file: Any = filepath if is_open_hdf5(filepath) else None
+    path = str(hdf5_file.filename) if hdf5_file is not None else to_path_string(filepath)
+    is_folder = hdf5_file is None and (gfile.isdir(path) or is_array_folder(path))
     if hdf5_file is None and not is_folder and not gfile.exists(path):
         raise OSError(f"No file or directory found at {path}")
     scope = registry.custom_object_scope(custom_objects or {})
-    with within(path), scope, safe_mode_scope(safe_mode):
+    with prefix_errors(path), scope, safe_mode_scope(safe_mode):
         if is_folder:
             return _load_folder(path, custom_objects, compile)
         if hdf5_file is not None:
@@ -98,9 +99,11 @@ def load_model(
                 return _load_h5(file, custom_objects, compile, path)
 
 
-def _make(config: Config, build_config: Config, custom_objects: CustomObjects) -> Model:
+def _create_model(config: Config, build_config: Config, custom_objects: CustomObjects) -> Model:
     model = model_from_config(config, custom_objects)
-    building.build(model, build_config.get("input_specs"), build_config.get("built_shape"))
+    build_config_module.build_model(
+        model, build_config.get("input_specs"), build_config.get("built_shape")
+    )
     return model
 
 
@@ -118,13 +121,13 @@ def _load_h5(file: h5py.File, custom_objects: CustomObjects, compile: bool, path
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: its configuration is not JSON: {error}.") from None
     if _is_keras_3(file.attrs.get("keras_version", "")):
-        meta["model_config"] = with_its_functions(meta["model_config"])
-    model = _make(meta["model_config"], meta, custom_objects)
+        meta["model_config"] = restore_activation_names(meta["model_config"])
+    model = _create_model(meta["model_config"], meta, custom_objects)
     hdf5.read_model(model, file["model_weights"])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         names, values = hdf5.read_optimizer(file)
-        optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+        optimizer_state.restore_state(model.optimizer, model.trainable_variables, names, values)
     return model
 
 
@@ -133,35 +136,35 @@ def _is_keras_3(version: str | bytes) -> bool:
 
 
 def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool) -> Model:
-    config = archive.config()
-    if _is_keras_3(archive.keras_version()):
-        config = with_its_functions(config)
+    config = archive.read_config()
+    if _is_keras_3(archive.read_keras_version()):
+        config = restore_activation_names(config)
     build_config = dict(config.get("build_config") or {})
     build_config["built_shape"] = build_config.pop("input_shape", None)
-    model = _make(config, build_config, custom_objects)
-    with archive.weights() as file:
+    model = _create_model(config, build_config, custom_objects)
+    with archive.open_weights() as file:
         read_vocabularies(model, archive, file)
-        (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
+        (keras3_weights if keras3_weights.has_keras3_layout(file) else hdf5).read_model(model, file)
         if compile and config.get("compile_config"):
             compile_from_config(model, config["compile_config"], custom_objects)
-            names, values = keras3.read_optimizer(file)
-            optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+            names, values = keras3_weights.read_optimizer(file)
+            optimizer_state.restore_state(model.optimizer, model.trainable_variables, names, values)
     return model
 
 
 def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
-    if is_tensorflows(path):
+    if is_tensorflow_saved_model(path):
         return tensorflow_models.load(path, custom_objects, compile)
-    content = Folder(path).manifest if is_checkpoint(path) else {}
+    content = ArrayFolder(path).manifest if is_array_folder(path) else {}
     meta = content.get("model") or {"model_config": None}
     if meta["model_config"] is None and "saved_model" not in content:
         raise ValueError(
             f"{path} holds no model: expected a saved_model.pb of TensorFlow or a model that Meshflow saved."
         )
     if meta["model_config"] is None:
-        return _restored(path, meta, custom_objects, compile)
+        return _load_restored_model(path, meta, custom_objects, compile)
     try:
-        model = _make(meta["model_config"], meta, custom_objects)
+        model = _create_model(meta["model_config"], meta, custom_objects)
     except UnsafeConfigError:
         raise
     except ValueError as error:
@@ -169,19 +172,21 @@ def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Mod
             raise
         reason = str(error).split(". ")[0]
         _log.warning("%s: loading the functions of the model without its class: %s", path, reason)
-        return _restored(path, meta, custom_objects, compile)
+        return _load_restored_model(path, meta, custom_objects, compile)
     stored = read_folder(path)
     weights = [k for k in sorted(stored) if k.isdigit()]
-    set_weights(model.name, whole_variables(model._saved_weights), [stored[k][1] for k in weights])
+    set_weights(model.name, merge_shards(model._saved_weights), [stored[k][1] for k in weights])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]
         names, values = [name for name, _ in state], [value for _, value in state]
-        optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+        optimizer_state.restore_state(model.optimizer, model.trainable_variables, names, values)
     return model
 
 
-def _restored(path: str, meta: Config, custom_objects: CustomObjects, compile: bool) -> Model:
+def _load_restored_model(
+    path: str, meta: Config, custom_objects: CustomObjects, compile: bool
+) -> Model:
     model = RestoredModel(saved_model.load(path))
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)

@@ -15,12 +15,12 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import Config, Json
 from meshflow.files import gfile
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.saving import building
-from meshflow.keras.engine.saving.configuration import compile_from_config
+from meshflow.keras.engine.saving import build_config
+from meshflow.keras.engine.saving.model_configuration import compile_from_config
 from meshflow.keras.engine.saving.vocabularies import restore_vocabularies
 from meshflow.keras.registry import LAYERS, CustomObjects
 from meshflow.keras.safe_mode import UnsafeConfigError
-from meshflow.keras.saving.restored import RestoredModel
+from meshflow.keras.saving.restored_model import RestoredModel
 
 __all__ = ["load"]
 
@@ -43,11 +43,11 @@ def load(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
       ValueError: If the directory has no model, and in safe mode for code.
       DataLossError: If a file is damaged; the message names it.
     """
-    meta = _root_metadata(path)
+    meta = _read_root_metadata(path)
     training = meta.get("training_config") if compile else None
     if meta.get("class_name") and isinstance(meta.get("config"), dict):
         try:
-            return _made_again(path, meta, training, custom_objects)
+            return _rebuild_model(path, meta, training, custom_objects)
         except (UnsafeConfigError, DataLossError):
             raise
         except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
@@ -62,9 +62,9 @@ def load(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
     return model
 
 
-def _root_metadata(path: str) -> Config:
+def _read_root_metadata(path: str) -> Config:
     """Read the metadata of tf.keras for the model; an empty dictionary without its file."""
-    from meshflow.saved_model.graph.messages import DecodeError, SavedMetadata  # noqa: PLC0415 - it needs an optional package
+    from meshflow.saved_model.graph.format.messages import DecodeError, SavedMetadata  # noqa: PLC0415 - it needs an optional package
 
     file = gfile.join(path, _METADATA)
     if not gfile.exists(file):
@@ -73,32 +73,32 @@ def _root_metadata(path: str) -> Config:
         data = stream.read()
     try:
         nodes = SavedMetadata.FromString(data).nodes
-        roots = [_plain(json.loads(n.metadata)) for n in nodes if n.node_path == "root"]
+        roots = [_unwrap_values(json.loads(n.metadata)) for n in nodes if n.node_path == "root"]
         return dict(roots[0]) if roots else {}
     except (DecodeError, ValueError, TypeError, RecursionError) as error:
         raise DataLossError(f"{file} is damaged: {error}.") from None
 
 
-def _plain(value: Json) -> Json:
+def _unwrap_values(value: Json) -> Json:
     """Unwrap tuples and shapes in a configuration of TensorFlow."""
     if isinstance(value, list):
-        return [_plain(v) for v in value]
+        return [_unwrap_values(v) for v in value]
     if not isinstance(value, dict):
         return value
     if value.get("class_name") == "__tuple__":
-        return tuple(_plain(v) for v in value["items"])
+        return tuple(_unwrap_values(v) for v in value["items"])
     if value.get("class_name") == "TensorShape" and "items" in value:
         items = value["items"]
         return None if items is None else tuple(items)
-    return {k: _plain(v) for k, v in value.items()}
+    return {k: _unwrap_values(v) for k, v in value.items()}
 
 
-def _made_again(
+def _rebuild_model(
     path: str, meta: Config, training: Config | None, custom_objects: CustomObjects
 ) -> Model:
     config = {"class_name": meta["class_name"], "config": meta["config"]}
     model = LAYERS.deserialize(config, custom_objects)
-    building.build(model, None, meta.get("build_input_shape"))
+    build_config.build_model(model, None, meta.get("build_input_shape"))
     if training:
         compile_from_config(model, training, custom_objects)
     prefix = gfile.join(path, saved_model.VARIABLES_DIRECTORY, saved_model.VARIABLES_FILENAME)

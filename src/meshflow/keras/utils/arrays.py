@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshflow.core.variables.random import set_seed
+from meshflow.core.variables.random_streams import set_seed
 from meshflow.data import Dataset
 from meshflow.environment.types import ArrayLike, PyTree
 
@@ -142,8 +142,10 @@ def split_dataset(
         dataset = Dataset.from_tensor_slices(dataset)
     if dataset.infinite:
         raise ValueError("An infinite dataset cannot be split: use take(count) first.")
-    total = len(dataset) if dataset._count() >= 0 else sum(1 for _ in dataset)
-    left, right = (_size(s, total, n) for s, n in ((left_size, "left"), (right_size, "right")))
+    total = len(dataset) if dataset.count_elements() >= 0 else sum(1 for _ in dataset)
+    left, right = (
+        _count_samples(s, total, n) for s, n in ((left_size, "left"), (right_size, "right"))
+    )
     if left is None and right is None:
         raise ValueError("At least one of `left_size` and `right_size` must be given.")
     left = total - (right or 0) if left is None else left
@@ -158,7 +160,7 @@ def split_dataset(
     return dataset.take(left), dataset.skip(total - right).take(right)
 
 
-def _size(size: object, total: int, side: str) -> int | None:
+def _count_samples(size: object, total: int, side: str) -> int | None:
     """Convert a size argument to a number of samples."""
     if size is None:
         return None

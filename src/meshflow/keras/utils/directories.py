@@ -17,11 +17,11 @@ from meshflow.data import Dataset
 from meshflow.data.transformations import HostMap
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.listing import files_below, folders_in
-from meshflow.files.paths import text as path_text
+from meshflow.files.listing import find_files, list_folders
+from meshflow.files.paths import to_path_string as path_text
 from meshflow.ops.audio import decode_wav
-from meshflow.ops.image.codecs import pixels_of
-from meshflow.ops.image.resampling import resized
+from meshflow.ops.image.codecs import decode_pixels
+from meshflow.ops.image.resampling import resize_array
 
 __all__ = [
     "audio_dataset_from_directory",
@@ -29,7 +29,7 @@ __all__ = [
     "text_dataset_from_directory",
 ]
 
-_IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+_IMAGE_FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 _METHODS = (
     *("area", "bicubic", "bilinear", "gaussian", "lanczos3", "lanczos5", "mitchellcubic"),
@@ -112,8 +112,10 @@ def image_dataset_from_directory(
     def load(path: str) -> np.ndarray:
         return _load_image(path, size, channels, interpolation.lower(), crop_to_aspect_ratio)
 
-    return _dataset(
-        _Folder(directory, labels, label_mode, class_names, _IMAGES, follow_links, "images"),
+    return _create_dataset(
+        _LabeledFiles(
+            directory, labels, label_mode, class_names, _IMAGE_FORMATS, follow_links, "images"
+        ),
         load,
         TensorSpec([*size, channels], "float32"),
         batch_size,
@@ -179,8 +181,8 @@ def text_dataset_from_directory(
         with gfile.GFile(path, "rb") as file:
             return np.array(file.read() if max_length is None else file.read(max_length), object)
 
-    return _dataset(
-        _Folder(
+    return _create_dataset(
+        _LabeledFiles(
             *(directory, labels, label_mode, class_names, (".txt",), follow_links),
             *("text files", verbose),
         ),
@@ -259,8 +261,10 @@ def audio_dataset_from_directory(
             samples = -1 if output_sequence_length is None else output_sequence_length
             return decode_wav(file.read(), desired_samples=samples).audio.numpy()
 
-    return _dataset(
-        _Folder(directory, labels, label_mode, class_names, (".wav",), follow_links, "audio files"),
+    return _create_dataset(
+        _LabeledFiles(
+            directory, labels, label_mode, class_names, (".wav",), follow_links, "audio files"
+        ),
         load,
         TensorSpec([output_sequence_length, None], "float32"),
         batch_size,
@@ -271,7 +275,7 @@ def audio_dataset_from_directory(
     )
 
 
-class _Folder:
+class _LabeledFiles:
     """Paths and labels of the files in a directory.
 
     Args:
@@ -311,17 +315,17 @@ class _Folder:
             )
         self.description, self.formats, self.verbose = description, formats, verbose
         self.directory = path_text(directory)
-        self._follow = follow_links
+        self._follow_links = follow_links
         if labels is None or label_mode is None:
             label_mode, labels, explicit_labels = None, None, None
         self.label_mode = label_mode
-        folders = folders_in(self.directory)
+        folders = list_folders(self.directory)
         if labels is None:
-            self.paths = self._files("")
+            self.paths = self._list_files("")
             self.labels = np.zeros(len(self.paths), np.int32)
             self.class_names: Sequence[str | int] = [""]
         elif explicit_labels is not None:
-            self.paths, self.labels = self._files(""), np.asarray(explicit_labels)
+            self.paths, self.labels = self._list_files(""), np.asarray(explicit_labels)
             if len(self.labels) != len(self.paths):
                 raise ValueError(
                     f"`labels` has {len(self.labels)} labels for {len(self.paths)} files in {self.directory}."
@@ -330,7 +334,7 @@ class _Folder:
                 self.labels = self.labels.astype(np.int32)
             self.class_names = sorted(set(explicit_labels))
         else:
-            self._infer([f for f in folders if not f.startswith(".")], class_names)
+            self._infer_labels([f for f in folders if not f.startswith(".")], class_names)
         if label_mode == "binary" and len(self.class_names) != 2:
             raise ValueError(
                 f"label_mode='binary' needs exactly 2 classes, got {len(self.class_names)}: {self.class_names}."
@@ -342,19 +346,19 @@ class _Folder:
         if self.verbose:
             print(text)
 
-    def _infer(self, folders: list[str], class_names: Sequence[str] | None) -> None:
+    def _infer_labels(self, folders: list[str], class_names: Sequence[str] | None) -> None:
         names = list(class_names) if class_names else folders
         if set(names) != set(folders):
             raise ValueError(
                 f"`class_names` {names} are not the names of the folders in {self.directory}: {folders}."
             )
-        files = [self._files(folder) for folder in folders]
+        files = [self._list_files(folder) for folder in folders]
         indices = [names.index(f) for f, paths in zip(folders, files, strict=True) for _ in paths]
         self.paths = [path for paths in files for path in paths]
         self.labels, self.class_names = np.array(indices, np.int32), names
 
-    def _files(self, folder: str) -> list[str]:
-        return files_below(gfile.join(self.directory, folder), self.formats, self._follow)
+    def _list_files(self, folder: str) -> list[str]:
+        return find_files(gfile.join(self.directory, folder), self.formats, self._follow_links)
 
     def shuffle(self, seed: int) -> None:
         """Shuffle files and labels in place, in the order that Keras has for the same seed."""
@@ -395,8 +399,8 @@ class _Folder:
         return labels
 
 
-def _dataset(
-    folder: _Folder,
+def _create_dataset(
+    folder: _LabeledFiles,
     load: Callable[[str], np.ndarray],
     spec: TensorSpec,
     batch_size: int | None,
@@ -454,15 +458,15 @@ def _load_image(
     with gfile.GFile(path, "rb") as file:
         contents = file.read()
     try:
-        image = pixels_of(contents, channels)
+        image = decode_pixels(contents, channels)
     except InvalidArgumentError as error:
         raise InvalidValueError(f"{path}: {error}") from None
     if crop:
-        image = cropped(image, size)
-    return resized(image, size[0], size[1], method)
+        image = crop_to_ratio(image, size)
+    return resize_array(image, size[0], size[1], method)
 
 
-def cropped(image: np.ndarray, size: Sequence[int]) -> np.ndarray:
+def crop_to_ratio(image: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """Crop images at the center to the aspect ratio of a size."""
     height, width = image.shape[-3:-1]
     crop_height = min(height, int(np.float32(width * size[0]) / size[1]))

@@ -8,41 +8,41 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from meshflow.environment import extras
-from meshflow.files.paths import is_remote, text
-from meshflow.files.replacing import replacing
+from meshflow.environment import optional_packages
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import is_remote, to_path_string
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.models.summary import chosen_layers
+from meshflow.keras.engine.models.summary import select_layers
 
 if TYPE_CHECKING:
     import pydot
 
 __all__ = ["model_to_dot", "plot_model"]
 
-_HELP = (
+_INSTALL_MESSAGE = (
     "You must install pydot (`pip install pydot`, or 'meshflow[plots]') and install graphviz (see "
     "instructions at https://graphviz.gitlab.io/download/) for plot_model to work."
 )
 
 
-def _pydot() -> ModuleType | None:
+def _load_pydot() -> ModuleType | None:
     try:
-        return extras.load("pydot", "plots", "plot_model needs pydot")
+        return optional_packages.import_extra("pydot", "plots", "plot_model needs pydot")
     except ImportError:
         return None
 
 
-def _refuse() -> None:
+def _report_missing_packages() -> None:
     """Report missing packages: print a message in a notebook, so that its other cells run.
 
     Raises:
       ImportError: Outside a notebook.
     """
     if "IPython.core.magics.namespace" not in sys.modules:
-        raise ImportError(_HELP)
-    print(_HELP)
+        raise ImportError(_INSTALL_MESSAGE)
+    print(_INSTALL_MESSAGE)
 
 
 def model_to_dot(
@@ -87,16 +87,16 @@ def model_to_dot(
       >>> [node.get_label() for node in drawing.get_nodes()][-1]
       '"out|Dense"'
     """
-    pydot = _pydot()
+    pydot = _load_pydot()
     if pydot is None:
-        _refuse()
+        _report_missing_packages()
         return None
     if not model.built:
         raise ValueError(
             "This model has not yet been built. Build the model first by calling `build()` or by "
             "calling the model on a batch of data."
         )
-    builder = _Drawing(
+    builder = _GraphBuilder(
         pydot, show_shapes, show_dtype, show_layer_names, expand_nested, show_layer_activations
     )
     builder.show_trainable = show_trainable
@@ -112,7 +112,7 @@ def model_to_dot(
     return graph
 
 
-class _Drawing:
+class _GraphBuilder:
     """Builder of a graph of pydot.
 
     Args:
@@ -161,43 +161,43 @@ class _Drawing:
         nodes = layer_graph.nodes
         layers = {id(node.layer): node.layer for node in nodes}
         if layer_range is not None:
-            layers = {id(layer): layer for layer in chosen_layers(model, layer_range)}
+            layers = {id(layer): layer for layer in select_layers(model, layer_range)}
         for layer in layers.values():
-            if self._opened(layer) is not None:
+            if self._get_expanded_graph(layer) is not None:
                 subgraph = self.create_cluster(layer)
                 self.add_model(subgraph, layer)
                 graph.add_subgraph(subgraph)  # type: ignore[arg-type]
             else:
-                graph.add_node(self._pydot.Node(str(id(layer)), label=self._label(layer)))
+                graph.add_node(self._pydot.Node(str(id(layer)), label=self._format_label(layer)))
         for node in nodes:
             for index, tensor in enumerate(node.keras_inputs if id(node.layer) in layers else ()):
                 source = tensor._keras_history
                 if id(source.layer) in layers:
-                    start = self._exit(source.layer, source.tensor_index)
-                    self._arrow(graph, start, self._entrance(node.layer, index))
+                    start = self._find_output_node(source.layer, source.tensor_index)
+                    self._add_edge(graph, start, self._find_input_node(node.layer, index))
 
-    def _arrow(self, graph: pydot.Dot | pydot.Cluster, start: str, end: str) -> None:
+    def _add_edge(self, graph: pydot.Dot | pydot.Cluster, start: str, end: str) -> None:
         if (start, end) not in self._arrows:
             self._arrows.add((start, end))
             graph.add_edge(self._pydot.Edge(start, end))
 
-    def _opened(self, layer: Layer) -> Graph | None:
+    def _get_expanded_graph(self, layer: Layer) -> Graph | None:
         return _get_layer_graph(layer) if self._expand else None
 
-    def _entrance(self, layer: Layer, index: int) -> str:
-        graph = self._opened(layer)
+    def _find_input_node(self, layer: Layer, index: int) -> str:
+        graph = self._get_expanded_graph(layer)
         if graph is None:
             return str(id(layer))
         return str(id(graph.flat_inputs[index]._keras_history.layer))
 
-    def _exit(self, layer: Layer, index: int) -> str:
-        graph = self._opened(layer)
+    def _find_output_node(self, layer: Layer, index: int) -> str:
+        graph = self._get_expanded_graph(layer)
         if graph is None:
             return str(id(layer))
         source = graph.flat_outputs[index]._keras_history
-        return self._exit(source.layer, source.tensor_index)
+        return self._find_output_node(source.layer, source.tensor_index)
 
-    def _label(self, layer: Layer) -> str:
+    def _format_label(self, layer: Layer) -> str:
         kind, name = type(layer).__name__, layer.name
         wrapped_layer = getattr(layer, "layer", None)
         if wrapped_layer is not None and hasattr(wrapped_layer, "name"):
@@ -219,7 +219,7 @@ class _Drawing:
 
 def _get_layer_graph(layer: Layer) -> Graph | None:
     """Return the graph of a functional model; None for other layers and subclassed models."""
-    return layer._current_graph() if hasattr(layer, "_current_graph") else None
+    return layer._get_graph() if hasattr(layer, "_get_graph") else None
 
 
 def _format_shapes(layer: Layer, attribute: str) -> str:
@@ -274,9 +274,9 @@ def plot_model(
             "This model has not yet been built. Build the model first by calling `build()` or by "
             "calling the model on a batch of data."
         )
-    pydot = _pydot()
-    if pydot is None or not _draws(pydot):
-        _refuse()
+    pydot = _load_pydot()
+    if pydot is None or not _has_graphviz(pydot):
+        _report_missing_packages()
         return None
     dot: Any = model_to_dot(
         model,
@@ -290,9 +290,9 @@ def plot_model(
         show_layer_activations=show_layer_activations,
         show_trainable=show_trainable,
     )
-    to_file = text(to_file)
+    to_file = to_path_string(to_file)
     extension = os.path.splitext(to_file)[1][1:] or "png"
-    with replacing(to_file) as file:
+    with replace_file(to_file) as file:
         dot.write(file.name, format=extension)
     if "IPython" in sys.modules and extension != "pdf" and not is_remote(to_file):
         from IPython import display  # noqa: PLC0415 - there in a notebook only
@@ -301,7 +301,7 @@ def plot_model(
     return None
 
 
-def _draws(pydot: ModuleType) -> bool:
+def _has_graphviz(pydot: ModuleType) -> bool:
     """Check whether Graphviz is installed; pydot itself cannot render graphs."""
     try:
         pydot.Dot.create(pydot.Dot())

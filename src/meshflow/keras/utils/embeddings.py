@@ -40,8 +40,8 @@ def warmstart_embedding_matrix(
       >>> tf.keras.utils.warmstart_embedding_matrix(["a", "b"], ["b", "c"], [[1.0], [2.0]], "zeros").tolist()
       [[2.0], [0.0]]
     """
-    base_words, new_words = _words(base_vocabulary), _words(new_vocabulary)
-    base = np.asarray(_array(base_embeddings), np.float32)
+    base_words, new_words = _read_vocabulary(base_vocabulary), _read_vocabulary(new_vocabulary)
+    base = np.asarray(_load_embeddings(base_embeddings), np.float32)
     if base.ndim != 2 or len(base) != len(base_words):
         raise ValueError(
             f"base_embeddings must have a row for each of the {len(base_words)} words of base_vocabulary, got shape {base.shape}."
@@ -55,12 +55,12 @@ def warmstart_embedding_matrix(
     return embeddings
 
 
-def _words(vocabulary: str | ArrayLike) -> list[str]:
+def _read_vocabulary(vocabulary: str | ArrayLike) -> list[str]:
     if isinstance(vocabulary, str):
         with GFile(vocabulary, "r") as file:
             return [line.rstrip("\n") for line in file]
     return list(np.asarray(vocabulary).tolist())
 
 
-def _array(embeddings: str | ArrayLike) -> ArrayLike:
+def _load_embeddings(embeddings: str | ArrayLike) -> ArrayLike:
     return np.load(embeddings) if isinstance(embeddings, str) else embeddings

@@ -12,12 +12,12 @@ import zipfile
 from pathlib import Path
 
 from meshflow.environment.types import StrPath
-from meshflow.files.paths import is_remote, text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import is_remote, to_path_string
 from meshflow.keras.engine.training.progress_bar import Progbar
 
 
-def cache_folder() -> Path:
+def get_cache_folder() -> Path:
     """Return the cache folder: `KERAS_HOME`, or `meshflow` in the user's cache folder."""
     home = os.environ.get("KERAS_HOME")
     if home:
@@ -83,9 +83,9 @@ def get_file(
     cache_path = cache_dir or os.environ.get("KERAS_HOME") or ""
     if is_remote(cache_path):
         raise ValueError(
-            f"cache_dir={text(cache_path)!r} is in a store, but files are downloaded to the local disk. Copy them with tf.io.gfile.copy."
+            f"cache_dir={to_path_string(cache_path)!r} is in a store, but files are downloaded to the local disk. Copy them with tf.io.gfile.copy."
         )
-    folder = (Path(text(cache_dir)) if cache_dir else cache_folder()) / cache_subdir
+    folder = (Path(to_path_string(cache_dir)) if cache_dir else get_cache_folder()) / cache_subdir
     name = fname or Path(origin).name
     expected = file_hash or md5_hash
     algorithm = hash_algorithm
@@ -95,7 +95,7 @@ def get_file(
     file_name = f"{name}.tar.gz" if untar and not name.endswith(".tar.gz") else name
     target = folder / file_name
     if not target.exists() and not cache_dir:
-        _take_from_keras(Path.home() / ".keras" / cache_subdir / file_name, target)
+        _copy_from_keras_cache(Path.home() / ".keras" / cache_subdir / file_name, target)
     if not target.exists() or (expected and compute_file_hash(target, algorithm) != expected):
         _download(origin, target)
         if expected and compute_file_hash(target, algorithm) != expected:
@@ -108,17 +108,17 @@ def get_file(
     return str(target)
 
 
-def _take_from_keras(source: Path, target: Path) -> None:
+def _copy_from_keras_cache(source: Path, target: Path) -> None:
     """Copy a file that Keras downloaded before."""
     if source.exists() and source != target:
-        with open(source, "rb") as file, replacing(target) as copy:
+        with open(source, "rb") as file, replace_file(target) as copy:
             shutil.copyfileobj(file, copy)
 
 
 def _download(url: str, target: Path) -> None:
     print(f"Downloading data from {url}")
     try:
-        with urllib.request.urlopen(url, timeout=60) as response, replacing(target) as out:
+        with urllib.request.urlopen(url, timeout=60) as response, replace_file(target) as out:
             size = int(response.headers.get("Content-Length") or 0) or None
             bar = Progbar(size, unit_name="byte")
             num_bytes = 0

@@ -15,12 +15,12 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
+from meshflow.files.atomic_writes import replace_file
+from meshflow.files.paths import to_path_string
 from meshflow.keras import settings
-from meshflow.keras.utils.directories import cropped
+from meshflow.keras.utils.directories import crop_to_ratio
 from meshflow.ops.image import resize
-from meshflow.ops.image.opening import pillow as _pillow
+from meshflow.ops.image.pillow_files import import_pillow as _pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,14 +30,14 @@ __all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
-def _channels_first(data_format: str | None) -> bool:
+def _is_channels_first(data_format: str | None) -> bool:
     layout = settings.image_data_format() if data_format is None else data_format
     if layout not in ("channels_first", "channels_last"):
         raise ValueError(f"Invalid data_format: {layout!r}.")
     return layout == "channels_first"
 
 
-def _floatx(dtype: DTypeLike | None) -> DTypeLike:
+def _default_to_floatx(dtype: DTypeLike | None) -> DTypeLike:
     return settings.floatx() if dtype is None else dtype
 
 
@@ -129,8 +129,8 @@ def img_to_array(
       >>> tf.keras.utils.img_to_array(Image.new("RGB", (3, 2), (0, 128, 255))).shape
       (2, 3, 3)
     """
-    channels_first = _channels_first(data_format)
-    array = np.asarray(img).astype(_floatx(dtype))
+    channels_first = _is_channels_first(data_format)
+    array = np.asarray(img).astype(_default_to_floatx(dtype))
     if array.ndim == 2:
         return array[None] if channels_first else array[..., None]
     if array.ndim != 3:
@@ -162,10 +162,10 @@ def array_to_img(
       (3, 2)
     """
     pillow = _pillow()
-    array = np.array(x).astype(_floatx(dtype))
+    array = np.array(x).astype(_default_to_floatx(dtype))
     if array.ndim != 3:
         raise ValueError(f"Expected an array of one image, of rank 3, got shape {array.shape}.")
-    if _channels_first(data_format):
+    if _is_channels_first(data_format):
         array = array.transpose(1, 2, 0)
     if scale:
         array = array - array.min()
@@ -215,12 +215,12 @@ def save_img(
     if hasattr(path, "write"):
         image.save(path, format=file_format, **kwargs)
         return
-    name = text(path)
+    name = to_path_string(path)
     formats = _pillow().registered_extensions()
     file_format = file_format or formats.get(os.path.splitext(name)[1].lower())
     if file_format is None:
         raise ValueError(f"{name}: unknown extension of an image file. Pass file_format.")
-    with replacing(name) as file:
+    with replace_file(name) as file:
         image.save(file, format=file_format, **kwargs)
 
 
@@ -253,5 +253,5 @@ def smart_resize(
         raise ValueError(
             f"Expected an image [height, width, channels] or a batch of them, got shape {tuple(image.shape)}."
         )
-    resized = resize(cropped(image, size), size, method=interpolation.lower())
+    resized = resize(crop_to_ratio(image, size), size, method=interpolation.lower())
     return resized.numpy() if isinstance(x, np.ndarray) else resized

@@ -28,7 +28,7 @@ def serialize_keras_object(instance: object) -> Config | str | None:
     if hasattr(instance, "get_config") and not isinstance(instance, type):
         config = serialization.serialize_keras_object(instance.get_config())
         name = registry.get_registered_name(type(instance))
-        return {"class_name": name, "config": serialization.without_modules(config)}
+        return {"class_name": name, "config": serialization.to_legacy_config(config)}
     if hasattr(instance, "__name__"):
         return registry.get_registered_name(instance)
     raise ValueError(

@@ -17,10 +17,10 @@ __all__ = ["SidecarEvaluator"]
 _log = logging.getLogger("meshflow")
 
 # Keys of the number of training steps in checkpoints of former and current optimizers.
-_STEPS = tuple(f"optimizer/{n}/.ATTRIBUTES/VARIABLE_VALUE" for n in ("iter", "_iterations"))
+_STEP_KEYS = tuple(f"optimizer/{n}/.ATTRIBUTES/VARIABLE_VALUE" for n in ("iter", "_iterations"))
 
 # Seconds without a new checkpoint after which a message is logged.
-PATIENCE = 30.0
+LOG_INTERVAL_SECONDS = 30.0
 
 
 class SidecarEvaluator:
@@ -93,7 +93,7 @@ class SidecarEvaluator:
           ValueError: If a checkpoint is of another model.
         """
         for path in checkpoints_iterator(
-            self.checkpoint_dir, timeout=PATIENCE, timeout_fn=self._still_waiting
+            self.checkpoint_dir, timeout=LOG_INTERVAL_SECONDS, timeout_fn=self._log_waiting
         ):
             if not self._restore(path):
                 continue
@@ -103,11 +103,11 @@ class SidecarEvaluator:
             )
             description = " ".join(f"{name}={value}" for name, value in metrics.items())
             _log.info("Evaluation of %s ended: %s", path, description)
-            if self.max_evaluations and _number(path) >= self.max_evaluations:
+            if self.max_evaluations and _parse_number(path) >= self.max_evaluations:
                 _log.info("The last checkpoint has been evaluated; SidecarEvaluator stops.")
                 return
 
-    def _still_waiting(self) -> bool:
+    def _log_waiting(self) -> bool:
         _log.info("No new checkpoints in %s; waiting.", self.checkpoint_dir)
         return False
 
@@ -122,7 +122,7 @@ class SidecarEvaluator:
                 Checkpoint(model=self.model) if has_model_child else Checkpoint(root=self.model)
             )
             status = checkpoint.read(path)
-            step = next((int(reader.get_tensor(key)) for key in _STEPS if key in names), None)
+            step = next((int(reader.get_tensor(key)) for key in _STEP_KEYS if key in names), None)
         except (NotFoundError, DataLossError, FileNotFoundError) as error:
             _log.info("SidecarEvaluator skips %s, which cannot be read: %s", path, error)
             return False
@@ -139,7 +139,7 @@ class SidecarEvaluator:
         return True
 
 
-def _number(path: str) -> int:
+def _parse_number(path: str) -> int:
     """Return the number at the end of the name of a checkpoint; -1 without one."""
     match = re.search(r"-(\d+)$", path)
     return int(match.group(1)) if match else -1

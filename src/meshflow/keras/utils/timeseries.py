@@ -7,7 +7,7 @@ import numpy as np
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import TensorLike
 from meshflow.data import Dataset, structure
-from meshflow.data.sources import Indexed
+from meshflow.data.sources import IndexedDataset
 from meshflow.environment.types import PyTree
 
 __all__ = ["timeseries_dataset_from_array"]
@@ -88,8 +88,8 @@ def timeseries_dataset_from_array(
         return [windows] if targets is None else [windows, np.asarray(targets[first])]
 
     if targets is not None:
-        spec = (spec, TensorSpec(targets.shape[1:], structure.dtype_of(targets)))
-    dataset: Dataset = Indexed(len(starts), gather, spec)
+        spec = (spec, TensorSpec(targets.shape[1:], structure.infer_dtype(targets)))
+    dataset: Dataset = IndexedDataset(len(starts), gather, spec)
     if shuffle:
         dataset = dataset.shuffle(1024 if batch_size is None else batch_size * 8, seed=seed)
     return dataset.prefetch(-1) if batch_size is None else dataset.batch(batch_size).prefetch(-1)

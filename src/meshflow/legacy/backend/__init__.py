@@ -1,31 +1,31 @@
 """`tf.keras.backend`: Keras' settings, and functions of tensors in Keras 2's conventions."""
 
-from meshflow.core.dispatch.op_names import nameable
+from meshflow.core.dispatch.op_names import register_name
 from meshflow.keras import settings as _settings
 from meshflow.keras.settings import *
 from meshflow.keras.settings import (
-    chosen_learning_phase,
-    see_name,
-    standard_data_format,
-    unique_name,
-    unseen_name,
+    get_explicit_learning_phase,
+    make_unique_name,
+    make_unreserved_name,
+    normalize_data_format,
+    reserve_name,
 )
 from meshflow.legacy.backend import (
+    control_flow,
     ctc,
     elementwise,
     experimental,
     networks,
-    phases,
     products,
     randomness,
     reductions,
     shaping,
     values,
 )
+from meshflow.legacy.backend.control_flow import *
 from meshflow.legacy.backend.ctc import *
 from meshflow.legacy.backend.elementwise import *
 from meshflow.legacy.backend.networks import *
-from meshflow.legacy.backend.phases import *
 from meshflow.legacy.backend.products import *
 from meshflow.legacy.backend.randomness import *
 from meshflow.legacy.backend.reductions import *
@@ -36,13 +36,13 @@ from meshflow.legacy.backend.values import *
 for _module in (elementwise, networks, products, randomness, reductions, shaping):
     for _name in _module.__all__:
         _function = getattr(_module, _name)
-        nameable(_function, f"keras.backend.{_module.__name__.rpartition('.')[2]}.{_name}")
-        nameable(_function, f"keras.backend.{_name}")
+        register_name(_function, f"keras.backend.{_module.__name__.rpartition('.')[2]}.{_name}")
+        register_name(_function, f"keras.backend.{_name}")
 _MODULES = (
     ctc,
     elementwise,
     networks,
-    phases,
+    control_flow,
     products,
     randomness,
     reductions,

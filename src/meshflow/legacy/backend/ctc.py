@@ -10,14 +10,14 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.ctc import dense_paths
+from meshflow.keras.ops.ctc import densify_paths
 from meshflow.keras.settings import epsilon
 from meshflow.ops import array, math, nn
 
 __all__ = ["ctc_batch_cost", "ctc_decode", "ctc_label_dense_to_sparse"]
 
 
-def _log_probabilities(y_pred: TensorLike) -> Tensor:
+def _compute_log_probabilities(y_pred: TensorLike) -> Tensor:
     """Return log probabilities [time, batch, classes] of probabilities [batch, time, classes]."""
     return math.log(array.transpose(y_pred, [1, 0, 2]) + epsilon())
 
@@ -47,7 +47,7 @@ def ctc_batch_cost(
     y_pred = convert_to_tensor(y_pred)
     losses = nn.ctc_loss(
         math.cast(y_true, "int32"),
-        _log_probabilities(y_pred),
+        _compute_log_probabilities(y_pred),
         math.cast(array.squeeze(label_length, axis=-1), "int32"),
         math.cast(array.squeeze(input_length, axis=-1), "int32"),
         blank_index=-1,
@@ -88,13 +88,13 @@ def ctc_decode(
       array([[ 0,  1, -1]])
     """
     y_pred = convert_to_tensor(y_pred)
-    logits, lengths = _log_probabilities(y_pred), math.cast(input_length, "int32")
+    logits, lengths = _compute_log_probabilities(y_pred), math.cast(input_length, "int32")
     if greedy:
         sequences, scores = nn.ctc_greedy_decoder(logits, lengths)
     else:
         sequences, scores = nn.ctc_beam_search_decoder(logits, lengths, beam_width, top_paths)
     decoded = [
-        dense_paths(labels, y_pred.shape[1]).numpy().astype(np.int64) for labels in sequences
+        densify_paths(labels, y_pred.shape[1]).numpy().astype(np.int64) for labels in sequences
     ]
     if not greedy:
         for labels in decoded:
@@ -125,9 +125,9 @@ def ctc_label_dense_to_sparse(labels: TensorLike, label_lengths: TensorLike) -> 
       array([5, 6, 7], dtype=int32)
     """
     labels = convert_to_tensor(labels)
-    dense = np.asarray(labels._concrete("the labels of ctc_label_dense_to_sparse"))
+    dense = np.asarray(labels.require_value("the labels of ctc_label_dense_to_sparse"))
     lengths = np.asarray(
-        convert_to_tensor(label_lengths)._concrete("label_lengths of ctc_label_dense_to_sparse")
+        convert_to_tensor(label_lengths).require_value("label_lengths of ctc_label_dense_to_sparse")
     )
     is_valid = np.arange(dense.shape[1])[None] < lengths[:, None]
     return SparseTensor(

@@ -8,7 +8,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.keras import activations
-from meshflow.keras.logits import with_logits
+from meshflow.keras.logits import attach_logits
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, math, nn
 
@@ -327,7 +327,7 @@ def sigmoid(x: TensorLike) -> Tensor:
       >>> tf.keras.backend.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return with_logits(math.sigmoid(x), x)
+    return attach_logits(math.sigmoid(x), x)
 
 
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
@@ -338,7 +338,7 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
       >>> tf.keras.backend.softmax(tf.constant([[2.0, 2.0]])).numpy().tolist()
       [[0.5, 0.5]]
     """
-    return with_logits(nn.softmax(x, axis=axis), x)
+    return attach_logits(nn.softmax(x, axis=axis), x)
 
 
 def softplus(x: TensorLike) -> Tensor:

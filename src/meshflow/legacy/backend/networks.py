@@ -9,8 +9,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import losses
-from meshflow.keras.losses.functions import _binary_focal_terms, _binary_terms
-from meshflow.keras.settings import standard_data_format
+from meshflow.keras.losses.functions import _compute_binary_focal_terms, _compute_binary_terms
+from meshflow.keras.settings import normalize_data_format
 from meshflow.ops import array, nn
 
 __all__ = [
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 
-def _layout(data_format: str | None, rank: int) -> str:
+def _format_data_layout(data_format: str | None, rank: int) -> str:
     spatial = "DHW"[3 - rank :]
-    is_channels_first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = normalize_data_format(data_format) == "channels_first"
     return f"NC{spatial}" if is_channels_first else f"N{spatial}C"
 
 
-def _padding(padding: str) -> str:
+def _normalize_padding(padding: str) -> str:
     if padding not in ("same", "valid"):
         raise ValueError(f"Invalid padding: {padding!r}. Expected 'same' or 'valid'.")
     return padding.upper()
@@ -62,7 +62,7 @@ def bias_add(x: TensorLike, bias: TensorLike, data_format: str | None = None) ->
       >>> tf.keras.backend.bias_add(tf.zeros([1, 2, 2]), tf.constant([1.0, 5.0])).numpy().tolist()
       [[[1.0, 5.0], [1.0, 5.0]]]
     """
-    is_channels_first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = normalize_data_format(data_format) == "channels_first"
     x, bias = convert_to_tensor(x), convert_to_tensor(bias)
     sizes = bias.shape.as_list()
     if len(sizes) not in (1, x.ndim - 1):
@@ -101,12 +101,14 @@ def conv1d(
       >>> tf.keras.backend.conv1d(x, kernel, padding="causal").numpy().ravel().tolist()
       [0.0, 1.0, 3.0, 5.0]
     """
-    layout = "NCW" if standard_data_format(data_format) == "channels_first" else "NWC"
+    layout = "NCW" if normalize_data_format(data_format) == "channels_first" else "NWC"
     if padding == "causal":
         causal_pad = [dilation_rate * (kernel.shape[0] - 1), 0]
         pairs = [[0, 0], [0, 0], causal_pad] if layout == "NCW" else [[0, 0], causal_pad, [0, 0]]
         x, padding = array.pad(x, pairs), "valid"
-    return nn.convolution(x, kernel, [strides], _padding(padding), layout, [dilation_rate])
+    return nn.convolution(
+        x, kernel, [strides], _normalize_padding(padding), layout, [dilation_rate]
+    )
 
 
 def conv2d(
@@ -132,8 +134,8 @@ def conv2d(
       >>> tf.keras.backend.conv2d(tf.ones([1, 4, 4, 3]), tf.ones([2, 2, 3, 5])).shape
       TensorShape([1, 3, 3, 5])
     """
-    layout = _layout(data_format, 2)
-    return nn.convolution(x, kernel, strides, _padding(padding), layout, dilation_rate)
+    layout = _format_data_layout(data_format, 2)
+    return nn.convolution(x, kernel, strides, _normalize_padding(padding), layout, dilation_rate)
 
 
 def conv3d(
@@ -151,8 +153,8 @@ def conv3d(
       >>> tf.keras.backend.conv3d(tf.ones([1, 4, 4, 4, 2]), tf.ones([2, 2, 2, 2, 3])).shape
       TensorShape([1, 3, 3, 3, 3])
     """
-    layout = _layout(data_format, 3)
-    return nn.convolution(x, kernel, strides, _padding(padding), layout, dilation_rate)
+    layout = _format_data_layout(data_format, 3)
+    return nn.convolution(x, kernel, strides, _normalize_padding(padding), layout, dilation_rate)
 
 
 def conv2d_transpose(
@@ -181,9 +183,9 @@ def conv2d_transpose(
       >>> tf.keras.backend.conv2d_transpose(x, kernel, (1, 4, 4, 5), strides=(2, 2)).shape
       TensorShape([1, 4, 4, 5])
     """
-    layout = _layout(data_format, 2)
+    layout = _format_data_layout(data_format, 2)
     return nn.conv2d_transpose(
-        x, kernel, output_shape, strides, _padding(padding), layout, dilation_rate
+        x, kernel, output_shape, strides, _normalize_padding(padding), layout, dilation_rate
     )
 
 
@@ -210,10 +212,10 @@ def depthwise_conv2d(
       >>> tf.keras.backend.depthwise_conv2d(tf.ones([1, 4, 4, 3]), tf.ones([2, 2, 3, 2])).shape
       TensorShape([1, 3, 3, 6])
     """
-    layout = _layout(data_format, 2)
+    layout = _format_data_layout(data_format, 2)
     full_strides = [1, 1, *strides] if layout == "NCHW" else [1, *strides, 1]
     return nn.depthwise_conv2d(
-        x, depthwise_kernel, full_strides, _padding(padding), layout, list(dilation_rate)
+        x, depthwise_kernel, full_strides, _normalize_padding(padding), layout, list(dilation_rate)
     )
 
 
@@ -249,8 +251,8 @@ def _pool(
 ) -> Any:
     if mode not in ("max", "avg"):
         raise ValueError(f"Invalid pooling mode: {mode!r}. Expected 'max' or 'avg'.")
-    layout = _layout(data_format, rank)
-    return nn.pool(x, sizes, mode.upper(), strides, _padding(padding), layout)
+    layout = _format_data_layout(data_format, rank)
+    return nn.pool(x, sizes, mode.upper(), strides, _normalize_padding(padding), layout)
 
 
 def pool2d(
@@ -407,7 +409,7 @@ def dropout(
     return nn.dropout(x, rate=level, noise_shape=noise_shape, seed=seed)
 
 
-def _checked(target: TensorLike, output: TensorLike) -> None:
+def _check_shapes(target: TensorLike, output: TensorLike) -> None:
     expected, got = convert_to_tensor(target).shape, convert_to_tensor(output).shape
     if not expected.is_compatible_with(got):
         raise ValueError(
@@ -434,7 +436,7 @@ def categorical_crossentropy(
       >>> tf.keras.backend.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy()
       array([0.6931472], dtype=float32)
     """
-    _checked(target, output)
+    _check_shapes(target, output)
     return losses.categorical_crossentropy(target, output, from_logits=from_logits, axis=axis)
 
 
@@ -481,7 +483,7 @@ def binary_crossentropy(
       >>> tf.keras.backend.binary_crossentropy(target, output).numpy().round(3)
       array([0.693, 1.386], dtype=float32)
     """
-    return _binary_terms(target, output, from_logits)
+    return _compute_binary_terms(target, output, from_logits)
 
 
 def binary_focal_crossentropy(
@@ -507,7 +509,9 @@ def binary_focal_crossentropy(
       >>> tf.keras.backend.binary_focal_crossentropy(tf.constant([1.0]), tf.constant([0.5])).numpy().round(3)
       array([0.173], dtype=float32)
     """
-    return _binary_focal_terms(target, output, apply_class_balancing, alpha, gamma, from_logits)
+    return _compute_binary_focal_terms(
+        target, output, apply_class_balancing, alpha, gamma, from_logits
+    )
 
 
 def categorical_focal_crossentropy(
@@ -534,7 +538,7 @@ def categorical_focal_crossentropy(
       >>> tf.keras.backend.categorical_focal_crossentropy(target, output, alpha=1.0).numpy().round(3)
       array([0.173], dtype=float32)
     """
-    _checked(target, output)
+    _check_shapes(target, output)
     return losses.categorical_focal_crossentropy(
         target, output, alpha=alpha, gamma=gamma, from_logits=from_logits, axis=axis
     )

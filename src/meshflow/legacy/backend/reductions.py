@@ -31,7 +31,7 @@ __all__ = [
 # The functions of this module shadow builtins, which it does not use.
 
 
-def _numbers(x: TensorLike) -> Any:
+def _cast_booleans(x: TensorLike) -> Any:
     """Cast Booleans to `floatx()`."""
     x = convert_to_tensor(x)
     return math.cast(x, floatx()) if x.dtype.is_bool else x
@@ -94,7 +94,7 @@ def mean(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool 
       >>> tf.keras.backend.mean([[1.0, 3.0], [5.0, 7.0]], axis=-1).numpy()
       array([2., 6.], dtype=float32)
     """
-    return math.reduce_mean(_numbers(x), axis, keepdims)
+    return math.reduce_mean(_cast_booleans(x), axis, keepdims)
 
 
 def var(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
@@ -105,7 +105,7 @@ def var(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
       >>> float(tf.keras.backend.var(tf.constant([1.0, 5.0])))
       4.0
     """
-    return math.reduce_variance(_numbers(x), axis, keepdims)
+    return math.reduce_variance(_cast_booleans(x), axis, keepdims)
 
 
 def std(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
@@ -116,7 +116,7 @@ def std(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
       >>> float(tf.keras.backend.std(tf.constant([1.0, 5.0])))
       2.0
     """
-    return math.reduce_std(_numbers(x), axis, keepdims)
+    return math.reduce_std(_cast_booleans(x), axis, keepdims)
 
 
 def any(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:

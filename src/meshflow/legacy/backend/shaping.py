@@ -9,7 +9,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.settings import standard_data_format
+from meshflow.keras.settings import normalize_data_format
 from meshflow.ops import array, image
 
 __all__ = [
@@ -237,11 +237,9 @@ def temporal_padding(x: TensorLike, padding: Sequence[int] = (1, 1)) -> Tensor:
     return array.pad(x, [[0, 0], list(padding), [0, 0]])
 
 
-def _spatial_padding(
-    x: TensorLike, padding: Sequence[Sequence[int]], data_format: str | None
-) -> Any:
+def _pad_spatially(x: TensorLike, padding: Sequence[Sequence[int]], data_format: str | None) -> Any:
     pairs = [list(pair) for pair in padding]
-    if standard_data_format(data_format) == "channels_first":
+    if normalize_data_format(data_format) == "channels_first":
         return array.pad(x, [[0, 0], [0, 0], *pairs])
     return array.pad(x, [[0, 0], *pairs, [0, 0]])
 
@@ -258,7 +256,7 @@ def spatial_2d_padding(
       >>> tf.keras.backend.spatial_2d_padding(tf.ones([1, 4, 4, 3]), ((1, 1), (2, 0))).shape
       TensorShape([1, 6, 6, 3])
     """
-    return _spatial_padding(x, padding, data_format)
+    return _pad_spatially(x, padding, data_format)
 
 
 def spatial_3d_padding(
@@ -273,7 +271,7 @@ def spatial_3d_padding(
       >>> tf.keras.backend.spatial_3d_padding(tf.ones([1, 4, 4, 4, 3])).shape
       TensorShape([1, 6, 6, 6, 3])
     """
-    return _spatial_padding(x, padding, data_format)
+    return _pad_spatially(x, padding, data_format)
 
 
 def resize_images(
@@ -301,7 +299,7 @@ def resize_images(
       >>> tf.keras.backend.resize_images(x, 1, 2, "channels_last").numpy().ravel().tolist()
       [0.0, 0.0, 1.0, 1.0]
     """
-    is_channels_first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = normalize_data_format(data_format) == "channels_first"
     if interpolation == "nearest":
         rows = repeat_elements(x, height_factor, 2 if is_channels_first else 1)
         return repeat_elements(rows, width_factor, 3 if is_channels_first else 2)
@@ -328,7 +326,7 @@ def resize_volumes(
       >>> tf.keras.backend.resize_volumes(tf.ones([1, 2, 3, 4, 5]), 2, 2, 2, "channels_last").shape
       TensorShape([1, 4, 6, 8, 5])
     """
-    first_axis = 2 if standard_data_format(data_format) == "channels_first" else 1
+    first_axis = 2 if normalize_data_format(data_format) == "channels_first" else 1
     for axis, factor in enumerate((depth_factor, height_factor, width_factor), first_axis):
         x = repeat_elements(x, factor, axis)
     return x

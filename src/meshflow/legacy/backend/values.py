@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshflow.core.runtime.names import name_scope
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values import convert, nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.environment.types import StrPath
-from meshflow.legacy.compat.surface import tf
+from meshflow.legacy.compat.public_package import tf
 
 __all__ = [
     "Interpreter",
@@ -68,7 +68,7 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
         Raises:
           ValueError: If the signature does not exist, or `input_shapes` is passed.
         """
-        _refuse_shapes(input_shapes)
+        _check_no_shapes(input_shapes)
         return super().from_saved_model(saved_model_dir, [signature_key or "serving_default"])
 
     @classmethod
@@ -92,7 +92,7 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
         Raises:
           ValueError: If `input_shapes` is passed.
         """
-        _refuse_shapes(input_shapes)
+        _check_no_shapes(input_shapes)
         model = tf.keras.models.load_model(model_file, custom_objects, compile=False)
         return cls.from_keras_model(model)
 
@@ -115,7 +115,7 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
         Raises:
           ValueError: If `input_shapes` is passed.
         """
-        _refuse_shapes(input_shapes)
+        _check_no_shapes(input_shapes)
         definition = tf.compat.v1.GraphDef()
         with tf.io.gfile.GFile(graph_def_file, "rb") as file:
             definition.ParseFromString(file.read())
@@ -123,9 +123,9 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
             lambda: tf.compat.v1.import_graph_def(definition, name=""), []
         )
         pruned = imported.prune(
-            *([_of_node(n) for n in names] for names in (input_arrays, output_arrays))
+            *([_to_tensor_name(n) for n in names] for names in (input_arrays, output_arrays))
         )
-        inputs = [imported.graph.get_tensor_by_name(_of_node(n)) for n in input_arrays]
+        inputs = [imported.graph.get_tensor_by_name(_to_tensor_name(n)) for n in input_arrays]
         specs = [
             tf.TensorSpec(t.shape, t.dtype, name.split(":")[0])
             for t, name in zip(inputs, input_arrays, strict=True)
@@ -156,7 +156,7 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
 
     @post_training_quantize.setter
     def post_training_quantize(self, value: bool) -> None:
-        _deprecated("post_training_quantize", "optimizations=[Optimize.DEFAULT]")
+        _warn_deprecated("post_training_quantize", "optimizations=[Optimize.DEFAULT]")
         self.optimizations = [Optimize.DEFAULT] if value else []
 
     @property
@@ -166,22 +166,22 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
 
     @target_ops.setter
     def target_ops(self, value: Collection[object]) -> None:
-        _deprecated("target_ops", "target_spec.supported_ops")
+        _warn_deprecated("target_ops", "target_spec.supported_ops")
         self.target_spec.supported_ops = value
 
 
 TocoConverter = TFLiteConverter
 
 
-def _of_node(name: str) -> str:
+def _to_tensor_name(name: str) -> str:
     return name if ":" in name else f"{name}:0"
 
 
-def _deprecated(name: str, instead: str) -> None:
+def _warn_deprecated(name: str, instead: str) -> None:
     warnings.warn(f"Property {name} is deprecated, please use {instead} instead.", stacklevel=3)
 
 
-def _refuse_shapes(shapes: object) -> None:
+def _check_no_shapes(shapes: object) -> None:
     if shapes:
         raise ValueError(
             f"input_shapes={shapes!r} is not supported: dimensions of unknown size remain unknown. Resize the inputs "

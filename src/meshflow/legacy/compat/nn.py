@@ -48,7 +48,9 @@ def embedding_lookup(
       >>> tf.compat.v1.nn.embedding_lookup(tables, [1, 2], partition_strategy="div").numpy().ravel()
       array([2., 1.], dtype=float32)
     """
-    return _nn.embedding_lookup(params, _consecutive(params, ids, partition_strategy), max_norm)
+    return _nn.embedding_lookup(
+        params, _to_consecutive_ids(params, ids, partition_strategy), max_norm
+    )
 
 
 def embedding_lookup_sparse(
@@ -61,7 +63,7 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
 ) -> Tensor:
     """Look up and combine rows for sparse ids, with `partition_strategy` as in `embedding_lookup`."""
-    rows = _consecutive(params, sp_ids.values, partition_strategy)
+    rows = _to_consecutive_ids(params, sp_ids.values, partition_strategy)
     ids = SparseTensor(sp_ids.indices, rows, sp_ids.dense_shape)
     return _nn.embedding_lookup_sparse(params, ids, sp_weights, combiner, max_norm)
 
@@ -80,17 +82,17 @@ def safe_embedding_lookup_sparse(
     values = convert_to_tensor(sparse_ids.values)
     # Negative ids remain, because they refer to no row.
     rows = array.where(
-        values < 0, values, _consecutive(embedding_weights, values, partition_strategy)
+        values < 0, values, _to_consecutive_ids(embedding_weights, values, partition_strategy)
     )
     ids = SparseTensor(sparse_ids.indices, rows, sparse_ids.dense_shape)
     if default_id is not None:
-        default_id = int(_consecutive(embedding_weights, default_id, partition_strategy))
+        default_id = int(_to_consecutive_ids(embedding_weights, default_id, partition_strategy))
     return _nn.safe_embedding_lookup_sparse(
         embedding_weights, ids, sparse_weights, combiner, default_id, max_norm
     )
 
 
-def _consecutive(params: TensorLike, ids: TensorLike, partition_strategy: str) -> TensorLike:
+def _to_consecutive_ids(params: TensorLike, ids: TensorLike, partition_strategy: str) -> TensorLike:
     """Convert ids to those of a list of tables with consecutive rows."""
     if not isinstance(params, Sequence) or len(params) < 2:
         return ids

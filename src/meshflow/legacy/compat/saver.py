@@ -7,20 +7,26 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from meshflow.checkpoint.assigning import put
-from meshflow.checkpoint.checkpoint import refuse_traces
-from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, remove, written
-from meshflow.checkpoint.graph import stored
-from meshflow.checkpoint.graph_message import GRAPH, keys_by_full_name
+from meshflow.checkpoint.assignment import assign_stored_value
+from meshflow.checkpoint.checkpoint import check_not_traced
+from meshflow.checkpoint.formats import (
+    StoredCheckpoint,
+    delete_checkpoint,
+    is_checkpoint,
+    open_checkpoint,
+    write_checkpoint,
+)
+from meshflow.checkpoint.object_graph import get_stored_value
+from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_to_keys
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import parent, text
+from meshflow.files.paths import get_parent, to_path_string
 
-__all__ = ["Saver", "named"]
+__all__ = ["Saver", "map_by_name"]
 
 SavedVariables: TypeAlias = (
     Iterable[Variable | ShardedVariable] | Mapping[str, Variable | ShardedVariable]
@@ -91,17 +97,17 @@ class Saver:
             raise RuntimeError(
                 "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
             )
-        self._variables = named(var_list)
-        self._reshape, self._pad = reshape, pad_step_number
-        self._most, self._hours = max_to_keep, keep_checkpoint_every_n_hours
-        self._next_kept = time.time() + self._hours * 3600
+        self._variables = map_by_name(var_list)
+        self._reshape, self._pad_step = reshape, pad_step_number
+        self._max_to_keep, self._hours = max_to_keep, keep_checkpoint_every_n_hours
+        self._next_permanent_time = time.time() + self._hours * 3600
         # Paths and times of the checkpoints, oldest first.
-        self._last: list[tuple[str, float]] = []
+        self._last_checkpoints: list[tuple[str, float]] = []
 
     @property
     def last_checkpoints(self) -> list[str]:
         """Paths of the checkpoints that are kept, oldest first."""
-        return [path for path, _ in self._last]
+        return [path for path, _ in self._last_checkpoints]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
         """Replace the list of checkpoints that are kept.
@@ -109,7 +115,7 @@ class Saver:
         Args:
           last_checkpoints: Paths, oldest first.
         """
-        self._last = [(path, float("nan")) for path in last_checkpoints]
+        self._last_checkpoints = [(path, float("nan")) for path in last_checkpoints]
 
     def set_last_checkpoints_with_time(
         self, last_checkpoints_with_time: Sequence[tuple[str, float]]
@@ -119,7 +125,9 @@ class Saver:
         Args:
           last_checkpoints_with_time: Pairs of a path and seconds since 1970, oldest first.
         """
-        self._last = [(path, float(seconds)) for path, seconds in last_checkpoints_with_time]
+        self._last_checkpoints = [
+            (path, float(seconds)) for path, seconds in last_checkpoints_with_time
+        ]
 
     def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
         """Replace the list of checkpoints that are kept by those of an earlier run.
@@ -127,8 +135,10 @@ class Saver:
         Args:
           checkpoint_paths: Paths, oldest first; missing checkpoints are skipped.
         """
-        existing = [path for path in map(text, checkpoint_paths) if is_checkpoint(path)]
-        self._last = [(path, gfile.stat(f"{path}.index").mtime_nsec / 1e9) for path in existing]
+        existing = [path for path in map(to_path_string, checkpoint_paths) if is_checkpoint(path)]
+        self._last_checkpoints = [
+            (path, gfile.stat(f"{path}.index").mtime_nsec / 1e9) for path in existing
+        ]
 
     def save(
         self,
@@ -163,35 +173,39 @@ class Saver:
           ValueError: If `latest_filename` contains a directory.
           NotImplementedError: If called inside a traced function.
         """
-        refuse_traces()
+        check_not_traced()
         if os.path.dirname(latest_filename or ""):
             raise ValueError(
                 f"Expected a file name for `latest_filename`, got {latest_filename!r}."
             )
-        path = text(save_path)
+        path = to_path_string(save_path)
         if global_step is not None:
-            path = f"{path}-{int(global_step):0{8 if self._pad else 1}d}"
-        written(path, {name: stored(variable) for name, variable in self._variables.items()})
+            path = f"{path}-{int(global_step):0{8 if self._pad_step else 1}d}"
+        write_checkpoint(
+            path, {name: get_stored_value(variable) for name, variable in self._variables.items()}
+        )
         if write_state:
-            self._note(path, latest_filename or "checkpoint")
+            self._record_checkpoint(path, latest_filename or "checkpoint")
         return path
 
-    def _note(self, path: str, name: str) -> None:
+    def _record_checkpoint(self, path: str, name: str) -> None:
         """Record a checkpoint as the latest, and delete the oldest ones beyond `max_to_keep`."""
         expired = []
-        if self._most:
-            self._last = [pair for pair in self._last if pair[0] != path] + [(path, time.time())]
-        while self._most and len(self._last) > self._most:
-            old, written_at = self._last.pop(0)
-            if written_at > self._next_kept:
-                self._next_kept += self._hours * 3600
+        if self._max_to_keep:
+            self._last_checkpoints = [
+                pair for pair in self._last_checkpoints if pair[0] != path
+            ] + [(path, time.time())]
+        while self._max_to_keep and len(self._last_checkpoints) > self._max_to_keep:
+            old, written_at = self._last_checkpoints.pop(0)
+            if written_at > self._next_permanent_time:
+                self._next_permanent_time += self._hours * 3600
             else:
                 expired.append(old)
         write_state(
-            parent(path) or ".", CheckpointState(path, self.last_checkpoints or [path]), name
+            get_parent(path) or ".", CheckpointState(path, self.last_checkpoints or [path]), name
         )
         for old in expired:
-            remove(old)
+            delete_checkpoint(old)
 
     def restore(self, sess: object, save_path: StrPath | None) -> None:
         """Read the variables from a checkpoint.
@@ -207,16 +221,16 @@ class Saver:
         """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None.")
-        path = text(save_path)
+        path = to_path_string(save_path)
         if not is_checkpoint(path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
         checkpoint = open_checkpoint(path)
-        keys = {name: key_of(checkpoint, name) for name in self._variables}
+        keys = {name: find_key(checkpoint, name) for name in self._variables}
         for name, variable in self._variables.items():
-            put(checkpoint, keys[name], variable, self._reshape)
+            assign_stored_value(checkpoint, keys[name], variable, self._reshape)
 
 
-def key_of(folder: Stored, name: str) -> str:
+def find_key(folder: StoredCheckpoint, name: str) -> str:
     """Find the key of a variable in a name-based or object-based checkpoint.
 
     Args:
@@ -228,7 +242,9 @@ def key_of(folder: Stored, name: str) -> str:
     """
     if name in folder.entries:
         return name
-    keys = keys_by_full_name(folder.read(GRAPH).item()) if GRAPH in folder.entries else {}
+    keys = (
+        map_full_names_to_keys(folder.read(GRAPH_KEY).item()) if GRAPH_KEY in folder.entries else {}
+    )
     if name not in keys:
         raise NotFoundError(
             f"Key {name} not found in checkpoint {folder.path}: it holds {sorted(keys or folder.entries)[:10]}."
@@ -236,7 +252,7 @@ def key_of(folder: Stored, name: str) -> str:
     return keys[name]
 
 
-def named(variables: SavedVariables) -> dict[str, Variable | ShardedVariable]:
+def map_by_name(variables: SavedVariables) -> dict[str, Variable | ShardedVariable]:
     """Map names in the checkpoint to variables.
 
     Args:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.assigning import put
-from meshflow.checkpoint.checkpoint import open_latest
-from meshflow.checkpoint.containers import is_checkpoint, open_checkpoint, remove
+from meshflow.checkpoint.assignment import assign_stored_value
+from meshflow.checkpoint.checkpoint import open_latest_checkpoint
+from meshflow.checkpoint.formats import delete_checkpoint, is_checkpoint, open_checkpoint
 from meshflow.checkpoint.reader import CheckpointReader
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotAvailableError
@@ -17,9 +17,9 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import text
-from meshflow.legacy.compat.saver import Saver, key_of
-from meshflow.legacy.compat.surface import tf as _tf
+from meshflow.files.paths import to_path_string
+from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.legacy.compat.saver import Saver, find_key
 
 __all__ = [
     "NewCheckpointReader",
@@ -36,8 +36,8 @@ __all__ = [
     "update_checkpoint_state",
 ]
 
-_own = _tf.train
-_steps: list[Variable] = []
+_train = _tf.train
+_global_steps: list[Variable] = []
 
 
 def NewCheckpointReader(filepattern: StrPath) -> CheckpointReader:
@@ -58,7 +58,7 @@ def checkpoint_exists(checkpoint_prefix: StrPath) -> bool:
     Args:
       checkpoint_prefix: Path of the checkpoint.
     """
-    return is_checkpoint(text(checkpoint_prefix))
+    return is_checkpoint(to_path_string(checkpoint_prefix))
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[StrPath]) -> list[float]:
@@ -67,7 +67,7 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[StrPath]) -> list[float]
     Args:
       checkpoint_prefixes: Paths; missing checkpoints are skipped.
     """
-    existing = [path for path in map(text, checkpoint_prefixes) if is_checkpoint(path)]
+    existing = [path for path in map(to_path_string, checkpoint_prefixes) if is_checkpoint(path)]
     return [gfile.stat(f"{path}.index").mtime_nsec / 1e9 for path in existing]
 
 
@@ -83,7 +83,7 @@ def remove_checkpoint(
       checkpoint_format_version: Ignored.
       meta_graph_suffix: Ignored.
     """
-    remove(text(checkpoint_prefix))
+    delete_checkpoint(to_path_string(checkpoint_prefix))
 
 
 def generate_checkpoint_state_proto(
@@ -106,8 +106,8 @@ def generate_checkpoint_state_proto(
     Raises:
       ValueError: If the numbers of times and paths differ.
     """
-    latest = text(model_checkpoint_path)
-    paths = [text(path) for path in all_model_checkpoint_paths or []]
+    latest = to_path_string(model_checkpoint_path)
+    paths = [to_path_string(path) for path in all_model_checkpoint_paths or []]
     if not paths or paths[-1] != latest:
         paths.append(latest)
     times = list(all_model_checkpoint_timestamps or [])
@@ -159,14 +159,14 @@ def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: Mapping[str,
         fit its variable.
       NotFoundError: If the checkpoint does not contain a value.
     """
-    checkpoint = open_latest(ckpt_dir_or_file)
+    checkpoint = open_latest_checkpoint(ckpt_dir_or_file)
     for name, variable in dict(assignment_map).items():
         if not hasattr(variable, "assign"):
             raise ValueError(
                 f"init_from_checkpoint: expected a variable for {name!r}, got {variable!r}. Variables cannot be looked "
                 "up by name, because there are no graphs."
             )
-        put(checkpoint, key_of(checkpoint, name), variable)
+        assign_stored_value(checkpoint, find_key(checkpoint, name), variable)
 
 
 def create_global_step(graph: object = None) -> Variable:
@@ -178,7 +178,7 @@ def create_global_step(graph: object = None) -> Variable:
     Raises:
       ValueError: If it already exists.
     """
-    if _steps:
+    if _global_steps:
         raise ValueError('"global_step" already exists.')
     return get_or_create_global_step()
 
@@ -189,7 +189,7 @@ def get_global_step(graph: object = None) -> Variable | None:
     Args:
       graph: Ignored.
     """
-    return _steps[0] if _steps else None
+    return _global_steps[0] if _global_steps else None
 
 
 def get_or_create_global_step(graph: object = None) -> Variable:
@@ -198,10 +198,10 @@ def get_or_create_global_step(graph: object = None) -> Variable:
     Args:
       graph: Ignored.
     """
-    if not _steps:
+    if not _global_steps:
         with init_scope():
-            _steps.append(Variable(np.int64(0), trainable=False, name="global_step"))
-    return _steps[0]
+            _global_steps.append(Variable(np.int64(0), trainable=False, name="global_step"))
+    return _global_steps[0]
 
 
 def global_step(sess: object, global_step_tensor: Variable) -> int:
@@ -214,7 +214,7 @@ def global_step(sess: object, global_step_tensor: Variable) -> int:
     return int(global_step_tensor)
 
 
-_GRAPH_MODE = (
+_GRAPH_MODE_NAMES = (
     *("MonitoredSession", "MonitoredTrainingSession", "SessionRunHook", "CheckpointSaverHook"),
     *("Scaffold", "Supervisor", "SessionManager", "QueueRunner", "start_queue_runners"),
     *("export_meta_graph", "import_meta_graph", "write_graph", "warm_start"),
@@ -222,13 +222,13 @@ _GRAPH_MODE = (
 
 
 def __getattr__(name: str) -> Any:
-    if name in _GRAPH_MODE:
+    if name in _GRAPH_MODE_NAMES:
         raise NotAvailableError(
             f"tf.compat.v1.train.{name} belongs to TensorFlow 1's graph mode, which does not exist here. Use "
             "TensorFlow 2's API (tf.train.Checkpoint, Keras and its callbacks)."
         )
-    return getattr(_own, name)
+    return getattr(_train, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *dir(_own)})
+    return sorted({*__all__, *dir(_train)})

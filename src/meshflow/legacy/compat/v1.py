@@ -16,9 +16,9 @@ from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.io import protos as _protos
 from meshflow.io.records import read_records as _read_records
 from meshflow.legacy.compat import nn as _nn
-from meshflow.legacy.compat import renamed as _renamed
+from meshflow.legacy.compat import op_aliases as _renamed
 from meshflow.legacy.compat import train as _train
-from meshflow.legacy.compat.surface import tf as _tf
+from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 
@@ -70,7 +70,7 @@ __all__ = [
     "truncated_normal",
 ]
 
-_GRAPH_MODE = (
+_GRAPH_MODE_NAMES = (
     *("GraphKeys", "GraphOptions", "InteractiveSession"),
     *("Session", "SessionLog", "disable_eager_execution", "get_collection", "get_default_graph"),
     *("get_default_session", "get_variable", "get_variable_scope", "global_variables", "layers"),
@@ -155,7 +155,7 @@ random_uniform, random_normal = _random.uniform, _random.normal
 random_shuffle, truncated_normal = _random.shuffle, _random.truncated_normal
 
 
-def _version_1(check: Callable[..., T], num_operands: int) -> Callable[..., T]:
+def _adapt_check(check: Callable[..., T], num_operands: int) -> Callable[..., T]:
     """Wrap a check so that it takes TensorFlow 1's keywords `data` and `summarize`."""
 
     def wrapper(
@@ -176,13 +176,13 @@ def _version_1(check: Callable[..., T], num_operands: int) -> Callable[..., T]:
     return wrapper
 
 
-assert_equal = _version_1(_tf.debugging.assert_equal, 2)
-assert_less = _version_1(_tf.debugging.assert_less, 2)
-assert_greater = _version_1(_tf.debugging.assert_greater, 2)
-assert_positive = _version_1(_tf.debugging.assert_positive, 1)
-assert_non_negative = _version_1(_tf.debugging.assert_non_negative, 1)
-assert_rank = _version_1(_tf.debugging.assert_rank, 2)
-assert_rank_at_least = _version_1(_tf.debugging.assert_rank_at_least, 2)
+assert_equal = _adapt_check(_tf.debugging.assert_equal, 2)
+assert_less = _adapt_check(_tf.debugging.assert_less, 2)
+assert_greater = _adapt_check(_tf.debugging.assert_greater, 2)
+assert_positive = _adapt_check(_tf.debugging.assert_positive, 1)
+assert_non_negative = _adapt_check(_tf.debugging.assert_non_negative, 1)
+assert_rank = _adapt_check(_tf.debugging.assert_rank, 2)
+assert_rank_at_least = _adapt_check(_tf.debugging.assert_rank_at_least, 2)
 
 
 class logging:
@@ -210,14 +210,14 @@ class logging:
 
 
 # Numbers of operands of further checks with TensorFlow 1's keywords.
-_CHECKS = {
+_CHECK_OPERANDS = {
     **dict.fromkeys(["assert_greater_equal", "assert_less_equal", "assert_none_equal"], 2),
     **dict.fromkeys(["assert_negative", "assert_non_positive"], 1),
     "assert_rank_in": 2,
 }
 
 # Names of TensorFlow 1's top-level namespace that TensorFlow 2 has in `tf.io`.
-_IO = (
+_IO_NAMES = (
     *("FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"),
     *("decode_base64", "decode_csv", "decode_raw", "encode_base64", "matching_files"),
     *("parse_example", "parse_single_example", "parse_single_sequence_example", "parse_tensor"),
@@ -226,18 +226,18 @@ _IO = (
 
 
 # Functions for frozen graphs.
-_FROZEN = ("GraphDef", "import_graph_def", "wrap_function")
+_FROZEN_GRAPH_NAMES = ("GraphDef", "import_graph_def", "wrap_function")
 
 # Messages of event files.
-_EVENTS = ("Event", "Summary", "SummaryMetadata")
+_EVENT_MESSAGES = ("Event", "Summary", "SummaryMetadata")
 
 
-def _record_iterator(path: StrPath, options: object = None) -> Iterator[bytes]:
+def _iterate_records(path: StrPath, options: object = None) -> Iterator[bytes]:
     """Iterate over the records of a file."""
     return _read_records(path, options)
 
 
-def _parts(dataset: Any, function: Callable[[Any], object]) -> PyTree:
+def _map_element_spec(dataset: Any, function: Callable[[Any], object]) -> PyTree:
     """Apply a function to the spec of each component of a dataset's elements."""
     return _tf.nest.map_structure(function, dataset.element_spec)
 
@@ -245,32 +245,32 @@ def _parts(dataset: Any, function: Callable[[Any], object]) -> PyTree:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in _renamed.ARGUMENTS:
+    if name in _renamed.ARGUMENT_ALIASES:
         function = getattr(_tf.math if name == "count_nonzero" else _tf, name)
-        return _renamed.with_older_arguments(function, _renamed.ARGUMENTS[name])
-    if name in _renamed.SAME:
-        return _operator.attrgetter(_renamed.SAME[name])(_tf)
+        return _renamed.accept_old_arguments(function, _renamed.ARGUMENT_ALIASES[name])
+    if name in _renamed.OP_ALIASES:
+        return _operator.attrgetter(_renamed.OP_ALIASES[name])(_tf)
     if name in _renamed.__all__:
         return getattr(_renamed, name)
-    if name in _CHECKS:
-        return _version_1(getattr(_tf.debugging, name), _CHECKS[name])
-    if name in _IO:
+    if name in _CHECK_OPERANDS:
+        return _adapt_check(getattr(_tf.debugging, name), _CHECK_OPERANDS[name])
+    if name in _IO_NAMES:
         return getattr(_tf.io, name)
-    if name in _FROZEN:
-        from meshflow.saved_model.graph import frozen  # noqa: PLC0415 - it needs an optional package
+    if name in _FROZEN_GRAPH_NAMES:
+        from meshflow.saved_model.graph.reading import imported_graphs  # noqa: PLC0415 - it needs an optional package
 
-        return getattr(frozen, name)
+        return getattr(imported_graphs, name)
     if name == "saved_model":
-        from meshflow.legacy.compat import saved_models  # noqa: PLC0415 - it needs an optional package
+        from meshflow.legacy.compat import saved_model  # noqa: PLC0415 - it needs an optional package
 
-        return saved_models
+        return saved_model
     if name == "train":
         return _train
     if name == "lite":
         from meshflow.legacy.compat import lite  # noqa: PLC0415 - it inherits from a class of the public package
 
         return lite
-    if name in _EVENTS:
+    if name in _EVENT_MESSAGES:
         return getattr(_protos, name)
     if name in ("io", "python_io"):
         names = _SimpleNamespace(
@@ -278,13 +278,13 @@ def __getattr__(name: str) -> Any:
         )
         names.TFRecordWriter, names.TFRecordOptions = _tf.io.TFRecordWriter, _tf.io.TFRecordOptions
         names.TFRecordCompressionType = _SimpleNamespace(NONE=0, ZLIB=1, GZIP=2)
-        names.tf_record_iterator = _record_iterator
+        names.tf_record_iterator = _iterate_records
         return names
     if name == "data":
         names = _SimpleNamespace(**{n: getattr(_tf.data, n) for n in _tf.data.__all__})
-        names.get_output_types = lambda data: _parts(data, lambda spec: spec.dtype)
-        names.get_output_shapes = lambda data: _parts(data, lambda spec: spec.shape)
-        names.get_output_classes = lambda data: _parts(data, lambda spec: _tf.Tensor)
+        names.get_output_types = lambda data: _map_element_spec(data, lambda spec: spec.dtype)
+        names.get_output_shapes = lambda data: _map_element_spec(data, lambda spec: spec.shape)
+        names.get_output_classes = lambda data: _map_element_spec(data, lambda spec: _tf.Tensor)
         names.make_one_shot_iterator = names.make_initializable_iterator = iter
         return names
     if name == "nn":
@@ -301,7 +301,7 @@ def __getattr__(name: str) -> Any:
             enable_mixed_precision_graph_rewrite=experimental.enable_mixed_precision_graph_rewrite,
             experimental=_tf.mixed_precision.experimental,
         )
-    if name in _GRAPH_MODE:
+    if name in _GRAPH_MODE_NAMES:
         raise _NotAvailableError(
             f"tf.compat.v1.{name} belongs to TensorFlow 1's graph mode, which does not exist here. Use "
             "TensorFlow 2's API (eager execution, tf.function, tf.Variable, Keras)."

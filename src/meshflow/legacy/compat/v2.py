@@ -1,6 +1,6 @@
 """`tf.compat.v2`: the package itself."""
 
-from meshflow.legacy.compat.surface import tf as _tf
+from meshflow.legacy.compat.public_package import tf as _tf
 
 # A module with `__path__` is a package, so that its namespaces can be imported by their paths.
 __path__: list[str] = []

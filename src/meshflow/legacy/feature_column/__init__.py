@@ -20,8 +20,8 @@ from meshflow.legacy.feature_column.categorical import (
     categorical_column_with_identity,
     weighted_categorical_column,
 )
-from meshflow.legacy.feature_column.crossing import crossed_column
-from meshflow.legacy.feature_column.dense import (
+from meshflow.legacy.feature_column.crosses import crossed_column
+from meshflow.legacy.feature_column.embeddings import (
     embedding_column,
     indicator_column,
     shared_embeddings,

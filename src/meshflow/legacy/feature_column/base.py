@@ -20,10 +20,10 @@ from meshflow.ops import array
 # Specifications of features for `tf.io.parse_example`, by key.
 ParseSpec: TypeAlias = dict[str, FixedLenFeature | VarLenFeature]
 
-__all__ = ["CategoricalColumn", "DenseColumn", "FeatureColumn", "Features", "Ids"]
+__all__ = ["CategoricalColumn", "CategoryIds", "DenseColumn", "FeatureBatch", "FeatureColumn"]
 
 
-class Ids(NamedTuple):
+class CategoryIds(NamedTuple):
     """Category ids of a batch, and their weights.
 
     Attributes:
@@ -31,11 +31,11 @@ class Ids(NamedTuple):
       weights: float32 tensor of the same shape, or None for weights of 1.
     """
 
-    numbers: Tensor
+    ids: Tensor
     weights: Tensor | None = None
 
 
-class Features:
+class FeatureBatch:
     """Features of a batch, by key.
 
     Args:
@@ -49,24 +49,24 @@ class Features:
     def __init__(
         self,
         features: object,
-        precomputed: Mapping[CategoricalColumn, Ids] | None = None,
+        precomputed: Mapping[CategoricalColumn, CategoryIds] | None = None,
     ) -> None:
         if not isinstance(features, Mapping):
             raise ValueError(f"We expected a dictionary here. Instead we got: {features}")
-        self._features, self._given = features, precomputed or {}
+        self._features, self._precomputed = features, precomputed or {}
 
-    def check(self, key: str) -> None:
+    def check_key(self, key: str) -> None:
         """Raise `ValueError` unless the feature exists."""
         if key not in self._features:
             raise ValueError(f"Feature {key} is not in features dictionary.")
 
-    def raw(self, key: str) -> Tensor | SparseTensor:
+    def get_feature(self, key: str) -> Tensor | SparseTensor:
         """Return a feature with a rank of at least 2; vectors become columns.
 
         Raises:
           ValueError: If the feature does not exist or is a scalar.
         """
-        self.check(key)
+        self.check_key(key)
         value = self._features[key]
         if isinstance(value, SparseTensor):
             return value
@@ -75,27 +75,27 @@ class Features:
             raise ValueError(f"Feature (key: {key}) cannot have rank 0. Given: {tensor}")
         return array.expand_dims(tensor, -1) if tensor.ndim == 1 else tensor
 
-    def categories(self, key: str) -> Tensor:
+    def get_categories(self, key: str) -> Tensor:
         """Return a feature as [batch, n] strings or integers, with '' and -1 for missing values.
 
         Raises:
           ValueError: If the feature holds neither strings nor integers.
         """
-        value = self.raw(key)
+        value = self.get_feature(key)
         if not (value.dtype.is_integer or value.dtype is string):
             raise ValueError(
                 f"Feature {key} must be of strings or integers to be a category, got {value.dtype}."
             )
-        tensor = padded(value) if isinstance(value, SparseTensor) else value
+        tensor = pad_sparse_rows(value) if isinstance(value, SparseTensor) else value
         return array.reshape(tensor, [tensor.shape[0], -1])
 
-    def ids(self, column: CategoricalColumn) -> Ids:
+    def get_ids(self, column: CategoricalColumn) -> CategoryIds:
         """Return the category ids of a column."""
-        ids = self._given.get(column)
-        return column.ids(self) if ids is None else ids
+        ids = self._precomputed.get(column)
+        return column.compute_ids(self) if ids is None else ids
 
 
-def padded(sparse: SparseTensor, missing: str | bytes | float | None = None) -> Tensor:
+def pad_sparse_rows(sparse: SparseTensor, missing: str | bytes | float | None = None) -> Tensor:
     """Collect the values of a sparse tensor row by row, as [batch, n].
 
     Args:
@@ -137,15 +137,15 @@ class DenseColumn(FeatureColumn):
         raise NotImplementedError
 
     @property
-    def categories(self) -> CategoricalColumn | None:
+    def categorical_input(self) -> CategoricalColumn | None:
         """Categorical column that this column converts to vectors, or None."""
         return None
 
-    def make_state(self, layer: Layer) -> Variable | None:
+    def create_variable(self, layer: Layer) -> Variable | None:
         """Create the variable of the column as a weight of a layer; None for columns without one."""
         return None
 
-    def dense(self, features: Features, state: Variable | None) -> Tensor:
+    def compute_vectors(self, features: FeatureBatch, state: Variable | None) -> Tensor:
         """Compute the vectors of a batch.
 
         Args:
@@ -167,11 +167,11 @@ class CategoricalColumn(FeatureColumn):
         raise NotImplementedError
 
     @property
-    def on_host(self) -> bool:
+    def needs_host(self) -> bool:
         """Whether the ids are computed on the host, for example because strings are hashed."""
         return False
 
-    def ids(self, features: Features) -> Ids:
+    def compute_ids(self, features: FeatureBatch) -> CategoryIds:
         """Compute the category ids of a batch."""
         raise NotImplementedError
 

@@ -14,11 +14,11 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.io.features import VarLenFeature
 from meshflow.legacy.feature_column.base import (
     CategoricalColumn,
-    Features,
-    Ids,
+    CategoryIds,
+    FeatureBatch,
     ParseSpec,
     check_key,
-    padded,
+    pad_sparse_rows,
 )
 from meshflow.ops import array, hashing, math
 
@@ -55,20 +55,20 @@ class IdentityCategoricalColumn(CategoricalColumn):
         """Number of categories."""
         return self.number_buckets
 
-    def ids(self, features: Features) -> Ids:
+    def compute_ids(self, features: FeatureBatch) -> CategoryIds:
         """Return the integers, with the default value for integers that are out of range.
 
         Raises:
           ValueError: If the feature does not hold integers.
         """
-        values = features.categories(self.key)
+        values = features.get_categories(self.key)
         if not values.dtype.is_integer:
             raise ValueError(f"Invalid input, not integer. key: {self.key} dtype: {values.dtype}")
         ids = math.cast(values, dtypes.int64)
         if self.default_value is None:
-            return Ids(math.maximum(ids, -1))
+            return CategoryIds(math.maximum(ids, -1))
         is_out_of_range = math.logical_or(ids < -1, ids >= self.number_buckets)
-        return Ids(
+        return CategoryIds(
             array.where(is_out_of_range, array.fill(ids.shape, np.int64(self.default_value)), ids)
         )
 
@@ -135,22 +135,22 @@ class HashedCategoricalColumn(KeyedColumn):
         return self.hash_bucket_size
 
     @property
-    def on_host(self) -> bool:
+    def needs_host(self) -> bool:
         """True, because text is hashed on the host."""
         return True
 
-    def ids(self, features: Features) -> Ids:
+    def compute_ids(self, features: FeatureBatch) -> CategoryIds:
         """Hash the text of the values."""
-        tensor = features.categories(self.key)
-        check_kind(tensor, self.dtype, self.key)
-        values = tensor._concrete("values to be hashed")
+        tensor = features.get_categories(self.key)
+        check_dtypes_match(tensor, self.dtype, self.key)
+        values = tensor.require_value("values to be hashed")
         items = values.reshape(-1).tolist()
         encoded_items = items if values.dtype == object else [b"%d" % word for word in items]
         ids = [
             -1 if word in (b"", -1) else hashing.farm_fingerprint(letters) % self.hash_bucket_size
             for word, letters in zip(items, encoded_items, strict=True)
         ]
-        return Ids(convert_to_tensor(np.asarray(ids, np.int64).reshape(values.shape)))
+        return CategoryIds(convert_to_tensor(np.asarray(ids, np.int64).reshape(values.shape)))
 
 
 def categorical_column_with_hash_bucket(
@@ -179,7 +179,7 @@ def categorical_column_with_hash_bucket(
         raise ValueError(
             f"hash_bucket_size must be at least 1. hash_bucket_size: {hash_bucket_size}, key: {key}"
         )
-    return HashedCategoricalColumn(key, hash_bucket_size, category_dtype(dtype, key))
+    return HashedCategoricalColumn(key, hash_bucket_size, to_category_dtype(dtype, key))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,19 +211,19 @@ class WeightedCategoricalColumn(CategoricalColumn):
         return self.categorical_column.num_buckets
 
     @property
-    def on_host(self) -> bool:
+    def needs_host(self) -> bool:
         """Whether the ids of the categorical column are computed on the host."""
-        return self.categorical_column.on_host
+        return self.categorical_column.needs_host
 
-    def ids(self, features: Features) -> Ids:
+    def compute_ids(self, features: FeatureBatch) -> CategoryIds:
         """Return the category ids, each with its weight."""
-        weights = features.raw(self.weight_feature_key)
+        weights = features.get_feature(self.weight_feature_key)
         if weights.dtype != self.dtype and not weights.dtype.is_floating:
             raise ValueError(f"Bad dtype, expected {self.dtype}, but got {weights.dtype}")
         if isinstance(weights, SparseTensor):
-            weights = padded(weights, 0.0)
-        ids = features.ids(self.categorical_column).numbers
-        return Ids(ids, array.reshape(math.cast(weights, dtypes.float32), ids.shape))
+            weights = pad_sparse_rows(weights, 0.0)
+        ids = features.get_ids(self.categorical_column).ids
+        return CategoryIds(ids, array.reshape(math.cast(weights, dtypes.float32), ids.shape))
 
 
 def weighted_categorical_column(
@@ -255,7 +255,7 @@ def weighted_categorical_column(
     return WeightedCategoricalColumn(categorical_column, weight_feature_key, weight_dtype)
 
 
-def category_dtype(dtype: DTypeLike, key: str) -> dtypes.DType:
+def to_category_dtype(dtype: DTypeLike, key: str) -> dtypes.DType:
     """Convert a dtype; raise `ValueError` unless it is string or an integer dtype."""
     category_type = dtypes.as_dtype(dtype)
     if not (category_type is dtypes.string or category_type.is_integer):
@@ -263,7 +263,7 @@ def category_dtype(dtype: DTypeLike, key: str) -> dtypes.DType:
     return category_type
 
 
-def check_kind(tensor: Tensor, dtype: dtypes.DType, key: str) -> None:
+def check_dtypes_match(tensor: Tensor, dtype: dtypes.DType, key: str) -> None:
     """Raise `ValueError` if either the feature or its column holds strings, but not both."""
     if tensor.dtype.is_integer != dtype.is_integer:
         raise ValueError(

@@ -16,8 +16,13 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.feature_column import configuration
-from meshflow.legacy.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
+from meshflow.legacy.feature_column import column_config
+from meshflow.legacy.feature_column.base import (
+    CategoricalColumn,
+    CategoryIds,
+    DenseColumn,
+    FeatureBatch,
+)
 from meshflow.legacy.feature_column.categorical import WeightedCategoricalColumn
 from meshflow.ops import array
 
@@ -61,22 +66,22 @@ class DenseFeatures(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable=trainable, name=name, **kwargs)
-        self._feature_columns = _sorted_columns(feature_columns)
+        self._feature_columns = _sort_columns(feature_columns)
         self._partitioner = partitioner
-        self._states: dict[str, Variable | None] = {}
+        self._tables: dict[str, Variable | None] = {}
         # Category ids that the host computed for the step that is traced.
-        self._given: dict[CategoricalColumn, Ids] = {}
+        self._precomputed: dict[CategoricalColumn, CategoryIds] = {}
 
     @property
     def runs_on_host(self) -> bool:
         """Whether some category ids are computed on the host, for example those of strings."""
-        return bool(self._host_columns())
+        return bool(self._find_host_columns())
 
-    def _host_columns(self) -> list[CategoricalColumn]:
-        columns = [column.categories for column in self._feature_columns]
-        return list(dict.fromkeys(c for c in columns if c is not None and c.on_host))
+    def _find_host_columns(self) -> list[CategoricalColumn]:
+        columns = [column.categorical_input for column in self._feature_columns]
+        return list(dict.fromkeys(c for c in columns if c is not None and c.needs_host))
 
-    def host_values(self, features: Mapping[str, TensorLike]) -> list[np.ndarray]:
+    def compute_host_values(self, features: Mapping[str, TensorLike]) -> list[np.ndarray]:
         """Compute the category ids of the columns that need the host.
 
         Args:
@@ -85,30 +90,30 @@ class DenseFeatures(Layer):
         Returns:
           Category ids of each column, followed by weights if the column has any.
         """
-        batch = Features(features)
-        ids = [batch.ids(column) for column in self._host_columns()]
-        return [np.asarray(t._value) for pair in ids for t in pair if t is not None]
+        batch = FeatureBatch(features)
+        ids = [batch.get_ids(column) for column in self._find_host_columns()]
+        return [np.asarray(t.array) for pair in ids for t in pair if t is not None]
 
     @contextlib.contextmanager
-    def given(self, tensors: list[Tensor]) -> Iterator[None]:
+    def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
         """Use the results of `compute_host_values` within this context, while a step is traced."""
         remaining = iter(tensors)
-        self._given = {
-            column: Ids(
+        self._precomputed = {
+            column: CategoryIds(
                 next(remaining),
                 next(remaining) if isinstance(column, WeightedCategoricalColumn) else None,
             )
-            for column in self._host_columns()
+            for column in self._find_host_columns()
         }
         try:
             yield
         finally:
-            self._given = {}
+            self._precomputed = {}
 
     def build(self, input_shape: object) -> None:
         """Create the tables of the embeddings."""
         for column in self._feature_columns:
-            self._states[column.name] = column.make_state(self)
+            self._tables[column.name] = column.create_variable(self)
         self.built = True
 
     def call(
@@ -130,9 +135,9 @@ class DenseFeatures(Layer):
         Raises:
           ValueError: If `features` is not a dictionary, or lacks a feature.
         """
-        batch, parts = Features(features, self._given), []
+        batch, parts = FeatureBatch(features, self._precomputed), []
         for column in self._feature_columns:
-            vectors = column.dense(batch, self._states.get(column.name))
+            vectors = column.compute_vectors(batch, self._tables.get(column.name))
             size = int(np.prod(column.variable_shape))
             part = array.reshape(vectors, [vectors.shape[0], size])
             if cols_to_output_tensors is not None:
@@ -147,10 +152,10 @@ class DenseFeatures(Layer):
     def _infer_outputs(
         self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> KerasTensor:
-        batch = Features(inputs if isinstance(inputs, dict) else None)
+        batch = FeatureBatch(inputs if isinstance(inputs, dict) else None)
         for column in self._feature_columns:
             for key in column.parse_example_spec:
-                batch.check(key)
+                batch.check_key(key)
         shape = self.compute_output_shape({key: t.shape for key, t in inputs.items()})
         return KerasTensor(TensorSpec(shape, dtypes.float32))
 
@@ -164,7 +169,7 @@ class DenseFeatures(Layer):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        columns = [configuration.serialize(column) for column in self._feature_columns]
+        columns = [column_config.serialize(column) for column in self._feature_columns]
         return {**super().get_config(), "feature_columns": columns, "partitioner": None}
 
     @classmethod
@@ -172,11 +177,11 @@ class DenseFeatures(Layer):
         cls, config: Config, custom_objects: Mapping[str, Any] | None = None
     ) -> DenseFeatures:
         """Create a layer from a configuration."""
-        columns = configuration.deserialize_all(config["feature_columns"], custom_objects)
+        columns = column_config.deserialize_all(config["feature_columns"], custom_objects)
         return cls(**{**config, "feature_columns": columns})
 
 
-def _sorted_columns(columns: DenseColumn | Iterable[DenseColumn]) -> list[DenseColumn]:
+def _sort_columns(columns: DenseColumn | Iterable[DenseColumn]) -> list[DenseColumn]:
     columns = list(columns) if isinstance(columns, Iterable) else [columns]
     for column in columns:
         if not isinstance(column, DenseColumn):

@@ -18,9 +18,9 @@ from meshflow.environment.types import PyTree
 from meshflow.io.features import FixedLenFeature
 from meshflow.legacy.feature_column.base import (
     CategoricalColumn,
+    CategoryIds,
     DenseColumn,
-    Features,
-    Ids,
+    FeatureBatch,
     ParseSpec,
     check_key,
 )
@@ -54,9 +54,9 @@ class NumericColumn(DenseColumn):
         """Shape of a row."""
         return self.shape
 
-    def dense(self, features: Features, state: Variable | None) -> Tensor:
+    def compute_vectors(self, features: FeatureBatch, state: Variable | None) -> Tensor:
         """Return the normalized numbers as float32."""
-        value = features.raw(self.key)
+        value = features.get_feature(self.key)
         if isinstance(value, SparseTensor):
             raise ValueError(
                 "The corresponding Tensor of numerical column must be a Tensor. SparseTensor is not supported. "
@@ -104,11 +104,17 @@ def numeric_column(
     if normalizer_fn is not None and not callable(normalizer_fn):
         raise TypeError(f"normalizer_fn must be a callable. Given: {normalizer_fn}")
     return NumericColumn(
-        key, sizes, _default(default_value, sizes, feature_dtype, key), feature_dtype, normalizer_fn
+        key,
+        sizes,
+        _normalize_default(default_value, sizes, feature_dtype, key),
+        feature_dtype,
+        normalizer_fn,
     )
 
 
-def _default(value: TensorLike, shape: tuple[int, ...], dtype: dtypes.DType, key: str) -> PyTree:
+def _normalize_default(
+    value: TensorLike, shape: tuple[int, ...], dtype: dtypes.DType, key: str
+) -> PyTree:
     """Convert the default value to nested tuples of the column's shape."""
     if value is None:
         return None
@@ -155,20 +161,22 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         """Number of buckets of all numbers of a row."""
         return (len(self.boundaries) + 1) * self.source_column.shape[0]
 
-    def _ranges(self, features: Features) -> Tensor:
-        numbers = self.source_column.dense(features, None)
+    def _compute_buckets(self, features: FeatureBatch) -> Tensor:
+        numbers = self.source_column.compute_vectors(features, None)
         boundaries = np.asarray(self.boundaries, np.float32)
         flat = array.searchsorted(boundaries, array.reshape(numbers, [-1]), side="right")
         return array.reshape(math.cast(flat, dtypes.int64), numbers.shape)
 
-    def dense(self, features: Features, state: Variable | None) -> Tensor:
+    def compute_vectors(self, features: FeatureBatch, state: Variable | None) -> Tensor:
         """One-hot encode the bucket of each number."""
-        return array.one_hot(self._ranges(features), len(self.boundaries) + 1, dtype=dtypes.float32)
+        return array.one_hot(
+            self._compute_buckets(features), len(self.boundaries) + 1, dtype=dtypes.float32
+        )
 
-    def ids(self, features: Features) -> Ids:
+    def compute_ids(self, features: FeatureBatch) -> CategoryIds:
         """Return the bucket ids; each number of a row has its own range of ids."""
         offsets = np.arange(self.source_column.shape[0]) * (len(self.boundaries) + 1)
-        return Ids(self._ranges(features) + offsets)
+        return CategoryIds(self._compute_buckets(features) + offsets)
 
 
 def bucketized_column(

@@ -11,8 +11,12 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.io import gfile
-from meshflow.legacy.feature_column.base import Features, Ids, check_key
-from meshflow.legacy.feature_column.categorical import KeyedColumn, category_dtype, check_kind
+from meshflow.legacy.feature_column.base import CategoryIds, FeatureBatch, check_key
+from meshflow.legacy.feature_column.categorical import (
+    KeyedColumn,
+    check_dtypes_match,
+    to_category_dtype,
+)
 from meshflow.lookup import (
     KeyValueTensorInitializer,
     StaticHashTable,
@@ -37,29 +41,29 @@ class _VocabularyColumn(KeyedColumn):
     num_oov_buckets: int
 
     @property
-    def on_host(self) -> bool:
+    def needs_host(self) -> bool:
         """Whether the column holds strings, or hashes values that are not in the vocabulary."""
         return self.dtype is dtypes.string or bool(self.num_oov_buckets)
 
-    def _content(self) -> KeyValueTensorInitializer | TextFileInitializer:
+    def _create_initializer(self) -> KeyValueTensorInitializer | TextFileInitializer:
         raise NotImplementedError
 
     @functools.cached_property
     def _table(self) -> StaticHashTable | StaticVocabularyTable:
         if self.num_oov_buckets:
-            return StaticVocabularyTable(self._content(), self.num_oov_buckets)
-        return StaticHashTable(self._content(), self.default_value)
+            return StaticVocabularyTable(self._create_initializer(), self.num_oov_buckets)
+        return StaticHashTable(self._create_initializer(), self.default_value)
 
-    def ids(self, features: Features) -> Ids:
+    def compute_ids(self, features: FeatureBatch) -> CategoryIds:
         """Look up the values in the vocabulary."""
-        values = features.categories(self.key)
-        check_kind(values, self.dtype, self.key)
+        values = features.get_categories(self.key)
+        check_dtypes_match(values, self.dtype, self.key)
         missing: str | np.int64 = ""
         if values.dtype.is_integer:
             values, missing = math.cast(values, dtypes.int64), np.int64(-1)
         present = math.cast(math.not_equal(values, missing), dtypes.int64)
         # A missing value has no category, and thus must not get the default category.
-        return Ids((self._table.lookup(values) + 1) * present - 1)
+        return CategoryIds((self._table.lookup(values) + 1) * present - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +81,7 @@ class VocabularyListCategoricalColumn(_VocabularyColumn):
         """Number of categories."""
         return len(self.vocabulary_list) + self.num_oov_buckets
 
-    def _content(self) -> KeyValueTensorInitializer:
+    def _create_initializer(self) -> KeyValueTensorInitializer:
         key_dtype = dtypes.int64 if self.dtype.is_integer else self.dtype
         indices = np.arange(len(self.vocabulary_list), dtype=np.int64)
         return KeyValueTensorInitializer(
@@ -125,13 +129,13 @@ def categorical_column_with_vocabulary_list(
         if isinstance(values[0], (str, bytes))
         else dtypes.as_dtype(np.asarray(values).dtype)
     )
-    column_dtype = category_dtype(list_dtype if dtype is None else dtype, key)
-    category_dtype(list_dtype, key)
+    column_dtype = to_category_dtype(list_dtype if dtype is None else dtype, key)
+    to_category_dtype(list_dtype, key)
     if column_dtype.is_integer != list_dtype.is_integer:
         raise ValueError(
             f"dtype {column_dtype} and vocabulary dtype {list_dtype} do not match, column_name: {key}"
         )
-    _check_unknown(key, default_value, num_oov_buckets)
+    _check_oov_arguments(key, default_value, num_oov_buckets)
     return VocabularyListCategoricalColumn(
         key, tuple(values), column_dtype, default_value, num_oov_buckets
     )
@@ -153,7 +157,7 @@ class VocabularyFileCategoricalColumn(_VocabularyColumn):
         """Number of categories."""
         return self.vocabulary_size + self.num_oov_buckets
 
-    def _content(self) -> TextFileInitializer:
+    def _create_initializer(self) -> TextFileInitializer:
         return TextFileInitializer(
             self.vocabulary_file,
             dtypes.int64 if self.dtype.is_integer else self.dtype,
@@ -209,18 +213,18 @@ def categorical_column_with_vocabulary_file(
             vocabulary_size = sum(1 for _ in file)
     if vocabulary_size < 1:
         raise ValueError(f"Invalid vocabulary_size in {key}.")
-    _check_unknown(key, default_value, num_oov_buckets)
+    _check_oov_arguments(key, default_value, num_oov_buckets)
     return VocabularyFileCategoricalColumn(
         key,
         vocabulary_file,
         vocabulary_size,
         num_oov_buckets or 0,
-        category_dtype(dtype, key),
+        to_category_dtype(dtype, key),
         -1 if default_value is None else default_value,
     )
 
 
-def _check_unknown(key: str, default_value: int | None, num_oov_buckets: int) -> None:
+def _check_oov_arguments(key: str, default_value: int | None, num_oov_buckets: int) -> None:
     if not num_oov_buckets:
         return
     if default_value not in (None, -1):

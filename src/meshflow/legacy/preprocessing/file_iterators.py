@@ -12,19 +12,23 @@ import numpy as np
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.listing import files_below, folders_in
-from meshflow.files.paths import text
+from meshflow.files.listing import find_files, list_folders
+from meshflow.files.paths import to_path_string
 from meshflow.keras import settings
 from meshflow.keras.utils.images import img_to_array, load_img
-from meshflow.legacy.preprocessing.iterators import FORMATS, Images, ImageTransformer
+from meshflow.legacy.preprocessing.iterators import (
+    IMAGE_EXTENSIONS,
+    ImageIterator,
+    ImageTransformer,
+)
 
 __all__ = ["DataFrameIterator", "DirectoryIterator"]
 
 
-_CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
+_NUM_CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
 
-class _FileImages(Images):
+class _FileImageIterator(ImageIterator):
     """Batches of images from files."""
 
     class_mode: str | None
@@ -43,13 +47,13 @@ class _FileImages(Images):
         interpolation: str,
         keep_aspect_ratio: bool,
     ) -> None:
-        if color_mode not in _CHANNELS:
+        if color_mode not in _NUM_CHANNELS:
             raise ValueError(
                 f"Invalid color mode: {color_mode}; expected 'rgb', 'rgba', or 'grayscale'."
             )
         self.target_size, self.color_mode = tuple(target_size), color_mode
         self.data_format = data_format or settings.image_data_format()
-        channels = (_CHANNELS[color_mode],)
+        channels = (_NUM_CHANNELS[color_mode],)
         is_channels_last = self.data_format == "channels_last"
         self.image_shape = (
             (*self.target_size, *channels) if is_channels_last else (*channels, *self.target_size)
@@ -59,15 +63,15 @@ class _FileImages(Images):
             raise ValueError(f"Invalid subset name: {subset}; expected 'training' or 'validation'.")
         self.subset, self.split = subset, None
         if subset is not None:
-            fraction = self.image_data_generator._validation_split
+            fraction = self.image_data_generator.validation_split
             self.split = (0, fraction) if subset == "validation" else (fraction, 1)
 
-    def _of_subset(self, count: int) -> slice:
+    def _get_subset_slice(self, count: int) -> slice:
         if self.split is None:
             return slice(None)
         return slice(int(self.split[0] * count), int(self.split[1] * count))
 
-    def _image(self, index: int) -> np.ndarray:
+    def _load_image(self, index: int) -> np.ndarray:
         image = load_img(
             self._filepaths[index],
             color_mode=self.color_mode,
@@ -93,7 +97,7 @@ class _FileImages(Images):
         return self._sample_weight
 
     def _get_batches_of_transformed_samples(self, index_array: np.ndarray) -> Any:
-        x = self._changed(index_array)
+        x = self._augment_batch(index_array)
         mode = self.class_mode
         if mode is None:
             return x
@@ -114,7 +118,7 @@ class _FileImages(Images):
         return (x, y) if weights is None else (x, y, weights[index_array])
 
 
-class DirectoryIterator(_FileImages):
+class DirectoryIterator(_FileImageIterator):
     """Batches of augmented images of a directory; created by `ImageDataGenerator.flow_from_directory`.
 
     Args:
@@ -173,15 +177,15 @@ class DirectoryIterator(_FileImages):
             raise ValueError(
                 f"Invalid class_mode: {class_mode}; expected one of: {self.allowed_class_modes}"
             )
-        self.directory, self.class_mode = text(directory), class_mode
+        self.directory, self.class_mode = to_path_string(directory), class_mode
         if not classes:
-            classes = folders_in(self.directory)
+            classes = list_folders(self.directory)
         self.num_classes = len(classes)
         self.class_indices = {name: index for index, name in enumerate(classes)}
         self.filenames: list[str] = []
         indices: list[int] = []
         for name, index in self.class_indices.items():
-            filenames = self._files(name, follow_links)
+            filenames = self._list_files(name, follow_links)
             self.filenames += filenames
             indices += [index] * len(filenames)
         self.classes = np.array(indices, np.int32)
@@ -190,16 +194,16 @@ class DirectoryIterator(_FileImages):
         self._filepaths = [gfile.join(self.directory, name) for name in self.filenames]
         super().__init__(self.samples, batch_size, shuffle, seed)
 
-    def _files(self, name: str, follow_links: bool) -> list[str]:
+    def _list_files(self, name: str, follow_links: bool) -> list[str]:
         """List the images of a class, by their paths relative to the directory."""
         relative = os.path.normpath(name)
         root = self.directory if relative == os.curdir else gfile.join(self.directory, relative)
-        paths = files_below(root, FORMATS, follow_links)
+        paths = find_files(root, IMAGE_EXTENSIONS, follow_links)
         filenames = [os.path.normpath(gfile.join(name, os.path.relpath(p, root))) for p in paths]
-        return filenames[self._of_subset(len(filenames))]
+        return filenames[self._get_subset_slice(len(filenames))]
 
 
-class DataFrameIterator(_FileImages):
+class DataFrameIterator(_FileImageIterator):
     """Batches of augmented images of a pandas data frame; created by `flow_from_dataframe`.
 
     Args:
@@ -267,8 +271,8 @@ class DataFrameIterator(_FileImages):
         self._configure_files(
             target_size, color_mode, data_format, subset, interpolation, keep_aspect_ratio
         )
-        self.directory, self.class_mode = text(directory or ""), class_mode
-        self._check(dataframe, x_col, y_col, weight_col, classes)
+        self.directory, self.class_mode = to_path_string(directory or ""), class_mode
+        self._check_columns(dataframe, x_col, y_col, weight_col, classes)
         rows = dataframe
         if validate_filenames:
             is_valid = np.array([self._is_image_file(name) for name in rows[x_col]], bool)
@@ -281,8 +285,8 @@ class DataFrameIterator(_FileImages):
             rows = rows[is_valid]
         has_classes = class_mode in ("binary", "categorical", "sparse")
         if has_classes:
-            rows, labels = self._labelled(rows, y_col, classes)
-        subset_slice = self._of_subset(len(rows))
+            rows, labels = self._encode_labels(rows, y_col, classes)
+        subset_slice = self._get_subset_slice(len(rows))
         rows = rows.iloc[subset_slice]
         if has_classes:
             self.classes = labels[subset_slice]
@@ -301,9 +305,11 @@ class DataFrameIterator(_FileImages):
 
     def _is_image_file(self, name: str) -> bool:
         path = gfile.join(self.directory, name)
-        return name.lower().endswith(FORMATS) and gfile.exists(path) and not gfile.isdir(path)
+        return (
+            name.lower().endswith(IMAGE_EXTENSIONS) and gfile.exists(path) and not gfile.isdir(path)
+        )
 
-    def _check(
+    def _check_columns(
         self,
         rows: Any,
         x_col: str,
@@ -339,7 +345,7 @@ class DataFrameIterator(_FileImages):
         if weight_col and not np.issubdtype(rows[weight_col].dtype, np.number):
             raise TypeError(f"Column weight_col={weight_col} must be numeric.")
 
-    def _labelled(
+    def _encode_labels(
         self, rows: Any, y_col: str | list[str], classes: Sequence[str] | None
     ) -> tuple[Any, list[int | list[int]]]:
         """Return the rows with at least one known class, and the indices of their classes."""

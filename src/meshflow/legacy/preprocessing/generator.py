@@ -11,12 +11,12 @@ import numpy as np
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.keras import settings
-from meshflow.legacy.preprocessing.affine import (
+from meshflow.legacy.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
+from meshflow.legacy.preprocessing.image_transforms import (
     apply_affine_transform,
     apply_brightness_shift,
     apply_channel_shift,
 )
-from meshflow.legacy.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
 from meshflow.legacy.preprocessing.iterators import NumpyArrayIterator
 
 __all__ = ["ImageDataGenerator"]
@@ -147,7 +147,7 @@ class ImageDataGenerator:
         self.rescale, self.preprocessing_function = rescale, preprocessing_function
         self.interpolation_order = interpolation_order
         self.dtype: Any = dtype or settings.floatx()
-        self._validation_split = validation_split
+        self.validation_split = validation_split
         self.mean: Any = None
         self.std: Any = None
         self.zca_whitening_matrix: Any = None
@@ -203,7 +203,7 @@ class ImageDataGenerator:
             *("seed", "save_to_dir", "save_prefix", "save_format", "follow_links", "subset"),
             *("interpolation", "keep_aspect_ratio"),
         )
-        options = _by_name("flow_from_directory", names, args, kwargs)
+        options = _bind_arguments("flow_from_directory", names, args, kwargs)
         options |= {"data_format": self.data_format, "dtype": self.dtype}
         return DirectoryIterator(directory, self, **options)
 
@@ -226,7 +226,7 @@ class ImageDataGenerator:
             *("subset", "interpolation", "validate_filenames", "keep_aspect_ratio"),
         )
         kwargs.pop("drop_duplicates", None)
-        options = _by_name("flow_from_dataframe", names, args, kwargs)
+        options = _bind_arguments("flow_from_dataframe", names, args, kwargs)
         options |= {"data_format": self.data_format, "dtype": self.dtype}
         return DataFrameIterator(dataframe, directory, self, **options)
 
@@ -249,8 +249,8 @@ class ImageDataGenerator:
         parameters: dict[str, Any] = {"theta": 0, "tx": 0, "ty": 0, "shear": 0, "zx": 1, "zy": 1}
         if self.rotation_range:
             parameters["theta"] = uniform(-self.rotation_range, self.rotation_range)
-        parameters["tx"] = _shift(self.height_shift_range, img_shape[self.row_axis - 1])
-        parameters["ty"] = _shift(self.width_shift_range, img_shape[self.col_axis - 1])
+        parameters["tx"] = _draw_shift(self.height_shift_range, img_shape[self.row_axis - 1])
+        parameters["ty"] = _draw_shift(self.width_shift_range, img_shape[self.col_axis - 1])
         if self.shear_range:
             parameters["shear"] = uniform(-self.shear_range, self.shear_range)
         if self.zoom_range != [1, 1]:
@@ -316,18 +316,18 @@ class ImageDataGenerator:
             x = x - np.mean(x, keepdims=True)
         if self.samplewise_std_normalization:
             x = x / (np.std(x, keepdims=True) + 1e-6)
-        if self.featurewise_center and self._fitted("featurewise_center", self.mean):
+        if self.featurewise_center and self._check_fitted("featurewise_center", self.mean):
             x = x - self.mean
-        if self.featurewise_std_normalization and self._fitted(
+        if self.featurewise_std_normalization and self._check_fitted(
             "featurewise_std_normalization", self.std
         ):
             x = x / (self.std + 1e-6)
-        if self.zca_whitening and self._fitted("zca_whitening", self.zca_whitening_matrix):
+        if self.zca_whitening and self._check_fitted("zca_whitening", self.zca_whitening_matrix):
             flat = x.reshape(-1, np.prod(x.shape[-3:]))
             x = (flat @ self.zca_whitening_matrix).reshape(x.shape)
         return x
 
-    def _fitted(self, option: str, value: np.ndarray | None) -> bool:
+    def _check_fitted(self, option: str, value: np.ndarray | None) -> bool:
         if value is None:
             warnings.warn(
                 f"This ImageDataGenerator specifies `{option}`, but it hasn't been fit on any training data. Fit it "
@@ -382,7 +382,7 @@ class ImageDataGenerator:
             self.zca_whitening_matrix = (u * (np.sqrt(len(data)) / (s + self.zca_epsilon))) @ u.T
 
 
-def _shift(amount: float | Sequence[float], size: int) -> float:
+def _draw_shift(amount: float | Sequence[float], size: int) -> float:
     """Draw a shift in pixels: one of several values, or up to a maximum in either direction."""
     if isinstance(amount, (int, float)) and not amount:
         return 0
@@ -394,7 +394,7 @@ def _shift(amount: float | Sequence[float], size: int) -> float:
     return shift * size if np.max(amount) < 1 else shift
 
 
-def _by_name(
+def _bind_arguments(
     method: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Map the names of arguments to their values."""

@@ -7,7 +7,9 @@ from meshflow.keras.utils.images import (
     save_img,
     smart_resize,
 )
-from meshflow.legacy.preprocessing.affine import (
+from meshflow.legacy.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
+from meshflow.legacy.preprocessing.generator import ImageDataGenerator
+from meshflow.legacy.preprocessing.image_transforms import (
     apply_affine_transform,
     apply_brightness_shift,
     apply_channel_shift,
@@ -18,8 +20,6 @@ from meshflow.legacy.preprocessing.affine import (
     random_shift,
     random_zoom,
 )
-from meshflow.legacy.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
-from meshflow.legacy.preprocessing.generator import ImageDataGenerator
 from meshflow.legacy.preprocessing.iterators import Iterator, NumpyArrayIterator
 
 __all__ = [

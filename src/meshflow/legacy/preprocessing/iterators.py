@@ -17,7 +17,7 @@ from meshflow.keras.utils.arrays import Sequence
 from meshflow.keras.utils.images import save_img
 
 # Extensions of image files.
-FORMATS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff")
+IMAGE_EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff")
 
 __all__ = ["Iterator", "NumpyArrayIterator"]
 
@@ -27,7 +27,7 @@ class ImageTransformer(Protocol):
 
     channel_axis: int
     data_format: str
-    _validation_split: float
+    validation_split: float
 
     def get_random_transform(
         self, img_shape: collections.abc.Sequence[int], seed: int | None = None
@@ -51,7 +51,7 @@ class Iterator(Sequence):
       seed: Seed of the order and of the random transforms of samples.
     """
 
-    white_list_formats = tuple(f.lstrip(".") for f in FORMATS)
+    white_list_formats = tuple(f.lstrip(".") for f in IMAGE_EXTENSIONS)
 
     def __init__(self, n: int, batch_size: int, shuffle: bool, seed: int | None) -> None:
         self.n, self.batch_size, self.shuffle, self.seed = n, batch_size, shuffle, seed
@@ -69,7 +69,7 @@ class Iterator(Sequence):
             )
         self._seed_batch()
         if self.index_array is None:
-            self._order()
+            self._draw_order()
         assert self.index_array is not None
         self.total_batches_seen += 1
         first = self.batch_size * idx
@@ -81,12 +81,12 @@ class Iterator(Sequence):
         if self.seed is not None:
             np.random.seed(self.seed + self.total_batches_seen)
 
-    def _order(self) -> None:
+    def _draw_order(self) -> None:
         self.index_array = np.random.permutation(self.n) if self.shuffle else np.arange(self.n)
 
     def on_epoch_end(self) -> None:
         """Draw a new order."""
-        self._order()
+        self._draw_order()
 
     def reset(self) -> None:
         """Restart with the first batch."""
@@ -99,7 +99,7 @@ class Iterator(Sequence):
         with self.lock:
             self._seed_batch()
             if self.batch_index == 0:
-                self._order()
+                self._draw_order()
             assert self.index_array is not None
             first = self.batch_index * self.batch_size
             index = self.index_array[first : first + self.batch_size]
@@ -115,7 +115,7 @@ class Iterator(Sequence):
         )
 
 
-class Images(Iterator):
+class ImageIterator(Iterator):
     """Batches of images that an `ImageDataGenerator` augments."""
 
     def _configure(
@@ -128,14 +128,14 @@ class Images(Iterator):
         self.dtype: Any = dtype or settings.floatx()
         self.save_to_dir, self.save_prefix, self.save_format = save
 
-    def _image(self, index: int) -> np.ndarray:
+    def _load_image(self, index: int) -> np.ndarray:
         raise NotImplementedError
 
-    def _changed(self, index_array: np.ndarray) -> np.ndarray:
+    def _augment_batch(self, index_array: np.ndarray) -> np.ndarray:
         """Load and augment the images of a batch."""
         generator, images = self.image_data_generator, []
         for index in index_array:
-            image = self._image(index)
+            image = self._load_image(index)
             if generator:
                 parameters = generator.get_random_transform(image.shape)
                 image = generator.standardize(generator.apply_transform(image, parameters))
@@ -149,7 +149,7 @@ class Images(Iterator):
         return batch
 
 
-class NumpyArrayIterator(Images):
+class NumpyArrayIterator(ImageIterator):
     """Batches of augmented images of an array; created by `ImageDataGenerator.flow`.
 
     Args:
@@ -212,7 +212,7 @@ class NumpyArrayIterator(Images):
                 )
         subset_slice = slice(None)
         if subset is not None:
-            subset_slice = self._kept(subset, len(x), y, ignore_class_split)
+            subset_slice = self._get_subset_slice(subset, len(x), y, ignore_class_split)
         self.x = arrays["x"][subset_slice].astype(self.dtype)
         self.x_misc = [a[subset_slice] for a in others]
         self.y = None if y is None else np.asarray(y)[subset_slice]
@@ -227,10 +227,10 @@ class NumpyArrayIterator(Images):
             )
         super().__init__(len(self.x), batch_size, shuffle, seed)
 
-    def _kept(self, subset: str, count: int, y: Any, ignore_class_split: bool) -> slice:
+    def _get_subset_slice(self, subset: str, count: int, y: Any, ignore_class_split: bool) -> slice:
         if subset not in ("training", "validation"):
             raise ValueError(f"Invalid subset name: {subset}; expected 'training' or 'validation'.")
-        split_index = int(count * self.image_data_generator._validation_split)
+        split_index = int(count * self.image_data_generator.validation_split)
         if (
             y is not None
             and not ignore_class_split
@@ -243,11 +243,11 @@ class NumpyArrayIterator(Images):
             )
         return slice(0, split_index) if subset == "validation" else slice(split_index, None)
 
-    def _image(self, index: int) -> np.ndarray:
+    def _load_image(self, index: int) -> np.ndarray:
         return self.x[index].copy()
 
     def _get_batches_of_transformed_samples(self, index_array: np.ndarray) -> Any:
-        batch: Any = self._changed(index_array)
+        batch: Any = self._augment_batch(index_array)
         if self.x_misc:
             batch = [batch, *(a[index_array] for a in self.x_misc)]
         if self.y is None:

@@ -148,7 +148,7 @@ class Tokenizer:
         self.word_index: dict[str, int] = {}
         self.index_word: dict[int, str] = {}
 
-    def _words(self, text: str | list[str]) -> Sequence[str]:
+    def _split_words(self, text: str | list[str]) -> Sequence[str]:
         if isinstance(text, list):
             return [word.lower() for word in text] if self.lower else text
         if self.char_level:
@@ -164,7 +164,7 @@ class Tokenizer:
           texts: Texts, or lists of words.
         """
         for text in texts:
-            words = self._words(text)
+            words = self._split_words(text)
             self.document_count += 1
             for word in words:
                 self.word_counts[word] = self.word_counts.get(word, 0) + 1
@@ -190,7 +190,7 @@ class Tokenizer:
             for word_id in set(sequence):
                 self.index_docs[word_id] += 1
 
-    def _known(self, word_id: int | None) -> int | None:
+    def _resolve_id(self, word_id: int | None) -> int | None:
         """Return the id of a known word, or that of the out-of-vocabulary token."""
         if word_id is None or (self.num_words and word_id >= self.num_words):
             return None if self.oov_token is None else self.word_index.get(self.oov_token)
@@ -203,7 +203,7 @@ class Tokenizer:
           texts: Texts, or lists of words.
         """
         for text in texts:
-            ids = (self._known(self.word_index.get(word)) for word in self._words(text))
+            ids = (self._resolve_id(self.word_index.get(word)) for word in self._split_words(text))
             yield [n for n in ids if n is not None]
 
     def texts_to_sequences(self, texts: Iterable[str | list[str]]) -> list[list[int]]:
@@ -221,7 +221,7 @@ class Tokenizer:
           sequences: Lists of word ids.
         """
         for sequence in sequences:
-            ids = (self._known(int(n) if n in self.index_word else None) for n in sequence)
+            ids = (self._resolve_id(int(n) if n in self.index_word else None) for n in sequence)
             yield " ".join(self.index_word[n] for n in ids if n is not None)
 
     def sequences_to_texts(self, sequences: Iterable[Iterable[int]]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.environment import extras
+from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.training.callbacks import History
@@ -37,7 +37,7 @@ class BaseWrapper:
         self.sk_params = sk_params
         self.check_params(sk_params)
 
-    def _builder(self) -> Callable[..., Model]:
+    def _get_builder(self) -> Callable[..., Model]:
         return self.build_fn if self.build_fn is not None else self.__call__  # type: ignore[operator]
 
     def check_params(self, params: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class BaseWrapper:
         Raises:
           ValueError: If neither the builder nor the model's methods have a parameter.
         """
-        functions = (self._builder(), Model.fit, Model.evaluate, Model.predict)
+        functions = (self._get_builder(), Model.fit, Model.evaluate, Model.predict)
         names = {name for function in functions for name in inspect.signature(function).parameters}
         for name in params:
             if name not in names:
@@ -96,9 +96,9 @@ class BaseWrapper:
         Returns:
           The `History` of the training.
         """
-        builder = self._builder()
+        builder = self._get_builder()
         self.model = builder(**self.filter_sk_params(builder))
-        if _categorical(self.model.loss) and np.ndim(y) != 2:
+        if _is_categorical_crossentropy(self.model.loss) and np.ndim(y) != 2:
             y = to_categorical(y)
         return self.model.fit(x, y, **self.filter_sk_params(Model.fit, kwargs))
 
@@ -201,7 +201,7 @@ class KerasClassifier(BaseWrapper):
         labels = np.asarray(y)
         if labels.ndim < 2 or labels.shape[1] == 1:
             labels = np.searchsorted(self.classes_, labels)
-        if _categorical(self.model.loss) and labels.ndim != 2:
+        if _is_categorical_crossentropy(self.model.loss) and labels.ndim != 2:
             labels = to_categorical(labels, num_classes=self.n_classes_)
         results = self.model.evaluate(x, labels, **self.filter_sk_params(Model.evaluate, kwargs))
         for name, value in zip(self.model.metrics_names, np.atleast_1d(results), strict=True):
@@ -212,7 +212,7 @@ class KerasClassifier(BaseWrapper):
         )
 
     def __sklearn_tags__(self) -> Any:
-        return _tags("classifier", classifier_tags=_sklearn().ClassifierTags())
+        return _make_tags("classifier", classifier_tags=_import_sklearn_utils().ClassifierTags())
 
 
 class KerasRegressor(BaseWrapper):
@@ -264,10 +264,10 @@ class KerasRegressor(BaseWrapper):
         return -float(np.atleast_1d(results)[0])
 
     def __sklearn_tags__(self) -> Any:
-        return _tags("regressor", regressor_tags=_sklearn().RegressorTags())
+        return _make_tags("regressor", regressor_tags=_import_sklearn_utils().RegressorTags())
 
 
-def _categorical(loss: object) -> bool:
+def _is_categorical_crossentropy(loss: object) -> bool:
     """Check whether a loss is categorical cross-entropy, as a name, function or object."""
     return (
         loss == "categorical_crossentropy"
@@ -276,11 +276,11 @@ def _categorical(loss: object) -> bool:
     )
 
 
-def _tags(kind: str, **details: Any) -> Any:
+def _make_tags(kind: str, **details: Any) -> Any:
     """Create the tags that scikit-learn 1.6 and later read instead of `_estimator_type`."""
-    target = _sklearn().TargetTags(required=True)
-    return _sklearn().Tags(estimator_type=kind, target_tags=target, **details)
+    target = _import_sklearn_utils().TargetTags(required=True)
+    return _import_sklearn_utils().Tags(estimator_type=kind, target_tags=target, **details)
 
 
-def _sklearn() -> Any:
-    return extras.load("sklearn.utils", "demo", "Estimators need scikit-learn")
+def _import_sklearn_utils() -> Any:
+    return optional_packages.import_extra("sklearn.utils", "demo", "Estimators need scikit-learn")

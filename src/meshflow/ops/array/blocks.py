@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import StaticInts
@@ -188,11 +188,11 @@ def required_space_to_batch_paddings(
       >>> print(paddings.numpy().tolist(), crops.numpy().tolist())
       [[0, 1], [0, 0]] [[0, 1], [0, 0]]
     """
-    sizes = np.asarray(static_value(input_shape, "input_shape"), np.int64)
-    blocks = np.asarray(static_value(block_shape, "block_shape"), np.int64)
+    sizes = np.asarray(to_static_value(input_shape, "input_shape"), np.int64)
+    blocks = np.asarray(to_static_value(block_shape, "block_shape"), np.int64)
     base = np.zeros((len(sizes), 2), np.int64)
     if base_paddings is not None:
-        base = np.asarray(static_value(base_paddings, "base_paddings"), np.int64)
+        base = np.asarray(to_static_value(base_paddings, "base_paddings"), np.int64)
     extra = -(sizes + base.sum(1)) % blocks
     zeros = np.zeros_like(extra)
     paddings = base + np.stack([zeros, extra], 1)

@@ -11,16 +11,16 @@ import numpy as np
 
 from meshflow.core.autograph.runtime.calls import register_range
 from meshflow.core.dispatch.dispatch import apply, op
-from meshflow.core.dispatch.operands import check_whole, static_value
+from meshflow.core.dispatch.operands import check_integers, to_static_value
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
@@ -51,16 +51,16 @@ class TensorLayout(Protocol):
         """Return the tensor in this layout."""
 
 
-def _full(shape: Sizes, value: int, dtype: dtypes.DType) -> Tensor:
+def _make_full(shape: Sizes, value: int, dtype: dtypes.DType) -> Tensor:
     return apply(_FULL, (), (shape, value, dtype.name))
 
 
-def _full_array(_: object, static: Statics) -> jax.Array:
+def _compute_full(_: object, static: Statics) -> jax.Array:
     shape, value, name = static
     return jnp.full(shape, value, as_dtype(name).dtype)
 
 
-_FULL = Op("fill", _full_array)
+_FULL = Op("fill", _compute_full)
 
 
 def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
@@ -73,27 +73,27 @@ def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
     """
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
-    value = static_value(shape, name)
-    check_whole(value, name)
+    value = to_static_value(shape, name)
+    check_integers(value, name)
     sizes = value if isinstance(value, tuple) else (value,)
     if any(s is None for s in sizes):
         raise ValueError(f"`{name}` must be fully known, got {sizes}.")
     if any(s < 0 for s in sizes):
         raise InvalidValueError(f"`{name}` must hold sizes of at least 0, got {list(sizes)}.")
-    return sizes if any_symbolic(sizes) else tuple(int(s) for s in sizes)
+    return sizes if has_symbolic_size(sizes) else tuple(int(s) for s in sizes)
 
 
-def _laid(tensor: Tensor, layout: TensorLayout | None, like: object = None) -> Tensor:
+def _apply_layout(tensor: Tensor, layout: TensorLayout | None, like: object = None) -> Tensor:
     """Place a tensor in a layout or, without one, with the sharding of `like`."""
     if layout is not None:
         return layout.constrain(tensor)
     sharding = getattr(getattr(like, "_value", None), "sharding", None)
     if context.trace is None and isinstance(sharding, jax.sharding.NamedSharding):
-        return Tensor(jax.device_put(tensor._value, sharding))
+        return Tensor(jax.device_put(tensor.array, sharding))
     return tensor
 
 
-@also_symbolic
+@accept_symbolic
 def zeros(
     shape: StaticInts,
     dtype: DTypeLike | None = dtypes.float32,
@@ -116,10 +116,10 @@ def zeros(
     dtype_ = as_dtype(dtype)
     if dtype_ is dtypes.string:
         return Tensor(np.full(as_sizes(shape), b"", object))
-    return _laid(_full(as_sizes(shape), 0, dtype_), layout)
+    return _apply_layout(_make_full(as_sizes(shape), 0, dtype_), layout)
 
 
-@also_symbolic
+@accept_symbolic
 def ones(
     shape: StaticInts,
     dtype: DTypeLike | None = dtypes.float32,
@@ -134,10 +134,10 @@ def ones(
       [[1 1]
        [1 1]]
     """
-    return _laid(_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
+    return _apply_layout(_make_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
 
 
-@also_symbolic
+@accept_symbolic
 def fill(
     dims: StaticInts, value: TensorLike, name: str | None = None, layout: TensorLayout | None = None
 ) -> Tensor:
@@ -154,7 +154,7 @@ def fill(
       >>> tf.fill([2], 9).numpy()
       array([9, 9], dtype=int32)
     """
-    return _laid(_fill(value, as_sizes(dims, "dims")), layout)
+    return _apply_layout(_fill(value, as_sizes(dims, "dims")), layout)
 
 
 @op(same=(), name="fill", strings="moves")
@@ -165,7 +165,7 @@ def _fill(value: TensorLike, sizes: tuple[int, ...]) -> Tensor:
 
 
 @op(same=(), differentiable=False, name="zeros_like")
-def _like(input: TensorLike, dtype: DType | None, value: int) -> Tensor:
+def _fill_like(input: TensorLike, dtype: DType | None, value: int) -> Tensor:
     return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
 
 
@@ -192,7 +192,9 @@ def zeros_like(
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
             return zeros(input.shape, dtypes.string)
-    return _laid(_like(input, None if dtype is None else as_dtype(dtype), 0), layout, input)
+    return _apply_layout(
+        _fill_like(input, None if dtype is None else as_dtype(dtype), 0), layout, input
+    )
 
 
 def ones_like(
@@ -211,7 +213,9 @@ def ones_like(
       >>> print(tf.ones_like([2.5, 3.5]).numpy())
       [1. 1.]
     """
-    return _laid(_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input)
+    return _apply_layout(
+        _fill_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input
+    )
 
 
 def eye(
@@ -281,12 +285,12 @@ def range(
     """
     if limit is None:
         start, limit = 0, start
-    values = [static_value(v, "tf.range argument") for v in (start, limit, delta)]
+    values = [to_static_value(v, "tf.range argument") for v in (start, limit, delta)]
     values = [v[0] if isinstance(v, tuple) and len(v) == 1 else v for v in values]
     if any(isinstance(v, tuple) for v in values):
         raise InvalidValueError(f"tf.range takes numbers, got {values}. [Op:Range]")
     if dtype is None:
-        sample_values = [0 if any_symbolic([v]) else v for v in (start, limit, delta)]
+        sample_values = [0 if has_symbolic_size([v]) else v for v in (start, limit, delta)]
         candidates = [convert_to_tensor(v).dtype for v in sample_values]
         order = [
             dtypes.int32,
@@ -308,10 +312,10 @@ def range(
         raise InvalidValueError(
             f"Requires start {sign[0]} limit when delta {sign[1]} 0: {values[0]}/{values[1]} [Op:Range]"
         )
-    if any_symbolic(values):
+    if has_symbolic_size(values):
         return Tensor(jnp.arange(values[0], values[1], values[2], dtype=result_dtype.dtype))
     array = np.arange(*values).astype(result_dtype.dtype)
-    return convert.from_python(array, result_dtype)
+    return convert.convert_python_value(array, result_dtype)
 
 
 register_range(range)
@@ -341,7 +345,7 @@ def linspace(
         if start.dtype.is_integer:
             float_dtype = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
             start, stop = cast(start, float_dtype), cast(stop, float_dtype)
-    return _linspace(start, stop, static_value(num, "num"), axis)
+    return _linspace(start, stop, to_static_value(num, "num"), axis)
 
 
 @op(name="linspace", kinds="fc")
@@ -377,15 +381,15 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     return list(_meshgrid([convert_to_tensor(a) for a in args], indexing))
 
 
-def _grid(operands: tuple[list[jax.Array]], static: Statics) -> list[jax.Array]:
+def _compute_meshgrid(operands: tuple[list[jax.Array]], static: Statics) -> list[jax.Array]:
     return jnp.meshgrid(*[v.reshape(-1) for v in operands[0]], indexing=static[0])
 
 
-_meshgrid_op = Op("meshgrid", _grid)
+_MESHGRID = Op("meshgrid", _compute_meshgrid)
 
 
 def _meshgrid(tensors: list[Tensor], indexing: str) -> Sequence[Tensor]:
-    return apply(_meshgrid_op, (tensors,), (indexing,))
+    return apply(_MESHGRID, (tensors,), (indexing,))
 
 
 @op(same=("on_value", "off_value"), name="one_hot", strings="moves")
@@ -453,7 +457,7 @@ def one_hot(
     )
     if dtype_.is_bool:
         on, off = cast(on, dtype_), cast(off, dtype_)
-    return _one_hot(indices, on, off, static_value(depth, "depth"), -1 if axis is None else axis)
+    return _one_hot(indices, on, off, to_static_value(depth, "depth"), -1 if axis is None else axis)
 
 
 def sequence_mask(
@@ -481,8 +485,10 @@ def sequence_mask(
     """
     lengths = convert_to_tensor(lengths)
     if maxlen is None:
-        maxlen = int(lengths._concrete("lengths of tf.sequence_mask without maxlen").max(initial=0))
-    return _sequence_mask(lengths, static_value(maxlen, "maxlen"), as_dtype(dtype))
+        maxlen = int(
+            lengths.require_value("lengths of tf.sequence_mask without maxlen").max(initial=0)
+        )
+    return _sequence_mask(lengths, to_static_value(maxlen, "maxlen"), as_dtype(dtype))
 
 
 @op(same=(), differentiable=False, name="sequence_mask")

@@ -16,21 +16,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices, picked_rows
+from meshflow.core.dispatch.composite import IndexedSlices, make_gather_gradient
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import is_inexact
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
-from meshflow.core.variables.indexing import picked
+from meshflow.core.variables.indexing import select_by_mask
 from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
-from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
 from meshflow.ops.array.shaping import StaticInts, reshape
-from meshflow.ops.deferred_host_values import saving, waits
+from meshflow.ops.array.sharded_gather import check_range, gather_from_shards, to_integer_tensor
+from meshflow.ops.deferred_host_values import defer_host_values, find_recording
 from meshflow.ops.signatures import TensorScatter
 
 __all__ = [
@@ -60,20 +60,20 @@ def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int)
     return function(params, indices)
 
 
-def _gather_by_rows(
+def _compute_gather_row_gradient(
     operands: Sequence[Tensor], static: tuple[int, int], gradient: Tensor | IndexedSlices
 ) -> IndexedSlices | None:
     table, indices = operands
     axis, batch_dims = static
     if axis % table.ndim or batch_dims:
         return None
-    return picked_rows(table, indices, convert_to_tensor(gradient))
+    return make_gather_gradient(table, indices, convert_to_tensor(gradient))
 
 
-_gather.op.by_rows = _gather_by_rows  # type: ignore[attr-defined]
+_gather.op.row_gradient = _compute_gather_row_gradient  # type: ignore[attr-defined]
 
 
-@waits()
+@defer_host_values()
 def gather(
     params: TensorLike,
     indices: TensorLike,
@@ -106,12 +106,12 @@ def gather(
       >>> tf.gather([10, 20, 30], [2, 0]).numpy()
       array([30, 10], dtype=int32)
     """
-    axis = None if axis is None else int(static_value(axis, "axis"))
+    axis = None if axis is None else int(to_static_value(axis, "axis"))
     symbolic = hasattr(indices, "_keras_history")
     if getattr(params, "_is_sharded", False) and not axis and not batch_dims and not symbolic:
-        return rows_of_tables(params.variables, indices)
+        return gather_from_shards(params.variables, indices)
     if not symbolic:
-        indices = integers(indices)
+        indices = to_integer_tensor(indices)
     if batch_dims < 0:
         batch_dims += len(indices.shape)
     if axis is None:
@@ -128,11 +128,11 @@ def gather(
                 raise InvalidValueError(
                     f"gather: batch_dims ({batch_dims}) must be at most axis ({axis})."
                 )
-            check_range(indices, params._value.shape[axis], "gather")
+            check_range(indices, params.array.shape[axis], "gather")
     return _gather(params, indices, axis, batch_dims)
 
 
-def _slices(params: jax.Array, indices: jax.Array) -> jax.Array:
+def _gather_slices(params: jax.Array, indices: jax.Array) -> jax.Array:
     """Gather slices of `params` by coordinates, the rows of `indices`."""
     count, rank = indices.shape[-1], indices.ndim - 1
     slice_shape = params.shape[count:]
@@ -152,22 +152,22 @@ def _slices(params: jax.Array, indices: jax.Array) -> jax.Array:
 
 @op(same=(), name="gather_nd", strings="moves")
 def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
-    gather_fn = _slices
+    gather_fn = _gather_slices
     for _ in range(batch_dims):
         gather_fn = jax.vmap(gather_fn)
     return gather_fn(params, indices)
 
 
-def _gather_nd_by_rows(
+def _compute_gather_nd_row_gradient(
     operands: Sequence[Tensor], static: tuple[int], gradient: Tensor | IndexedSlices
 ) -> IndexedSlices | None:
     table, indices = operands
     if static[0] or indices.shape[-1] != 1:
         return None
-    return picked_rows(table, indices[..., 0], convert_to_tensor(gradient))
+    return make_gather_gradient(table, indices[..., 0], convert_to_tensor(gradient))
 
 
-_gather_nd.op.by_rows = _gather_nd_by_rows  # type: ignore[attr-defined]
+_gather_nd.op.row_gradient = _compute_gather_nd_row_gradient  # type: ignore[attr-defined]
 
 
 def gather_nd(
@@ -197,15 +197,15 @@ def gather_nd(
     if (
         isinstance(indices, Tensor)
         and isinstance(params, Tensor)
-        and not isinstance(indices._value, jax.core.Tracer)
+        and not isinstance(indices.array, jax.core.Tracer)
     ):
-        _check_coordinates(indices, params._value.shape[batch_dims:], "gather_nd")
+        _check_coordinates(indices, params.array.shape[batch_dims:], "gather_nd")
     return _gather_nd(params, indices, batch_dims)
 
 
 def _check_coordinates(indices: Tensor | Array, shape: Sequence[int], op_name: str) -> None:
     """Raise unless the coordinates fit the rank and, if their values are known, are in range."""
-    value = indices._value if isinstance(indices, Tensor) else indices
+    value = indices.array if isinstance(indices, Tensor) else indices
     depth = value.shape[-1] if value.ndim else 1
     if depth > len(shape):
         raise InvalidValueError(
@@ -247,7 +247,7 @@ def scatter_nd(
       [ 0 12  0  6  0]
     """
     if not hasattr(indices, "_keras_history"):
-        indices, sizes = convert_to_tensor(indices), static_value(shape, "shape")
+        indices, sizes = convert_to_tensor(indices), to_static_value(shape, "shape")
         _check_coordinates(indices, sizes, "scatter_nd")
     return _scatter_nd(indices, updates, shape)
 
@@ -265,7 +265,7 @@ def _check_updates(
         )
 
 
-def _tensor_scatter(jax_method: str, suffix: str, example_output: str) -> TensorScatter:
+def _make_tensor_scatter(jax_method: str, suffix: str, example_output: str) -> TensorScatter:
     """Define a scatter op by a method of `jax.numpy.ndarray.at[...]` (or "sub")."""
     name_ = f"tensor_scatter_nd_{suffix}"
 
@@ -311,11 +311,11 @@ def _tensor_scatter(jax_method: str, suffix: str, example_output: str) -> Tensor
     return scatter
 
 
-tensor_scatter_nd_update = _tensor_scatter("set", "update", "[3 5 9]")
-tensor_scatter_nd_add = _tensor_scatter("add", "add", "[ 8  5 14]")
-tensor_scatter_nd_sub = _tensor_scatter("sub", "sub", "[ 2  5 -4]")
-tensor_scatter_nd_max = _tensor_scatter("max", "max", "[5 5 9]")
-tensor_scatter_nd_min = _tensor_scatter("min", "min", "[3 5 5]")
+tensor_scatter_nd_update = _make_tensor_scatter("set", "update", "[3 5 9]")
+tensor_scatter_nd_add = _make_tensor_scatter("add", "add", "[ 8  5 14]")
+tensor_scatter_nd_sub = _make_tensor_scatter("sub", "sub", "[ 2  5 -4]")
+tensor_scatter_nd_max = _make_tensor_scatter("max", "max", "[5 5 9]")
+tensor_scatter_nd_min = _make_tensor_scatter("min", "min", "[3 5 5]")
 
 
 @op(same=("x", "y"), name="where", strings="moves")
@@ -347,7 +347,7 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
     if (x is None) != (y is None):
         raise ValueError("x and y must both be non-None or both be None.")
     if x is None:
-        return true_places(condition)
+        return find_true_indices(condition)
     if not hasattr(condition, "_keras_history"):
         condition = convert_to_tensor(condition)
         if not condition.dtype.is_bool:
@@ -358,20 +358,20 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
     return _select(condition, x, y)
 
 
-@also_symbolic
-def true_places(condition: TensorLike) -> Tensor:
+@accept_symbolic
+def find_true_indices(condition: TensorLike) -> Tensor:
     """Find the int64 coordinates, [n, rank], of true, nonzero or (for strings) nonempty elements."""
-    recording = saving(condition)
+    recording = find_recording(condition)
     if recording is not None:
-        result: Tensor = recording.call(true_places, (condition,), {})
+        result: Tensor = recording.call(find_true_indices, (condition,), {})
         return result
-    mask = convert_to_tensor(condition)._concrete(
+    mask = convert_to_tensor(condition).require_value(
         "the condition of tf.where without x and y (its result's shape depends on the values)"
     )
     return convert_to_tensor(np.argwhere(mask).astype(np.int64))
 
 
-@also_symbolic
+@accept_symbolic
 def boolean_mask(
     tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str = "boolean_mask"
 ) -> Tensor:
@@ -391,21 +391,21 @@ def boolean_mask(
       >>> print(tf.boolean_mask([1, 2, 3], [True, False, True]).numpy())
       [1 3]
     """
-    if saving(mask) is not None:
-        return _masked_later(tensor, mask, axis or 0)
+    if find_recording(mask) is not None:
+        return _record_boolean_mask(tensor, mask, axis or 0)
     tensor = convert_to_tensor(tensor)
     mask_array = (
         convert_to_tensor(mask)
-        ._concrete("a mask (the result's shape depends on it; use tf.where)")
+        .require_value("a mask (the result's shape depends on it; use tf.where)")
         .astype(bool)
     )
     if not mask_array.ndim:
         raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
-    return picked(tensor, mask_array, axis)
+    return select_by_mask(tensor, mask_array, axis)
 
 
-def _masked_later(tensor: Any, mask: Any, axis: int) -> Tensor:
+def _record_boolean_mask(tensor: Any, mask: Any, axis: int) -> Tensor:
     """Compute `boolean_mask` for a saved function, which finds the true indices when it runs."""
     sizes, mask_rank = tuple(tensor.shape), len(mask.shape)
     axis %= len(sizes)
@@ -413,7 +413,7 @@ def _masked_later(tensor: Any, mask: Any, axis: int) -> Tensor:
         mask_size = functools.reduce(operator.mul, sizes[axis : axis + mask_rank])
         tensor = reshape(tensor, [*sizes[:axis], mask_size, *sizes[axis + mask_rank :]])
         mask = reshape(mask, [mask_size])
-    return gather(tensor, true_places(mask)[:, 0], axis=axis)
+    return gather(tensor, find_true_indices(mask)[:, 0], axis=axis)
 
 
 def dynamic_partition(
@@ -436,9 +436,11 @@ def dynamic_partition(
       >>> print(even.numpy(), odd.numpy())
       [4 6] [3 5]
     """
-    if saving(partitions) is not None:
-        return [boolean_mask(data, _is_number(partitions, i)) for i in range(num_partitions)]
-    ids = convert_to_tensor(partitions)._concrete("partitions (the results' shapes depend on them)")
+    if find_recording(partitions) is not None:
+        return [boolean_mask(data, _equals_constant(partitions, i)) for i in range(num_partitions)]
+    ids = convert_to_tensor(partitions).require_value(
+        "partitions (the results' shapes depend on them)"
+    )
     invalid_ids = ids[(ids < 0) | (ids >= num_partitions)]
     if invalid_ids.size:
         raise InvalidValueError(
@@ -448,7 +450,7 @@ def dynamic_partition(
 
 
 @op(same=(), differentiable=False, name="equal")
-def _is_number(numbers: TensorLike, number: int) -> Tensor:
+def _equals_constant(numbers: TensorLike, number: int) -> Tensor:
     return numbers == number
 
 
@@ -467,18 +469,20 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
       >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
       [ 0 10 20 30]
     """
-    index_arrays = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
+    index_arrays = [
+        convert_to_tensor(i).require_value("indices of tf.dynamic_stitch") for i in indices
+    ]
     rows = []
     for index_array, item in zip(index_arrays, data, strict=True):
         item = convert_to_tensor(item)
-        rows.append(reshape(item, (index_array.size, *item._value.shape[index_array.ndim :])))
+        rows.append(reshape(item, (index_array.size, *item.array.shape[index_array.ndim :])))
     flat = np.concatenate([n.reshape(-1) for n in index_arrays])
     last = {int(n): position for position, n in enumerate(flat)}
     order = [last.get(i, 0) for i in range(int(flat.max()) + 1)]
     return gather(concat(rows, 0), order)
 
 
-variable_rows.parts.update(
+variable_rows.part_ops.update(
     gather=gather,
     gather_nd=gather_nd,
     scatter_nd_add=tensor_scatter_nd_add,

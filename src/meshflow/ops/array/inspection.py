@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import on_rows, passes_rows
+from meshflow.core.dispatch.composite import accept_indexed_slices, make_elementwise_row_rule
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.symbolic_sizes import any_symbolic, sizes_tensor
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def _shape_of(value: Any) -> TensorShape:
+def _get_shape(value: Any) -> TensorShape:
     if hasattr(value, "_keras_history"):
         return value.shape
     return convert_to_tensor(value).shape
@@ -57,13 +57,17 @@ def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = Non
       array([2, 3], dtype=int32)
     """
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
-        return shape_of_symbolic(input, as_dtype(out_type))
-    return _sizes(input, out_type)
+        return get_symbolic_shape(input, as_dtype(out_type))
+    return _make_shape_tensor(input, out_type)
 
 
-def _sizes(input: Any, out_type: DTypeLike) -> Tensor:
-    sizes, dtype = _shape_of(input).as_list(), as_dtype(out_type).dtype
-    return sizes_tensor((*sizes,), dtype) if any_symbolic(sizes) else Tensor(np.array(sizes, dtype))
+def _make_shape_tensor(input: Any, out_type: DTypeLike) -> Tensor:
+    sizes, dtype = _get_shape(input).as_list(), as_dtype(out_type).dtype
+    return (
+        make_sizes_tensor((*sizes,), dtype)
+        if has_symbolic_size(sizes)
+        else Tensor(np.array(sizes, dtype))
+    )
 
 
 def shape_n(
@@ -87,7 +91,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
       >>> tf.rank([[1, 2], [3, 4]]).numpy().item()
       2
     """
-    return Tensor(np.array(_shape_of(input).rank, np.int32))
+    return Tensor(np.array(_get_shape(input).rank, np.int32))
 
 
 def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
@@ -99,15 +103,15 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
       6
     """
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
-        return size_of_symbolic(input, as_dtype(out_type))
-    sizes = _shape_of(input).as_list()
-    if any_symbolic(sizes):
-        return sizes_tensor(math.prod(sizes), as_dtype(out_type).dtype)
+        return get_symbolic_size(input, as_dtype(out_type))
+    sizes = _get_shape(input).as_list()
+    if has_symbolic_size(sizes):
+        return make_sizes_tensor(math.prod(sizes), as_dtype(out_type).dtype)
     count = int(np.prod(sizes, dtype=np.int64))
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
-@on_rows
+@accept_indexed_slices
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """Return a tensor with the same shape and value, computed by a separate op.
@@ -123,7 +127,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
     return input
 
 
-identity.op.by_rows = passes_rows(lambda operand, rows: rows)  # type: ignore[attr-defined]
+identity.op.row_gradient = make_elementwise_row_rule(lambda operand, rows: rows)  # type: ignore[attr-defined]
 
 
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
@@ -227,7 +231,7 @@ def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
       >>> known
       [None, 3]
     """
-    value = convert_to_tensor(tensor)._value
+    value = convert_to_tensor(tensor).array
     return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
@@ -267,12 +271,12 @@ def tuple(
 
 
 @op(same=(), differentiable=False, name="shape")
-def shape_of_symbolic(input: TensorLike, out_type: DType) -> Tensor:
+def get_symbolic_shape(input: TensorLike, out_type: DType) -> Tensor:
     """Compute `tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(input.shape, out_type.dtype)
 
 
 @op(same=(), differentiable=False, name="size")
-def size_of_symbolic(input: TensorLike, out_type: DType) -> Tensor:
+def get_symbolic_size(input: TensorLike, out_type: DType) -> Tensor:
     """Compute `tf.size` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(math.prod(input.shape), out_type.dtype)

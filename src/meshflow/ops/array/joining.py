@@ -15,14 +15,14 @@ from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
-from meshflow.ops.array.shaping import StaticInts, axis_within
+from meshflow.ops.array.shaping import StaticInts, normalize_axis
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
 
 @op(name="concat", strings="moves")
 def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
-    axis = axis_within(axis, max(values[0].ndim, 1), "concat")
+    axis = normalize_axis(axis, max(values[0].ndim, 1), "concat")
     return jnp.concatenate(values, axis)
 
 
@@ -56,7 +56,7 @@ def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
     shapes = {v.shape for v in values}
     if len(shapes) > 1:
         raise InvalidValueError(f"Shapes of all inputs must match, got {sorted(shapes)} [Op:Pack]")
-    return jnp.stack(values, axis_within(axis, values[0].ndim + 1, "stack"))
+    return jnp.stack(values, normalize_axis(axis, values[0].ndim + 1, "stack"))
 
 
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
@@ -100,7 +100,7 @@ def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tenso
 def _pack(value: Sequence[Any], dtype: dtypes.DType | None) -> Tensor:
     """Make a tensor from nested lists that contain tensors."""
     items = [
-        _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.holds_tensors(v) else v
+        _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.contains_tensors(v) else v
         for v in value
     ]
     if dtype is not None:
@@ -118,7 +118,7 @@ convert.pack = _pack
 
 @op(same=(), name="unstack", strings="moves")
 def _unstack(value: TensorLike, axis: int) -> Any:
-    axis = axis_within(axis, value.ndim, "unstack")
+    axis = normalize_axis(axis, value.ndim, "unstack")
     return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
 
 
@@ -152,7 +152,7 @@ def unstack(
 
 @op(same=(), name="split", strings="moves")
 def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
-    axis = axis_within(axis, value.ndim, "split")
+    axis = normalize_axis(axis, value.ndim, "split")
     total = value.shape[axis]
     if isinstance(sizes, int):
         if sizes <= 0 or total % sizes:
@@ -199,4 +199,4 @@ def split(
     return list(_split(value, num_or_size_splits, axis))
 
 
-variable_rows.parts["concat"] = concat
+variable_rows.part_ops["concat"] = concat

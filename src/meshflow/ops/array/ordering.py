@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
-from meshflow.ops.deferred_host_values import saving
+from meshflow.ops.deferred_host_values import find_recording
 
 __all__ = [
     "argsort",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def _check(direction: str) -> None:
+def _check_direction(direction: str) -> None:
     if direction not in ("ASCENDING", "DESCENDING"):
         raise ValueError(
             f"Argument `direction` should be one of 'ASCENDING' or 'DESCENDING'. Received: {direction}"
@@ -56,7 +56,7 @@ def sort(
       >>> tf.sort([3, 1, 2], direction="DESCENDING").numpy()
       array([3, 2, 1], dtype=int32)
     """
-    _check(direction)
+    _check_direction(direction)
     return jnp.sort(values, axis=axis, descending=direction == "DESCENDING")
 
 
@@ -84,24 +84,24 @@ def argsort(
       >>> print(tf.argsort([30, 10, 20], direction="DESCENDING").numpy())
       [0 2 1]
     """
-    _check(direction)
+    _check_direction(direction)
     return jnp.argsort(values, axis=axis, stable=True, descending=direction == "DESCENDING").astype(
         jnp.int32
     )
 
 
-_FEW = 256
+_MAX_COMPARED_ROW_SIZE = 256
 
 
 @op(same=("sorted_sequence", "values"), kinds="if", differentiable=False, name="searchsorted")
-def _searchsorted(
+def _search_sorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
     rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
     queries = values.reshape(rows.shape[0], -1)
     # Other runtimes run comparisons with all elements faster than a binary search.
-    compares_all = context.exporting and rows.shape[-1] <= _FEW
+    compares_all = context.exporting and rows.shape[-1] <= _MAX_COMPARED_ROW_SIZE
     search = functools.partial(
         jnp.searchsorted, side=side, method="compare_all" if compares_all else "scan"
     )
@@ -140,7 +140,7 @@ def searchsorted(
         raise ValueError(
             f"Argument `side` must be either 'right' or 'left'. Received: `side` = '{side}'."
         )
-    return _searchsorted(sorted_sequence, values, side, as_dtype(out_type))
+    return _search_sorted(sorted_sequence, values, side, as_dtype(out_type))
 
 
 class Unique(NamedTuple):
@@ -158,8 +158,8 @@ class UniqueWithCounts(NamedTuple):
     count: Any
 
 
-def _unique(x: Any, out_idx: DTypeLike) -> tuple[Any, Any, Any]:
-    array = convert_to_tensor(x)._concrete(
+def _find_unique(x: Any, out_idx: DTypeLike) -> tuple[Any, Any, Any]:
+    array = convert_to_tensor(x).require_value(
         "the argument of tf.unique (the result's shape depends on it)"
     )
     if array.ndim != 1:
@@ -182,25 +182,25 @@ def _unique(x: Any, out_idx: DTypeLike) -> tuple[Any, Any, Any]:
 # Saved functions call the following functions one by one.
 
 
-def unique_values(x: TensorLike) -> Tensor:
+def find_unique_values(x: TensorLike) -> Tensor:
     """Return the unique values of a vector."""
-    recording = saving(x)
+    recording = find_recording(x)
     if recording is not None:
-        result: Tensor = recording.call(unique_values, (x,), {})
+        result: Tensor = recording.call(find_unique_values, (x,), {})
         return result
-    return convert_to_tensor(_unique(x, int32)[0])
+    return convert_to_tensor(_find_unique(x, int32)[0])
 
 
-def unique_places(x: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
+def find_unique_indices(x: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
     """Return the index of each element's value in the unique values."""
-    recording = saving(x)
+    recording = find_recording(x)
     if recording is not None:
-        result: Tensor = recording.call(unique_places, (x, out_idx), {})
+        result: Tensor = recording.call(find_unique_indices, (x, out_idx), {})
         return result
-    return convert_to_tensor(_unique(x, out_idx)[1])
+    return convert_to_tensor(_find_unique(x, out_idx)[1])
 
 
-def unique_counts(x: TensorLike, values: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
+def count_unique_values(x: TensorLike, values: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
     """Count the occurrences of each unique value.
 
     Args:
@@ -208,11 +208,11 @@ def unique_counts(x: TensorLike, values: TensorLike, out_idx: DTypeLike = int32)
       values: The result of `find_unique_values` for `x`.
       out_idx: Dtype of the counts.
     """
-    recording = saving(x)
+    recording = find_recording(x)
     if recording is not None:
-        result: Tensor = recording.call(unique_counts, (x, values, out_idx), {})
+        result: Tensor = recording.call(count_unique_values, (x, values, out_idx), {})
         return result
-    return convert_to_tensor(_unique(x, out_idx)[2])
+    return convert_to_tensor(_find_unique(x, out_idx)[2])
 
 
 def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
@@ -231,9 +231,9 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
       >>> tf.unique([4, 1, 4]).y.numpy()
       array([4, 1], dtype=int32)
     """
-    if saving(x) is not None:
-        return Unique(unique_values(x), unique_places(x, out_idx))
-    values, inverse, _ = _unique(x, out_idx)
+    if find_recording(x) is not None:
+        return Unique(find_unique_values(x), find_unique_indices(x, out_idx))
+    values, inverse, _ = _find_unique(x, out_idx)
     return Unique(convert_to_tensor(values), convert_to_tensor(inverse))
 
 
@@ -255,25 +255,25 @@ def unique_with_counts(
       >>> print(y.numpy(), idx.numpy(), count.numpy())
       [7 4] [0 0 1 0] [3 1]
     """
-    if saving(x) is not None:
-        values = unique_values(x)
+    if find_recording(x) is not None:
+        values = find_unique_values(x)
         return UniqueWithCounts(
-            values, unique_places(x, out_idx), unique_counts(x, values, out_idx)
+            values, find_unique_indices(x, out_idx), count_unique_values(x, values, out_idx)
         )
-    values, inverse, counts = _unique(x, out_idx)
+    values, inverse, counts = _find_unique(x, out_idx)
     return UniqueWithCounts(
         convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts)
     )
 
 
 @op(same=("values",), differentiable=False, name="histogram_fixed_width_bins")
-def _bins(values: TensorLike, low: float, high: float, nbins: int, dtype: DType) -> Tensor:
+def _assign_bins(values: TensorLike, low: float, high: float, nbins: int, dtype: DType) -> Tensor:
     scaled = (values - low) / (high - low) * nbins
     return jnp.clip(jnp.floor(scaled), 0, nbins - 1).astype(dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="histogram_fixed_width")
-def _histogram(bins: TensorLike, nbins: int, dtype: DType) -> Tensor:
+def _count_bins(bins: TensorLike, nbins: int, dtype: DType) -> Tensor:
     return jnp.zeros((nbins,), dtype.dtype).at[bins.reshape(-1)].add(1)
 
 
@@ -298,10 +298,10 @@ def histogram_fixed_width_bins(
       >>> tf.histogram_fixed_width_bins([0.0, 1.0, 9.0], [0.0, 5.0], 5).numpy()
       array([0, 1, 4], dtype=int32)
     """
-    low, high = (float(v) for v in static_value(value_range, "value_range"))
+    low, high = (float(v) for v in to_static_value(value_range, "value_range"))
     if low >= high:
         raise InvalidValueError(f"value_range must rise, got [{low}, {high}].")
-    return _bins(values, low, high, int(static_value(nbins, "nbins")), as_dtype(dtype))
+    return _assign_bins(values, low, high, int(to_static_value(nbins, "nbins")), as_dtype(dtype))
 
 
 def histogram_fixed_width(
@@ -326,7 +326,7 @@ def histogram_fixed_width(
       [2 0 1 2]
     """
     bins = histogram_fixed_width_bins(values, value_range, nbins)
-    return _histogram(bins, int(static_value(nbins, "nbins")), as_dtype(dtype))
+    return _count_bins(bins, int(to_static_value(nbins, "nbins")), as_dtype(dtype))
 
 
 @op(same=("indices", "dims"), differentiable=False)

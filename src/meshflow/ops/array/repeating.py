@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -81,7 +81,7 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
     return jnp.repeat(input, repeats, axis=axis)
 
 
-def _check_pairs(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:
+def _check_paddings(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:
     """Raise unless the paddings are one pair of nonnegative sizes per dimension."""
     if len(paddings) != tensor.ndim or any(len(p) != 2 or min(p) < 0 for p in paddings):
         raise InvalidValueError(
@@ -94,13 +94,13 @@ def _check_pairs(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:
 def _pad_constant(
     tensor: TensorLike, constant_values: TensorLike, paddings: Sequence[Sequence[int]]
 ) -> Tensor:
-    _check_pairs(tensor, paddings)
+    _check_paddings(tensor, paddings)
     return jnp.pad(tensor, paddings, constant_values=constant_values)
 
 
 @op(same=(), name="pad", strings="moves")
 def _pad_mirror(tensor: TensorLike, paddings: Sequence[Sequence[int]], mode: str) -> Tensor:
-    _check_pairs(tensor, paddings)
+    _check_paddings(tensor, paddings)
     for pair, size in zip(paddings, tensor.shape, strict=True):
         max_padding = size - (mode == "reflect")
         if max(pair) > max_padding:
@@ -140,7 +140,7 @@ def pad(
       [3 2 1 2 3 2 1]
     """
     mode = mode.upper()
-    pairs = static_value(paddings, "paddings")
+    pairs = to_static_value(paddings, "paddings")
     if mode == "CONSTANT":
         if hasattr(tensor, "_keras_history"):
             return _pad_constant(tensor, constant_values, pairs)
@@ -194,13 +194,13 @@ def roll(
       >>> tf.roll([0, 1, 2, 3], shift=1, axis=0).numpy()
       array([3, 0, 1, 2], dtype=int32)
     """
-    if isinstance(shift, Tensor) and isinstance(shift._value, jax.core.Tracer):
-        return _rolled_by(input, shift, axis)
-    return _rolled(input, shift, axis)
+    if isinstance(shift, Tensor) and isinstance(shift.array, jax.core.Tracer):
+        return _roll_by_tensor(input, shift, axis)
+    return _roll(input, shift, axis)
 
 
 @op(same=(), name="roll", strings="moves")
-def _rolled(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
+def _roll(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
     counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
     if counts[0] != counts[1] and {*counts} != {None, 1}:
         raise InvalidValueError(
@@ -210,7 +210,7 @@ def _rolled(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
 
 
 @op(same=(), name="roll")
-def _rolled_by(input: TensorLike, shift: TensorLike, axis: int | Sequence[int]) -> Tensor:
+def _roll_by_tensor(input: TensorLike, shift: TensorLike, axis: int | Sequence[int]) -> Tensor:
     count = len(axis) if isinstance(axis, tuple) else None
     if shift.shape != (() if count is None else (count,)):
         raise InvalidValueError(
@@ -302,7 +302,8 @@ def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
       [4 3]
     """
     sizes = [
-        tuple(int(v) for v in convert_to_tensor(s)._concrete("a shape")) for s in (shape_x, shape_y)
+        tuple(int(v) for v in convert_to_tensor(s).require_value("a shape"))
+        for s in (shape_x, shape_y)
     ]
     try:
         common = np.broadcast_shapes(*sizes)

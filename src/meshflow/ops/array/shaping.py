@@ -13,7 +13,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 
@@ -28,7 +28,7 @@ Axes: TypeAlias = int | Sequence[int] | None
 StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorShape | Tensor | None
 
 
-def axis_within(axis: int, rank: int, op_name: str) -> int:
+def normalize_axis(axis: int, rank: int, op_name: str) -> int:
     """Return a nonnegative axis, or raise InvalidArgumentError if it is out of range."""
     if not -rank <= axis < rank:
         raise InvalidValueError(f"{op_name}: axis {axis} is out of range for rank {rank}.")
@@ -54,7 +54,7 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
              [3, 4, 5]], dtype=int32)
     """
     sizes = tuple(-1 if s is None else s for s in (shape if isinstance(shape, tuple) else (shape,)))
-    if any_symbolic((*sizes, *tensor.shape)):
+    if has_symbolic_size((*sizes, *tensor.shape)):
         return jnp.reshape(tensor, sizes)
     count = int(np.prod(sizes, dtype=np.int64))
     if (-1 not in sizes and count != tensor.size) or sizes.count(-1) > 1:
@@ -89,7 +89,7 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
     """
     if isinstance(axis, tuple) and len(axis) == 1:
         axis = axis[0]
-    return jnp.expand_dims(input, axis_within(axis, input.ndim + 1, "expand_dims"))
+    return jnp.expand_dims(input, normalize_axis(axis, input.ndim + 1, "expand_dims"))
 
 
 @op(same=(), name="squeeze", strings="moves")
@@ -112,7 +112,7 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
     """
     if axis is not None and axis != ():
         axes = (axis,) if isinstance(axis, int) else axis
-        axes = tuple(axis_within(a, input.ndim, "squeeze") for a in axes)
+        axes = tuple(normalize_axis(a, input.ndim, "squeeze") for a in axes)
         for a in axes:
             if input.shape[a] != 1:
                 raise InvalidValueError(

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -22,12 +22,14 @@ __all__ = ["slice", "strided_slice"]
 _python_slice = slice
 
 
-def _slice_op(operands: tuple[jax.Array, Sequence[jax.Array]], size: tuple[int, ...]) -> jax.Array:
+def _compute_slice(
+    operands: tuple[jax.Array, Sequence[jax.Array]], size: tuple[int, ...]
+) -> jax.Array:
     array, begins = operands
     return jax.lax.dynamic_slice(array, begins, size)
 
 
-_SLICE = Op("slice", _slice_op, strings="moves")
+_SLICE = Op("slice", _compute_slice, strings="moves")
 
 
 def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = None) -> Tensor:
@@ -52,7 +54,7 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
       [[ 9 10 11]]
     """
     if hasattr(input_, "_keras_history"):
-        sizes = static_value(size)
+        sizes = to_static_value(size)
         return input_[
             tuple(
                 _python_slice(b, None if s == -1 else b + s)
@@ -60,21 +62,21 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
             )
         ]
     tensor = convert_to_tensor(input_)
-    sizes = static_value(size, "size")
+    sizes = to_static_value(size, "size")
     if len(sizes) != tensor.ndim:
         raise InvalidValueError(
             f"slice: begin and size must have {tensor.ndim} numbers for a tensor of shape "
             f"{tuple(tensor.shape)}, got size {list(sizes)}."
         )
     try:
-        begins = static_value(begin, "begin")
+        begins = to_static_value(begin, "begin")
     except TypeError:
         begins = [
             convert_to_tensor(b)
             for b in (list(begin) if isinstance(begin, (list, tuple)) else unstack(begin))
         ]
         return apply(_SLICE, (tensor, begins), sizes)
-    for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor._value.shape, strict=True)):
+    for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor.array.shape, strict=True)):
         if b < 0 or (s != -1 and b + s > n):
             raise InvalidValueError(
                 f"slice: begin {b} and size {s} leave dimension {dim} of size {n}. [Op:Slice]"
@@ -123,8 +125,8 @@ def strided_slice(
       >>> print(tf.strided_slice(x, [0], [8], [3], end_mask=1).numpy())
       [0 3 6 9]
     """
-    begins, ends = static_value(begin, "begin"), static_value(end, "end")
-    steps = static_value(strides, "strides") if strides is not None else (1,) * len(begins)
+    begins, ends = to_static_value(begin, "begin"), to_static_value(end, "end")
+    steps = to_static_value(strides, "strides") if strides is not None else (1,) * len(begins)
     key: list[Any] = []
     for i, (b, e, s) in enumerate(zip(begins, ends, steps, strict=True)):
         bit = 1 << i

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import StaticInts
-from meshflow.ops.deferred_host_values import saving
+from meshflow.ops.deferred_host_values import find_recording
 from meshflow.ops.math import cast
 
 __all__ = [
@@ -123,9 +123,9 @@ def crop_and_resize(
         raise InvalidValueError(
             f"crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}."
         )
-    size = tuple(int(s) for s in static_value(crop_size, "crop_size"))
+    size = tuple(int(s) for s in to_static_value(crop_size, "crop_size"))
     images = cast(image, float32)
-    index_array = convert_to_tensor(box_indices)._value
+    index_array = convert_to_tensor(box_indices).array
     if (
         isinstance(index_array, np.ndarray)
         and ((index_array < 0) | (index_array >= len(images))).any()
@@ -137,7 +137,7 @@ def crop_and_resize(
     return _crop(images, boxes, box_indices, size, method == "nearest", fill)
 
 
-def _overlap(boxes: jax.Array, box: jax.Array) -> jax.Array:
+def _compute_iou(boxes: jax.Array, box: jax.Array) -> jax.Array:
     """Compute the intersection over union of each of many boxes with one box."""
     low, high = (
         jnp.minimum(boxes[..., :2], boxes[..., 2:]),
@@ -152,7 +152,7 @@ def _overlap(boxes: jax.Array, box: jax.Array) -> jax.Array:
     return jnp.where(union > 0, intersection / jnp.where(union > 0, union, 1), 0)
 
 
-def _select(
+def _select_boxes(
     similarity: Callable[[jax.Array], jax.Array],
     scores: jax.Array,
     max_count: int,
@@ -200,24 +200,24 @@ def _select(
 def _suppress(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float, sigma: float
 ) -> tuple[Tensor, ...]:
-    return _select(lambda i: _overlap(boxes, boxes[i]), scores, most, limit, least, sigma)
+    return _select_boxes(lambda i: _compute_iou(boxes, boxes[i]), scores, most, limit, least, sigma)
 
 
 @op(same=("overlaps", "scores"), differentiable=False, name="non_max_suppression_overlaps")
 def _suppress_overlaps(
     overlaps: TensorLike, scores: TensorLike, most: int, limit: float, least: float
 ) -> tuple[Tensor, ...]:
-    return _select(lambda i: overlaps[i], scores, most, limit, least, 0.0)
+    return _select_boxes(lambda i: overlaps[i], scores, most, limit, least, 0.0)
 
 
-def _sizes(max_output_size: StaticInts, count: int) -> int:
-    return min(int(static_value(max_output_size, "max_output_size")), count)
+def _bound_output_size(max_output_size: StaticInts, count: int) -> int:
+    return min(int(to_static_value(max_output_size, "max_output_size")), count)
 
 
-def _cut(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _trim_selection(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
     indices, values, count = selection
     num_valid = int(
-        count._concrete(
+        count.require_value(
             f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
             "with pad_to_max_output_size=True)"
         )
@@ -225,8 +225,8 @@ def _cut(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
     return indices[:num_valid], values[:num_valid]
 
 
-def _numbers(*values: float | Tensor) -> tuple[float, ...]:
-    return tuple(float(static_value(v)) for v in values)
+def _to_floats(*values: float | Tensor) -> tuple[float, ...]:
+    return tuple(float(to_static_value(v)) for v in values)
 
 
 def non_max_suppression(
@@ -261,7 +261,7 @@ def non_max_suppression(
       array([1, 2], dtype=int32)
     """
     settings = (scores, max_output_size, iou_threshold, score_threshold)
-    recording = saving(boxes, scores)
+    recording = find_recording(boxes, scores)
     if recording is not None:
         indices: Tensor = recording.call(non_max_suppression, (boxes, *settings), {})
         return indices
@@ -301,9 +301,11 @@ def non_max_suppression_with_scores(
       [1 2] [0.75 0.25]
     """
     boxes = convert_to_tensor(boxes)
-    max_count = _sizes(max_output_size, boxes.shape[0])
-    limits = _numbers(iou_threshold, score_threshold, soft_nms_sigma)
-    return _cut(_suppress(boxes, scores, max_count, *limits), "tf.image.non_max_suppression")
+    max_count = _bound_output_size(max_output_size, boxes.shape[0])
+    limits = _to_floats(iou_threshold, score_threshold, soft_nms_sigma)
+    return _trim_selection(
+        _suppress(boxes, scores, max_count, *limits), "tf.image.non_max_suppression"
+    )
 
 
 def non_max_suppression_overlaps(
@@ -334,11 +336,11 @@ def non_max_suppression_overlaps(
       [1 2]
     """
     overlaps = convert_to_tensor(overlaps)
-    max_count = _sizes(max_output_size, overlaps.shape[0])
+    max_count = _bound_output_size(max_output_size, overlaps.shape[0])
     selection = _suppress_overlaps(
-        overlaps, scores, max_count, *_numbers(overlap_threshold, score_threshold)
+        overlaps, scores, max_count, *_to_floats(overlap_threshold, score_threshold)
     )
-    return _cut(selection, "tf.image.non_max_suppression_overlaps")[0]
+    return _trim_selection(selection, "tf.image.non_max_suppression_overlaps")[0]
 
 
 def non_max_suppression_padded(
@@ -379,14 +381,16 @@ def non_max_suppression_padded(
       [1 2 0 0] 2
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
-    limit, min_score = _numbers(iou_threshold, score_threshold)
-    max_count = int(static_value(max_output_size, "max_output_size"))
+    limit, min_score = _to_floats(iou_threshold, score_threshold)
+    max_count = int(to_static_value(max_output_size, "max_output_size"))
     if boxes.ndim > 2:
         indices, _, count = _suppress_batch(boxes, scores, max_count, limit, min_score)
         return indices, count
     indices, _, count = _suppress(boxes, scores, max_count, limit, min_score, 0.0)
     if not pad_to_max_output_size:
-        return _cut((indices, indices, count), "tf.image.non_max_suppression_padded")[0], count
+        return _trim_selection((indices, indices, count), "tf.image.non_max_suppression_padded")[
+            0
+        ], count
     return indices, count
 
 
@@ -395,7 +399,7 @@ def _suppress_batch(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float
 ) -> tuple[Tensor, ...]:
     def select_from_image(b: jax.Array, s: jax.Array) -> tuple[jax.Array, ...]:
-        return _select(lambda i: _overlap(b, b[i]), s, most, limit, least, 0.0)
+        return _select_boxes(lambda i: _compute_iou(b, b[i]), s, most, limit, least, 0.0)
 
     for _ in range(boxes.ndim - 2):
         select_from_image = jax.vmap(select_from_image)
@@ -412,7 +416,7 @@ class CombinedNMSResult(NamedTuple):
 
 
 @op(same=("boxes", "scores"), differentiable=False, name="combined_non_max_suppression")
-def _combined(
+def _suppress_per_class(
     boxes: TensorLike,
     scores: TensorLike,
     per_class: int,
@@ -426,8 +430,8 @@ def _combined(
     def suppress_image(boxes_: jax.Array, scores_: jax.Array) -> tuple[jax.Array, ...]:
         def suppress_class(class_id: jax.Array) -> tuple[jax.Array, jax.Array]:
             candidates = boxes_[:, class_id] if boxes_.shape[1] > 1 else boxes_[:, 0]
-            selection = _select(
-                lambda i: _overlap(candidates, candidates[i]),
+            selection = _select_boxes(
+                lambda i: _compute_iou(candidates, candidates[i]),
                 scores_[:, class_id],
                 per_class,
                 limit,
@@ -494,12 +498,12 @@ def combined_non_max_suppression(
       [[0. 1.]] [2]
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
-    per_class = int(static_value(max_output_size_per_class, "max_output_size_per_class"))
-    total = int(static_value(max_total_size, "max_total_size"))
+    per_class = int(to_static_value(max_output_size_per_class, "max_output_size_per_class"))
+    total = int(to_static_value(max_total_size, "max_total_size"))
     if pad_per_class:
         total = min(total, per_class * scores.shape[-1])
-    limit, min_score = _numbers(iou_threshold, score_threshold)
-    selection = _combined(boxes, scores, per_class, total, limit, min_score, clip_boxes)
+    limit, min_score = _to_floats(iou_threshold, score_threshold)
+    selection = _suppress_per_class(boxes, scores, per_class, total, limit, min_score, clip_boxes)
     return CombinedNMSResult(*selection)
 
 

@@ -14,11 +14,11 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
 from meshflow.ops.array.shaping import StaticInts
-from meshflow.ops.deferred_host_values import waits
-from meshflow.ops.files import host_bytes, names_file
+from meshflow.ops.deferred_host_values import defer_host_values
+from meshflow.ops.files import add_path_to_errors, to_host_strings
 from meshflow.ops.image.color import convert_image_dtype
 from meshflow.ops.image.geometry import crop_to_bounding_box
-from meshflow.ops.image.opening import check_size, decoding, opened, pillow
+from meshflow.ops.image.pillow_files import check_size, import_pillow, open_image, translate_errors
 
 __all__ = [
     "adjust_jpeg_quality",
@@ -34,62 +34,62 @@ __all__ = [
     "is_jpeg",
 ]
 
-_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-_PNG_GRAY = np.array([9797, 19234, 3737])
-_JPEG = b"\xff\xd8\xff"
-_CHANNELS = {mode: count for count, mode in _MODES.items()}
+_CHANNELS_TO_MODE = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+_PNG_GRAY_WEIGHTS = np.array([9797, 19234, 3737])
+_JPEG_PREFIX = b"\xff\xd8\xff"
+_MODE_TO_CHANNELS = {mode: count for count, mode in _CHANNELS_TO_MODE.items()}
 
 
-def _bytes(contents: TensorLike) -> bytes:
-    array = host_bytes(contents, "an encoded image")
+def _get_bytes(contents: TensorLike) -> bytes:
+    array = to_host_strings(contents, "an encoded image")
     if array.ndim:
         raise InvalidArgumentError(f"contents must be scalar, got shape {list(array.shape)}")
     return array[()]
 
 
-def _open(contents: TensorLike) -> Any:
-    return opened(_bytes(contents))
+def _open_image(contents: TensorLike) -> Any:
+    return open_image(_get_bytes(contents))
 
 
-def _pixels(image: Any, channels: int) -> np.ndarray:
+def _decode_pillow_image(image: Any, channels: int) -> np.ndarray:
     """Return the pixels [height, width, channels] of the first frame."""
-    if channels not in (0, *_MODES):
+    if channels not in (0, *_CHANNELS_TO_MODE):
         raise ValueError(f"channels must be 0, 1, 2, 3 or 4, got {channels}.")
-    with decoding(image.format):
-        return _converted_pixels(image, channels)
+    with translate_errors(image.format):
+        return _convert_pixels(image, channels)
 
 
-def _converted_pixels(image: Any, channels: int) -> np.ndarray:
+def _convert_pixels(image: Any, channels: int) -> np.ndarray:
     if image.mode.startswith("I;16") or image.mode == "I":
         array = np.asarray(image).astype(np.uint16)[..., None]
         return np.repeat(array, max(channels, 1), axis=-1)
     if channels:
-        mode = _MODES[channels]
-    elif image.mode in _CHANNELS:
+        mode = _CHANNELS_TO_MODE[channels]
+    elif image.mode in _MODE_TO_CHANNELS:
         mode = image.mode
     else:
         has_alpha = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
         mode = "L" if image.mode == "1" else "RGBA" if has_alpha else "RGB"
     if image.format == "PNG" and mode == "L" and image.mode in ("RGB", "RGBA", "P"):
         # libpng rounds the weights of the colors in another way than Pillow.
-        weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY
+        weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY_WEIGHTS
         return (weighted >> 15).astype(np.uint8)[..., None]
     array = np.asarray(image if image.mode == mode else image.convert(mode))
     return array[..., None] if array.ndim == 2 else array
 
 
-def _jpeg_pixels(
+def _decode_jpeg_pixels(
     contents: bytes, channels: int, ratio: int = 1, fast: bool = True, fancy: bool = True
 ) -> np.ndarray | None:
     """Return the pixels of a JPEG image, or None for images that Pillow must decode."""
-    if not contents.startswith(_JPEG):
+    if not contents.startswith(_JPEG_PREFIX):
         return None
     if channels not in (0, 1, 3):
         raise InvalidArgumentError(f"channels must be 0, 1, or 3 for JPEG, got {channels}.")
-    return jpeg.decoded(contents, channels, ratio, fast, fancy)
+    return jpeg.decode(contents, channels, ratio, fast, fancy)
 
 
-def pixels_of(contents: bytes, channels: int) -> np.ndarray:
+def decode_pixels(contents: bytes, channels: int) -> np.ndarray:
     """Decode an image to a uint8 host array [height, width, channels].
 
     Args:
@@ -99,34 +99,34 @@ def pixels_of(contents: bytes, channels: int) -> np.ndarray:
     Raises:
       InvalidArgumentError: If the contents are not an image.
     """
-    pixels = _jpeg_pixels(contents, channels)
-    array = _pixels(_open(contents), channels) if pixels is None else pixels
+    pixels = _decode_jpeg_pixels(contents, channels)
+    array = _decode_pillow_image(_open_image(contents), channels) if pixels is None else pixels
     return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
 
 
-def _as_dtype(array: np.ndarray, dtype: DTypeLike) -> Tensor:
+def _to_dtype(array: np.ndarray, dtype: DTypeLike) -> Tensor:
     if array.dtype == as_dtype(dtype).dtype:
         # An op would be compiled by XLA for every image size.
         return Tensor(np.ascontiguousarray(array))
     return convert_image_dtype(convert_to_tensor(np.ascontiguousarray(array)), as_dtype(dtype))
 
 
-def _converted(image: Any, channels: int, dtype: DTypeLike) -> Tensor:
-    array = _pixels(image, channels)
+def _decode_to_dtype(image: Any, channels: int, dtype: DTypeLike) -> Tensor:
+    array = _decode_pillow_image(image, channels)
     if image.format == "PNG" and array.dtype == np.uint8 and as_dtype(dtype).name == "uint16":
         # White must remain white; the conversion of other formats appends zero bits.
         return convert_to_tensor(array.astype(np.uint16) * np.uint16(257))
-    return _as_dtype(array, dtype)
+    return _to_dtype(array, dtype)
 
 
-def _image_spec(
+def _make_image_spec(
     contents: object, channels: int | None = 0, dtype: DTypeLike = uint8, *_: object, **__: object
 ) -> TensorSpec:
     """Return the spec of a decoded image."""
     return TensorSpec([None, None, channels or None], as_dtype(dtype))
 
 
-def _first_frame_spec(
+def _make_decode_image_spec(
     contents: object,
     channels: int | None = None,
     dtype: DTypeLike = uint8,
@@ -135,15 +135,15 @@ def _first_frame_spec(
 ) -> TensorSpec:
     if expand_animations:
         return TensorSpec(None, as_dtype(dtype))
-    return _image_spec(contents, channels, dtype)
+    return _make_image_spec(contents, channels, dtype)
 
 
-def _jpeg_spec(contents: object, channels: int = 0, *_: object, **__: object) -> TensorSpec:
-    return _image_spec(contents, channels)
+def _make_jpeg_spec(contents: object, channels: int = 0, *_: object, **__: object) -> TensorSpec:
+    return _make_image_spec(contents, channels)
 
 
-@waits(_first_frame_spec)
-@names_file
+@defer_host_values(_make_decode_image_spec)
+@add_path_to_errors
 def decode_image(
     contents: TensorLike,
     channels: int | None = None,
@@ -175,18 +175,18 @@ def decode_image(
       >>> tf.io.decode_image(png).shape, tf.io.decode_image(png, channels=3).shape
       (TensorShape([2, 3, 1]), TensorShape([2, 3, 3]))
     """
-    pixels = _jpeg_pixels(_bytes(contents), channels or 0)
+    pixels = _decode_jpeg_pixels(_get_bytes(contents), channels or 0)
     if pixels is not None:
-        return _as_dtype(pixels, dtype)
-    image = _open(contents)
+        return _to_dtype(pixels, dtype)
+    image = _open_image(contents)
     if image.format == "GIF" and expand_animations:
-        return _as_dtype(_frames(image), dtype)
-    return _converted(image, channels or 0, dtype)
+        return _to_dtype(_decode_frames(image), dtype)
+    return _decode_to_dtype(image, channels or 0, dtype)
 
 
-def _frames(image: Any) -> np.ndarray:
+def _decode_frames(image: Any) -> np.ndarray:
     frames = []
-    with decoding(image.format):
+    with translate_errors(image.format):
         count = getattr(image, "n_frames", 1)
         for index in range(count):
             image.seek(index)
@@ -196,8 +196,8 @@ def _frames(image: Any) -> np.ndarray:
         return np.stack(frames)
 
 
-@waits(_image_spec)
-@names_file
+@defer_host_values(_make_image_spec)
+@add_path_to_errors
 def decode_png(
     contents: TensorLike, channels: int = 0, dtype: DTypeLike = uint8, name: str | None = None
 ) -> Tensor:
@@ -215,26 +215,28 @@ def decode_png(
       >>> print(tf.io.decode_png(png)[..., 0].numpy())
       [[  1 200]]
     """
-    pixels = _jpeg_pixels(_bytes(contents), channels)
+    pixels = _decode_jpeg_pixels(_get_bytes(contents), channels)
     return (
-        _converted(_open(contents), channels, dtype) if pixels is None else _as_dtype(pixels, dtype)
+        _decode_to_dtype(_open_image(contents), channels, dtype)
+        if pixels is None
+        else _to_dtype(pixels, dtype)
     )
 
 
-@waits(_jpeg_spec)
+@defer_host_values(_make_jpeg_spec)
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
     """Decode the first frame of an image, with shape (height, width, channels)."""
     return decode_png(contents, channels)
 
 
-@names_file
+@add_path_to_errors
 def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
     """Decode all frames of a GIF image, with shape [frames, height, width, 3]."""
-    return convert_to_tensor(_frames(_open(contents)))
+    return convert_to_tensor(_decode_frames(_open_image(contents)))
 
 
-@waits(_jpeg_spec)
-@names_file
+@defer_host_values(_make_jpeg_spec)
+@add_path_to_errors
 def decode_jpeg(
     contents: TensorLike,
     channels: int = 0,
@@ -274,14 +276,14 @@ def decode_jpeg(
             f"dct_method must be one of '', 'INTEGER_FAST', 'INTEGER_ACCURATE', got {dct_method!r}."
         )
     fast = dct_method != "INTEGER_ACCURATE"
-    pixels = _jpeg_pixels(_bytes(contents), channels, ratio, fast, fancy_upscaling)
+    pixels = _decode_jpeg_pixels(_get_bytes(contents), channels, ratio, fast, fancy_upscaling)
     if pixels is not None:
         return Tensor(pixels)
-    image = _open(contents)
+    image = _open_image(contents)
     if ratio > 1:
         width, height = image.size
         image.draft(None, (width // ratio, height // ratio))
-    return Tensor(np.ascontiguousarray(_pixels(image, channels)))
+    return Tensor(np.ascontiguousarray(_decode_pillow_image(image, channels)))
 
 
 def decode_and_crop_jpeg(
@@ -314,25 +316,25 @@ def decode_and_crop_jpeg(
       >>> tf.io.decode_and_crop_jpeg(jpeg, crop_window=[2, 4, 5, 6]).shape
       TensorShape([5, 6, 3])
     """
-    window = [int(v) for v in np.asarray(convert_to_tensor(crop_window)._value)]
+    window = [int(v) for v in np.asarray(convert_to_tensor(crop_window).array)]
     full_image = decode_jpeg(contents, channels, ratio, fancy_upscaling, dct_method=dct_method)
     return crop_to_bounding_box(full_image, *window)
 
 
-def _image(image: TensorLike, op: str) -> Any:
-    array = convert_to_tensor(image)._concrete("an image to be encoded")
-    if array.ndim != 3 or array.shape[-1] not in _MODES:
+def _to_pillow_image(image: TensorLike, op: str) -> Any:
+    array = convert_to_tensor(image).require_value("an image to be encoded")
+    if array.ndim != 3 or array.shape[-1] not in _CHANNELS_TO_MODE:
         raise InvalidArgumentError(
             f"{op}: image must have shape [height, width, 1 to 4 channels], got {list(array.shape)}"
         )
     if array.dtype == np.uint16 and array.shape[-1] == 1:
-        return pillow().fromarray(array[..., 0])
+        return import_pillow().fromarray(array[..., 0])
     if array.dtype != np.uint8:
         raise InvalidArgumentError(f"{op}: image must be uint8, got {array.dtype}")
-    return pillow().fromarray(array[..., 0] if array.shape[-1] == 1 else array)
+    return import_pillow().fromarray(array[..., 0] if array.shape[-1] == 1 else array)
 
 
-def _save(image: Any, format: str, **options: Any) -> Tensor:
+def _encode(image: Any, format: str, **options: Any) -> Tensor:
     buffer = io.BytesIO()
     image.save(buffer, format, **options)
     return convert_to_tensor(buffer.getvalue())
@@ -355,7 +357,7 @@ def encode_png(image: TensorLike, compression: int = -1, name: str | None = None
       b'PNG'
     """
     options = {} if compression < 0 else {"compress_level": compression}
-    return _save(_image(image, "encode_png"), "PNG", **options)
+    return _encode(_to_pillow_image(image, "encode_png"), "PNG", **options)
 
 
 def encode_jpeg(
@@ -395,7 +397,7 @@ def encode_jpeg(
       >>> tf.io.is_jpeg(tf.io.encode_jpeg(grey, quality=80)).numpy().item()
       True
     """
-    source = _image(image, "encode_jpeg")
+    source = _to_pillow_image(image, "encode_jpeg")
     if source.mode not in ("L", "RGB") or (
         format and {"L": "grayscale"}.get(source.mode, "rgb") != format
     ):
@@ -404,7 +406,7 @@ def encode_jpeg(
         )
     scale = 2.54 if density_unit == "cm" else 1
     xmp_options = {"xmp": xmp_metadata.encode()} if xmp_metadata else {}
-    return _save(
+    return _encode(
         source,
         "JPEG",
         quality=quality,
@@ -416,7 +418,7 @@ def encode_jpeg(
     )
 
 
-@names_file
+@add_path_to_errors
 def extract_jpeg_shape(
     contents: TensorLike, output_type: DTypeLike = "int32", name: str | None = None
 ) -> Tensor:
@@ -433,8 +435,8 @@ def extract_jpeg_shape(
       >>> print(tf.io.extract_jpeg_shape(jpeg).numpy())
       [16  8  3]
     """
-    image = _open(contents)
-    shape = [image.height, image.width, _CHANNELS.get(image.mode, 3)]
+    image = _open_image(contents)
+    shape = [image.height, image.width, _MODE_TO_CHANNELS.get(image.mode, 3)]
     return Tensor(np.array(shape, as_dtype(output_type).dtype))
 
 
@@ -446,7 +448,7 @@ def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.io.is_jpeg(tf.constant(b"a text")).numpy())
       False
     """
-    return Tensor(np.array(_bytes(contents)[:3] == b"\xff\xd8\xff"))
+    return Tensor(np.array(_get_bytes(contents)[:3] == b"\xff\xd8\xff"))
 
 
 def adjust_jpeg_quality(

@@ -13,7 +13,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.deferred_host_values import waits
+from meshflow.ops.deferred_host_values import defer_host_values
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
 from meshflow.ops.signatures import ColorConversion
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-@waits()
+@defer_host_values()
 def convert_image_dtype(
     image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
 ) -> Tensor:
@@ -79,7 +79,7 @@ def convert_image_dtype(
     return saturate_cast(scaled, new) if saturate else cast(scaled, new)
 
 
-def _in_floats(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+def _apply_in_float(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function to the image as floats, and convert the result back to the image's dtype."""
     image = convert_to_tensor(image)
     if image.dtype.is_floating and image.dtype.name != "float16":
@@ -102,11 +102,11 @@ def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
       >>> print(tf.image.adjust_brightness(x, 0.2)[0, :, 0].numpy())
       [151 255]
     """
-    return _in_floats(image, lambda x: x + cast(delta, x.dtype))
+    return _apply_in_float(image, lambda x: x + cast(delta, x.dtype))
 
 
 @op(name="adjust_contrast", same=("images", "factor"))
-def _contrast(images: TensorLike, factor: TensorLike) -> Tensor:
+def _scale_contrast(images: TensorLike, factor: TensorLike) -> Tensor:
     mean = jnp.mean(images, axis=(-3, -2), keepdims=True)
     return (images - mean) * factor + mean
 
@@ -124,7 +124,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tens
       >>> print(tf.image.adjust_contrast(x, 2.0)[0, :, 0].numpy())
       [0. 4.]
     """
-    return _in_floats(images, lambda x: _contrast(x, cast(contrast_factor, x.dtype)))
+    return _apply_in_float(images, lambda x: _scale_contrast(x, cast(contrast_factor, x.dtype)))
 
 
 def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
@@ -142,7 +142,7 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
     """
     if isinstance(gamma, (int, float)) and gamma < 0:
         raise ValueError("Gamma should be a non-negative real number.")
-    return _in_floats(image, lambda x: x ** float(gamma) * gain)
+    return _apply_in_float(image, lambda x: x ** float(gamma) * gain)
 
 
 @op(kinds="f")
@@ -207,7 +207,7 @@ def adjust_saturation(
       >>> print(tf.image.adjust_saturation([[[0.8, 0.4, 0.4]]], 0.0).numpy().round(3))
       [[[0.8 0.8 0.8]]]
     """
-    return _in_floats(
+    return _apply_in_float(
         image,
         lambda x: hsv_to_rgb(
             _scale_hsv(rgb_to_hsv(x), cast(saturation_factor, x.dtype), cast(0, x.dtype))
@@ -228,7 +228,7 @@ def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None
       >>> print(tf.image.adjust_hue([[[1.0, 0.0, 0.0]]], 1 / 3).numpy().round(3) + 0)
       [[[0. 1. 0.]]]
     """
-    return _in_floats(
+    return _apply_in_float(
         image,
         lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(1, x.dtype), cast(delta, x.dtype))),
     )
@@ -241,7 +241,7 @@ def _scale_hsv(hsv: TensorLike, factor: TensorLike, delta: TensorLike) -> Tensor
 
 
 @op(name="rgb_to_grayscale", kinds="f")
-def _gray(images: TensorLike) -> Tensor:
+def _to_grayscale(images: TensorLike) -> Tensor:
     return jnp.sum(
         images * jnp.array([0.2989, 0.5870, 0.1140], images.dtype), axis=-1, keepdims=True
     )
@@ -262,7 +262,7 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.image.rgb_to_grayscale([[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]])[..., 0].numpy().round(2))
       [[1.   0.59]]
     """
-    return _in_floats(images, _gray)
+    return _apply_in_float(images, _to_grayscale)
 
 
 @op(same=())
@@ -329,7 +329,7 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 
 
-def as_range(max_val: float | Tensor, dtype: DTypeLike) -> float:
+def to_float_range(max_val: float | Tensor, dtype: DTypeLike) -> float:
     """Return the pixel range of a dtype after a conversion to floats."""
     return float(convert_image_dtype(cast(max_val, dtype), float32))
 
@@ -353,14 +353,14 @@ def psnr(a: TensorLike, b: TensorLike, max_val: float | Tensor, name: str | None
       20.0
     """
     a, b = convert_to_tensor(a), convert_to_tensor(b)
-    largest = as_range(max_val, a.dtype)
+    largest = to_float_range(max_val, a.dtype)
     a, b = convert_image_dtype(a, float32), convert_image_dtype(b, float32)
     error = reduce_mean(squared_difference(a, b), axis=[-3, -2, -1])
     decibel = 10 / math.log(10)
     return 2 * decibel * math.log(largest) - decibel * log(error)
 
 
-def _colour_space(name: str, matrix: np.ndarray, summary: str) -> ColorConversion:
+def _make_color_conversion(name: str, matrix: np.ndarray, summary: str) -> ColorConversion:
     rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
     example_input, example_output = (
         (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
@@ -412,15 +412,15 @@ _FROM_YIQ = np.array(
     [[1, 1, 1], [0.95598634, -0.27201283, -1.10674021], [0.6208248, -0.64720424, 1.70423049]]
 )
 _FROM_YUV = np.array([[1, 1, 1], [0, -0.394642334, 2.03206185], [1.13988303, -0.58062185, 0]])
-rgb_to_yiq = _colour_space(
+rgb_to_yiq = _make_color_conversion(
     "rgb_to_yiq", _YIQ, "Convert RGB to the luma and chroma of NTSC television."
 )
-yiq_to_rgb = _colour_space(
+yiq_to_rgb = _make_color_conversion(
     "yiq_to_rgb", _FROM_YIQ, "Convert luma and chroma of NTSC television to RGB."
 )
-rgb_to_yuv = _colour_space(
+rgb_to_yuv = _make_color_conversion(
     "rgb_to_yuv", _YUV, "Convert RGB to the luma and chroma of PAL television."
 )
-yuv_to_rgb = _colour_space(
+yuv_to_rgb = _make_color_conversion(
     "yuv_to_rgb", _FROM_YUV, "Convert luma and chroma of PAL television to RGB."
 )

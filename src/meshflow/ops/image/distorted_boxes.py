@@ -12,14 +12,14 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import op_key
+from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.environment.types import Array
 from meshflow.ops import random as random_ops
 
 __all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]
 
-_ATTEMPTS = 100
-_COUNTS = random_ops.counts_of(4, _ATTEMPTS)
+_DEFAULT_ATTEMPTS = 100
+_SAMPLE_COUNTS = random_ops.count_counters(4, _DEFAULT_ATTEMPTS)
 
 
 class SampleDistortedBoundingBoxV2(NamedTuple):
@@ -83,12 +83,14 @@ def _sample(
     )
 
 
-def _range(explicit: Sequence[float] | None, default: tuple[float, float]) -> tuple[float, float]:
+def _to_range(
+    explicit: Sequence[float] | None, default: tuple[float, float]
+) -> tuple[float, float]:
     low, high = (float(v) for v in (default if explicit is None else explicit))
     return low, high
 
 
-def _distorted(
+def _sample_window(
     key: Tensor,
     image_size: TensorLike,
     bounding_boxes: TensorLike,
@@ -108,16 +110,16 @@ def _distorted(
         raise InvalidArgumentError(
             f"bounding_boxes must have shape [batch, boxes, 4], got {boxes.shape}"
         )
-    aspects, areas = _range(aspect_ratio_range, (0.75, 1.33)), _range(area_range, (0.05, 1.0))
+    aspects, areas = _to_range(aspect_ratio_range, (0.75, 1.33)), _to_range(area_range, (0.05, 1.0))
     if not 0 < aspects[0] <= aspects[1]:
         raise InvalidArgumentError(
             f"aspect_ratio_range must be positive and ordered, got {aspects}"
         )
     if not 0 < areas[0] <= areas[1] <= 1:
         raise InvalidArgumentError(f"area_range must be ordered within (0, 1], got {areas}")
-    if isinstance(boxes._value, np.ndarray) and np.any((boxes._value < 0) | (boxes._value > 1)):
+    if isinstance(boxes.array, np.ndarray) and np.any((boxes.array < 0) | (boxes.array > 1)):
         raise InvalidArgumentError(
-            f"All bounding box coordinates must be in [0.0, 1.0], got {boxes._value.tolist()}"
+            f"All bounding box coordinates must be in [0.0, 1.0], got {boxes.array.tolist()}"
         )
     if not boxes.shape.num_elements():
         if not use_image_if_no_bounding_boxes:
@@ -126,10 +128,10 @@ def _distorted(
                 "if you wish to not provide any bounding boxes."
             )
         boxes = convert_to_tensor(np.array([[[0.0, 0.0, 1.0, 1.0]]], np.float32))
-    attempts = _ATTEMPTS if max_attempts is None else int(max_attempts)
+    attempts = _DEFAULT_ATTEMPTS if max_attempts is None else int(max_attempts)
     if attempts < 1:
         raise InvalidArgumentError(f"max_attempts must be positive, got {attempts}")
-    numbers = random_ops.uniform_from_key(key, [4, attempts], 0.0, 1.0, "float32")
+    numbers = random_ops.draw_uniform(key, [4, attempts], 0.0, 1.0, "float32")
     covered = float(np.asarray(min_object_covered))
     return SampleDistortedBoundingBoxV2(*_sample(numbers, size, boxes[0], covered, aspects, areas))
 
@@ -175,8 +177,8 @@ def sample_distorted_bounding_box(
       >>> tf.slice(tf.zeros([40, 50, 3]), begin, size).shape[2]
       3
     """
-    return _distorted(
-        op_key(seed or None, _COUNTS, "distorted box"), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
+    return _sample_window(
+        draw_op_key(seed or None, _SAMPLE_COUNTS, "distorted box"), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
         area_range, max_attempts, use_image_if_no_bounding_boxes,
     )  # fmt: skip
 
@@ -212,7 +214,7 @@ def stateless_sample_distorted_bounding_box(
       >>> tf.slice(tf.zeros([64, 64, 3]), begin, size).shape[2]
       3
     """
-    return _distorted(
-        random_ops.seed_key(seed), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
+    return _sample_window(
+        random_ops.derive_key(seed), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
         area_range, max_attempts, use_image_if_no_bounding_boxes,
     )  # fmt: skip

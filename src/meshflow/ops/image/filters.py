@@ -13,13 +13,13 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.image.color import as_range, convert_image_dtype
+from meshflow.ops.image.color import convert_image_dtype, to_float_range
 
 __all__ = ["extract_patches", "image_gradients", "sobel_edges", "ssim", "ssim_multiscale"]
 
 
 @op(same=(), name="extract_patches")
-def _patches(
+def _extract_patches(
     images: TensorLike,
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
@@ -85,11 +85,13 @@ def extract_patches(
             )
     if padding not in ("VALID", "SAME"):
         raise ValueError(f"extract_patches: padding must be 'VALID' or 'SAME', got {padding!r}.")
-    return _patches(images, tuple(sizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3]), padding)
+    return _extract_patches(
+        images, tuple(sizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3]), padding
+    )
 
 
 @op(name="image_gradients")
-def _gradients(image: TensorLike) -> tuple[jax.Array, jax.Array]:
+def _compute_gradients(image: TensorLike) -> tuple[jax.Array, jax.Array]:
     below = jnp.pad(jnp.diff(image, axis=1), [(0, 0), (0, 1), (0, 0), (0, 0)])
     right = jnp.pad(jnp.diff(image, axis=2), [(0, 0), (0, 0), (0, 1), (0, 0)])
     return below, right
@@ -118,7 +120,7 @@ def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"image_gradients expects a 4D tensor [batch_size, h, w, d], not {tuple(image.shape)}."
         )
-    return tuple(_gradients(image))
+    return tuple(_compute_gradients(image))
 
 
 @op(kinds="f")
@@ -147,7 +149,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
     return jnp.stack([down, across], -1)
 
 
-def _blur(x: jax.Array, size: int, sigma: float) -> jax.Array:
+def _apply_gaussian_filter(x: jax.Array, size: int, sigma: float) -> jax.Array:
     """Filter images with a Gaussian window, without padding."""
     distance = np.arange(size) - (size - 1) / 2
     window = np.exp(-(distance**2) / (2 * sigma**2))
@@ -162,16 +164,16 @@ def _blur(x: jax.Array, size: int, sigma: float) -> jax.Array:
     return rows.reshape(batch, channels, *rows.shape[2:]).transpose(0, 2, 3, 1)
 
 
-def _similarity(
+def _compute_similarity(
     x: jax.Array, y: jax.Array, max_val: float, size: int, sigma: float, k1: float, k2: float
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the structural similarity and its contrast-structure part for each pixel and channel."""
     c1, c2 = (k1 * max_val) ** 2, (k2 * max_val) ** 2
-    mean_x, mean_y = _blur(x, size, sigma), _blur(y, size, sigma)
+    mean_x, mean_y = _apply_gaussian_filter(x, size, sigma), _apply_gaussian_filter(y, size, sigma)
     products, squares = 2 * mean_x * mean_y, mean_x**2 + mean_y**2
     luminance = (products + c1) / (squares + c1)
-    structure = (2 * _blur(x * y, size, sigma) - products + c2) / (
-        _blur(x**2 + y**2, size, sigma) - squares + c2
+    structure = (2 * _apply_gaussian_filter(x * y, size, sigma) - products + c2) / (
+        _apply_gaussian_filter(x**2 + y**2, size, sigma) - squares + c2
     )
     return luminance * structure, structure
 
@@ -187,21 +189,23 @@ def _ssim(
     k2: float,
     as_map: bool,
 ) -> Tensor:
-    similarity, _ = _similarity(*_batched(img1, img2), max_val, filter_size, filter_sigma, k1, k2)
+    similarity, _ = _compute_similarity(
+        *_flatten_batch(img1, img2), max_val, filter_size, filter_sigma, k1, k2
+    )
     similarity = jnp.mean(similarity, -1) if as_map else jnp.mean(similarity, (-3, -2, -1))
-    return similarity.reshape(*_leading(img1, img2), *similarity.shape[1:])
+    return similarity.reshape(*_get_batch_shape(img1, img2), *similarity.shape[1:])
 
 
-def _leading(a: jax.Array, b: jax.Array) -> tuple[int, ...]:
+def _get_batch_shape(a: jax.Array, b: jax.Array) -> tuple[int, ...]:
     return np.broadcast_shapes(a.shape, b.shape)[:-3]
 
 
-def _batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _flatten_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     shape = np.broadcast_shapes(a.shape, b.shape)
     return tuple(jnp.broadcast_to(v, shape).reshape(-1, *shape[-3:]) for v in (a, b))
 
 
-def _floats(
+def _prepare_images(
     a: TensorLike, b: TensorLike, max_val: float | Tensor, size: int, op_name: str
 ) -> tuple[Tensor, Tensor, float]:
     a, b = convert_to_tensor(a), convert_to_tensor(b)
@@ -211,7 +215,7 @@ def _floats(
                 f"tf.image.{op_name}: images must have shape [..., height, width, channels] with height and "
                 f"width at least {size}, got {tuple(image.shape)}."
             )
-    float_range = as_range(max_val, a.dtype)
+    float_range = to_float_range(max_val, a.dtype)
     return convert_image_dtype(a, float32), convert_image_dtype(b, float32), float_range
 
 
@@ -249,7 +253,7 @@ def ssim(
       >>> print(tf.image.ssim(x, x, max_val=1.0).numpy().round(3))
       [1.]
     """
-    a, b, float_range = _floats(img1, img2, max_val, filter_size, "ssim")
+    a, b, float_range = _prepare_images(img1, img2, max_val, filter_size, "ssim")
     return _ssim(a, b, float_range, filter_size, filter_sigma, k1, k2, return_index_map)
 
 
@@ -257,7 +261,7 @@ MULTISCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 
 
 @op(name="ssim_multiscale", kinds="f")
-def _multiscale(
+def _compute_multiscale_ssim(
     img1: TensorLike,
     img2: TensorLike,
     max_val: float,
@@ -267,18 +271,20 @@ def _multiscale(
     k1: float,
     k2: float,
 ) -> Tensor:
-    a, b = _batched(img1, img2)
+    a, b = _flatten_batch(img1, img2)
     total: Any = 1.0
     for scale, power in enumerate(powers):
         if scale:
-            a, b = _halved(a), _halved(b)
-        similarity, structure = _similarity(a, b, max_val, filter_size, filter_sigma, k1, k2)
+            a, b = _downsample(a), _downsample(b)
+        similarity, structure = _compute_similarity(
+            a, b, max_val, filter_size, filter_sigma, k1, k2
+        )
         part = similarity if scale == len(powers) - 1 else structure
         total = total * jnp.maximum(jnp.mean(part, (-3, -2)), 0) ** power
-    return jnp.mean(total, -1).reshape(_leading(img1, img2))
+    return jnp.mean(total, -1).reshape(_get_batch_shape(img1, img2))
 
 
-def _halved(x: jax.Array) -> jax.Array:
+def _downsample(x: jax.Array) -> jax.Array:
     """Compute means of blocks of four pixels; an odd last row or column is repeated."""
     batch, height, width, channels = x.shape
     x = jnp.pad(x, [(0, 0), (0, height % 2), (0, width % 2), (0, 0)], mode="symmetric")
@@ -321,6 +327,6 @@ def ssim_multiscale(
       [1.]
     """
     min_size = (filter_size - 1) * 2 ** (len(power_factors) - 1) + 1
-    a, b, float_range = _floats(img1, img2, max_val, min_size, "ssim_multiscale")
+    a, b, float_range = _prepare_images(img1, img2, max_val, min_size, "ssim_multiscale")
     powers = tuple(float(p) for p in power_factors)
-    return _multiscale(a, b, float_range, powers, filter_size, filter_sigma, k1, k2)
+    return _compute_multiscale_ssim(a, b, float_range, powers, filter_size, filter_sigma, k1, k2)

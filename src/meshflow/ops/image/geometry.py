@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
-from meshflow.core.staging.logic import is_symbolic
+from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import any_symbolic, as_size
+from meshflow.core.values.symbolic_sizes import as_size, has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import pad, slice
 from meshflow.ops.array.shaping import StaticInts
-from meshflow.ops.deferred_host_values import Pending, Unrecordable, waits
-from meshflow.ops.image.resampling import METHODS, resized, weights
+from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError, defer_host_values
+from meshflow.ops.image.resampling import METHODS, compute_weights, resize_array
 
 __all__ = [
     "ResizeMethod",
@@ -65,34 +65,34 @@ def _check_rank(image: jax.Array, name: str) -> None:
 
 
 # Larger weight matrices are not computed when only shapes are inferred.
-_LARGE = 1 << 20
+_MAX_PROBED_WEIGHTS = 1 << 20
 
 
 @op(same=(), name="resize")
 def _resize(images: TensorLike, height: int, width: int, method: str, antialias: bool) -> Tensor:
     shape = (*images.shape[:-3], height, width, images.shape[-1])
     if method == "nearest":
-        rows = _nearest(height, images.shape[-3])
-        columns = _nearest(width, images.shape[-2])
+        rows = _find_nearest(height, images.shape[-3])
+        columns = _find_nearest(width, images.shape[-2])
         return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
     wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
     if wide.shape == shape:
         return wide.astype(jnp.float32)
     rows, columns = (
-        _weights(new, old, method, antialias).astype(wide.dtype)
+        _compute_weights(new, old, method, antialias).astype(wide.dtype)
         for new, old in zip((height, width), images.shape[-3:-1], strict=True)
     )
     resized = jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
     return resized.astype(jnp.float32)
 
 
-def _weights(output_size: int, input_size: int, method: str, antialias: bool) -> jax.Array:
+def _compute_weights(output_size: int, input_size: int, method: str, antialias: bool) -> jax.Array:
     """Compute the resize weights, also for sizes that are unknown in a shape-polymorphic function."""
-    if not any_symbolic((output_size, input_size)):
-        if context.probe is not None and output_size * input_size > _LARGE:
+    if not has_symbolic_size((output_size, input_size)):
+        if context.value_probe is not None and output_size * input_size > _MAX_PROBED_WEIGHTS:
             # Only shapes are inferred here, from made-up sizes.
             return jnp.zeros((output_size, input_size))
-        return jnp.asarray(weights(output_size, input_size, method, antialias))
+        return jnp.asarray(compute_weights(output_size, input_size, method, antialias))
     if method != "bilinear" or antialias:
         raise UnimplementedError(
             f"tf.image.resize: method={method!r}, antialias={antialias} needs known sizes in a program for any size; "
@@ -106,14 +106,14 @@ def _weights(output_size: int, input_size: int, method: str, antialias: bool) ->
     return kernel_weights / kernel_weights.sum(1, keepdims=True)
 
 
-def _nearest(output_size: int, input_size: int) -> jax.Array:
+def _find_nearest(output_size: int, input_size: int) -> jax.Array:
     """Return the input indices at the centers of the output pixels."""
     return jnp.minimum(
         jnp.floor((jnp.arange(output_size) + 0.5) * (input_size / output_size)), input_size - 1
     ).astype(jnp.int32)
 
 
-def _resized_spec(
+def _make_resize_spec(
     images: object,
     size: StaticInts,
     method: str = ResizeMethod.BILINEAR,
@@ -122,14 +122,16 @@ def _resized_spec(
     name: str | None = None,
 ) -> TensorSpec:
     """Return the spec of the result for an image of unknown size."""
-    if not isinstance(images, Pending) or images.shape.rank != 3 or method not in METHODS:
-        raise Unrecordable("a resize of a batch or by an unknown method")
-    sizes = [None, None] if preserve_aspect_ratio else [int(n) for n in static_value(size, "size")]
+    if not isinstance(images, DeferredValue) or images.shape.rank != 3 or method not in METHODS:
+        raise UnrecordableError("a resize of a batch or by an unknown method")
+    sizes = (
+        [None, None] if preserve_aspect_ratio else [int(n) for n in to_static_value(size, "size")]
+    )
     dtype = images.dtype if method == "nearest" else float32
     return TensorSpec([*sizes, images.shape.as_list()[-1]], dtype)
 
 
-@waits(_resized_spec)
+@defer_host_values(_make_resize_spec)
 def resize(
     images: TensorLike,
     size: StaticInts,
@@ -168,7 +170,7 @@ def resize(
         raise ValueError(
             f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}."
         )
-    sizes = static_value(size, "size")
+    sizes = to_static_value(size, "size")
     if not isinstance(sizes, tuple) or len(sizes) != 2:
         raise ValueError(
             f"'size' must be a 1-D Tensor of 2 elements: new_height, new_width, got {size}."
@@ -176,7 +178,7 @@ def resize(
     if any(isinstance(s, (str, bytes, float)) for s in sizes):
         raise ValueError(f"'size' must be a 1-D int32 Tensor, got {size}.")
     sizes = tuple(map(as_size, sizes))
-    if any_symbolic((*sizes, *images.shape[-3:-1])) and not preserve_aspect_ratio:
+    if has_symbolic_size((*sizes, *images.shape[-3:-1])) and not preserve_aspect_ratio:
         height, width = sizes
         return _resize(images, height, width, method, antialias)
     if any(s < 0 for s in sizes):
@@ -197,17 +199,17 @@ def resize(
     on_host = type(array) is np.ndarray and array.ndim == 3 and array.dtype != np.float64
     if on_host and not antialias and not any(t.watches(images) for t in context.tapes):
         # The array is probably a decoded file: XLA would compile a program for every image size.
-        return Tensor(resized(array, height, width, method))
+        return Tensor(resize_array(array, height, width, method))
     return _resize(images, height, width, method, antialias)
 
 
-def _check_target(height: object, width: object) -> None:
+def _check_target_size(height: object, width: object) -> None:
     for size, name in ((height, "target_height"), (width, "target_width")):
         if isinstance(size, int) and size <= 0:
             raise ValueError(f"{name} must be > 0, got {size}.")
 
 
-@waits()
+@defer_host_values()
 def resize_with_pad(
     image: TensorLike,
     target_height: int,
@@ -234,7 +236,7 @@ def resize_with_pad(
        [0. 0. 0. 0.]]
     """
     image = image if hasattr(image, "_keras_history") else convert_to_tensor(image)
-    _check_target(target_height, target_width)
+    _check_target_size(target_height, target_width)
     height, width = image.shape[-3], image.shape[-2]
     ratio = max(width / target_width, height / target_height)
     resized = resize(image, (int(height / ratio), int(width / ratio)), method, antialias=antialias)
@@ -242,7 +244,7 @@ def resize_with_pad(
     return pad_to_bounding_box(resized, max(top, 0), max(left, 0), target_height, target_width)
 
 
-@waits()
+@defer_host_values()
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
@@ -266,8 +268,8 @@ def crop_to_bounding_box(
        [6 7]]
     """
     image = convert_to_tensor(image)
-    target_height = static_value(target_height, "target_height")
-    target_width = static_value(target_width, "target_width")
+    target_height = to_static_value(target_height, "target_height")
+    target_width = to_static_value(target_width, "target_width")
     if is_symbolic(offset_height) or is_symbolic(offset_width):
         before = [0] * (image.ndim - 3)
         return slice(
@@ -313,7 +315,7 @@ def pad_to_bounding_box(
        [1. 1. 0.]]
     """
     image = convert_to_tensor(image)
-    offset_height, offset_width, target_height, target_width = static_value(
+    offset_height, offset_width, target_height, target_width = to_static_value(
         (offset_height, offset_width, target_height, target_width), "offset and target"
     )
     below, right = (
@@ -328,7 +330,7 @@ def pad_to_bounding_box(
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
 
-@waits()
+@defer_host_values()
 def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
     """Crop images centrally or pad them with zeros on all sides, to a given size.
 
@@ -345,7 +347,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
        [1. 1.]
        [0. 0.]]
     """
-    _check_target(target_height, target_width)
+    _check_target_size(target_height, target_width)
     image = convert_to_tensor(image)
     height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])
     cropped = crop_to_bounding_box(
@@ -360,7 +362,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     )
 
 
-@waits()
+@defer_host_values()
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     """Crop the central window of images.
 

@@ -16,7 +16,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.kernels import resize
 
-__all__ = ["METHODS", "resized", "weights"]
+__all__ = ["METHODS", "compute_weights", "resize_array"]
 
 # Cubic interpolation without antialiasing rounds positions to 1/1024 of a pixel.
 _CUBIC_STEPS = 1024
@@ -54,7 +54,7 @@ METHODS = (*_KERNELS, "area", "nearest")
 
 
 @functools.cache
-def weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
+def compute_weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
     """Compute the resize weights.
 
     Args:
@@ -93,7 +93,7 @@ def weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
     return kernel_weights / np.where(np.abs(total) < math.ulp(1000.0), 1.0, total)
 
 
-def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarray:
+def resize_array(image: np.ndarray, height: int, width: int, method: str) -> np.ndarray:
     """Resize an image with NumPy.
 
     Input pipelines use this function, because XLA would compile a program for every image size.
@@ -115,19 +115,23 @@ def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarr
             f"input image must be of non-zero size, got shape {list(image.shape)}."
         )
     if method == "nearest":
-        rows, columns = (_nearest(n, o) for n, o in zip((height, width), image.shape, strict=False))
+        rows, columns = (
+            _find_nearest(n, o) for n, o in zip((height, width), image.shape, strict=False)
+        )
         return image[rows[:, None], columns]
     if (height, width) == image.shape[:2] and method in ("bilinear", "area"):
         return np.ascontiguousarray(image, np.float32)
     if method == "bilinear":
-        return resize.bilinear(image, height, width)
+        return resize.resize_bilinear(image, height, width)
     array = np.ascontiguousarray(image, np.float32)
-    array = np.tensordot(weights(height, len(array), method, False).astype(np.float32), array, 1)
-    column_weights = weights(width, array.shape[1], method, False).astype(np.float32)
+    array = np.tensordot(
+        compute_weights(height, len(array), method, False).astype(np.float32), array, 1
+    )
+    column_weights = compute_weights(width, array.shape[1], method, False).astype(np.float32)
     return np.ascontiguousarray(np.moveaxis(np.tensordot(column_weights, array, (1, 1)), 0, 1))
 
 
-def _nearest(output_size: int, input_size: int) -> np.ndarray:
+def _find_nearest(output_size: int, input_size: int) -> np.ndarray:
     positions = (np.arange(output_size, dtype=np.float32) + np.float32(0.5)) * np.float32(
         input_size / output_size
     )

@@ -13,7 +13,7 @@ FILL_MODES = ("constant", "nearest", "reflect", "wrap")
 INTERPOLATIONS = ("bilinear", "nearest")
 
 
-def _inside(position: jnp.ndarray, size: int, fill_mode: str) -> jnp.ndarray:
+def _wrap_position(position: jnp.ndarray, size: int, fill_mode: str) -> jnp.ndarray:
     """Map positions outside an image to positions inside, except for 'constant'."""
     if fill_mode == "reflect":
         # The image and its mirror image alternate: d c b a | a b c d | d c b a.
@@ -58,8 +58,8 @@ def warp(
         + maps[:, row, 2, None, None]
     )
     across, down = (
-        _inside(map_positions(0), width, fill_mode),
-        _inside(map_positions(1), height, fill_mode),
+        _wrap_position(map_positions(0), width, fill_mode),
+        _wrap_position(map_positions(1), height, fill_mode),
     )
     batch = jnp.arange(count)[:, None, None]
 

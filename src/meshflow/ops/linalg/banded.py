@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -21,7 +21,7 @@ from meshflow.ops.math import conj
 __all__ = ["banded_triangular_solve", "eigh_tridiagonal", "tridiagonal_matmul", "tridiagonal_solve"]
 
 
-def _compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
+def _to_compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
     """Return the diagonals as rows [..., 3, n]: above, on and below the main diagonal.
 
     The diagonal above has an unused element at its end, the one below at its start.
@@ -102,21 +102,24 @@ def tridiagonal_solve(
     """
     if perturb_singular:
         raise NotImplementedError("tridiagonal_solve: perturb_singular is not available.")
-    rows, rhs_ = _compact(diagonals, diagonals_format, "tridiagonal_solve"), convert_to_tensor(rhs)
+    rows, rhs_ = (
+        _to_compact(diagonals, diagonals_format, "tridiagonal_solve"),
+        convert_to_tensor(rhs),
+    )
     is_vector = len(rhs_.shape) == len(rows.shape) - 1
     if is_vector:
         rhs_ = array.expand_dims(rhs_, -1)
     elif transpose_rhs:
-        rhs_ = _exchanged(rhs_)
+        rhs_ = _swap_last_axes(rhs_)
     if conjugate_rhs:
         rhs_ = conj(rhs_)
     solution = _tridiagonal_solve(rows, rhs_)
     if is_vector:
         return array.squeeze(solution, -1)
-    return _exchanged(solution) if transpose_rhs else solution
+    return _swap_last_axes(solution) if transpose_rhs else solution
 
 
-def _exchanged(x: Tensor) -> Tensor:
+def _swap_last_axes(x: Tensor) -> Tensor:
     rank = len(x.shape)
     return array.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -149,11 +152,11 @@ def tridiagonal_matmul(
       >>> print(tf.linalg.tridiagonal_matmul(tf.constant(diagonals), tf.ones([3, 1]))[:, 0].numpy())
       [5. 6. 5.]
     """
-    return _tridiagonal_matmul(_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)
+    return _tridiagonal_matmul(_to_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)
 
 
 @op(kinds="fc", name="banded_triangular_solve")
-def _triangular(matrix: TensorLike, rhs: TensorLike, lower: bool, adjoint: bool) -> Tensor:
+def _solve_triangular(matrix: TensorLike, rhs: TensorLike, lower: bool, adjoint: bool) -> Tensor:
     lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
     return jax.scipy.linalg.solve_triangular(
         jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:])),
@@ -199,7 +202,7 @@ def banded_triangular_solve(
         matrix = set_diag(empty, bands, k=matrix_k)
     else:
         matrix = set_diag(empty, bands, k=k, align="LEFT_RIGHT")
-    return _triangular(matrix, rhs, lower, adjoint)
+    return _solve_triangular(matrix, rhs, lower, adjoint)
 
 
 @op(kinds="fc", name="eigh_tridiagonal")
@@ -270,11 +273,11 @@ def eigh_tridiagonal(
         raise ValueError(f"eigh_tridiagonal: select={select!r} needs select_range.")
     values, vectors = _eigh(alpha, beta)
     if select == "i":
-        first, last = static_value(select_range, "select_range")
+        first, last = to_static_value(select_range, "select_range")
         values, vectors = values[first : last + 1], vectors[:, first : last + 1]
     elif select == "v":
-        low, high = static_value(select_range, "select_range")
-        value_array = values._concrete("the eigenvalues that select='v' chooses from")
+        low, high = to_static_value(select_range, "select_range")
+        value_array = values.require_value("the eigenvalues that select='v' chooses from")
         selected = np.flatnonzero((value_array > low) & (value_array <= high))
         values, vectors = array.gather(values, selected), array.gather(vectors, selected, axis=1)
     return values if eigvals_only else (values, vectors)

@@ -24,7 +24,7 @@ __all__ = ["band_part", "diag", "diag_part", "set_diag", "tensor_diag", "tensor_
 _ALIGNMENTS = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
 
 
-def _range(k: int | Sequence[int]) -> tuple[int, int]:
+def _parse_band(k: int | Sequence[int]) -> tuple[int, int]:
     """Return the lowest and the highest diagonal of the argument `k`."""
     low, high = (k[0], k[-1]) if isinstance(k, Sequence) else (k, k)
     if low > high:
@@ -34,19 +34,19 @@ def _range(k: int | Sequence[int]) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _longest(rows: int, columns: int, low: int, high: int) -> int:
+def _get_max_length(rows: int, columns: int, low: int, high: int) -> int:
     return min(rows + min(high, 0), columns - max(low, 0))
 
 
 @functools.cache
-def _places(
+def _index_packed(
     rows: int, columns: int, low: int, high: int, align: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each matrix element's index in the packed diagonals, and whether it is on one of them."""
     if align not in _ALIGNMENTS:
         raise InvalidValueError(f"align must be one of {_ALIGNMENTS}, got {align!r}.")
     above, below = align.split("_")
-    max_length = _longest(rows, columns, low, high)
+    max_length = _get_max_length(rows, columns, low, high)
     i, j = np.arange(rows)[:, None], np.arange(columns)[None]
     diagonal = j - i
     length = np.minimum(rows + np.minimum(diagonal, 0), columns - np.maximum(diagonal, 0))
@@ -91,7 +91,7 @@ def diag(
              [0., 0., 2.],
              [0., 0., 0.]], dtype=float32)
     """
-    low, high = _range(k)
+    low, high = _parse_band(k)
     max_length = diagonal.shape[-1]
     rows, columns = max_length - min(high, 0), max_length + max(low, 0)
     if num_rows == num_cols == -1:
@@ -100,14 +100,14 @@ def diag(
     num_cols = columns if num_cols == -1 else num_cols
     packed = diagonal if low == high else diagonal.reshape(*diagonal.shape[:-2], -1)
     if (
-        _longest(num_rows, num_cols, low, high) != max_length
+        _get_max_length(num_rows, num_cols, low, high) != max_length
         or packed.shape[-1] != (high - low + 1) * max_length
     ):
         raise InvalidValueError(
             f"diag: diagonals of shape {list(diagonal.shape)} with k={k} do not fit a matrix of shape "
             f"[{num_rows}, {num_cols}]."
         )
-    indices, is_inside = _places(num_rows, num_cols, low, high, align)
+    indices, is_inside = _index_packed(num_rows, num_cols, low, high, align)
     return jnp.where(is_inside, packed[..., indices], jnp.asarray(padding_value, diagonal.dtype))
 
 
@@ -137,12 +137,12 @@ def diag_part(
       array([[0, 2],
              [1, 4]], dtype=int32)
     """
-    low, high = _range(k)
+    low, high = _parse_band(k)
     rows, columns = input.shape[-2:]
-    max_length, count = _longest(rows, columns, low, high), high - low + 1
+    max_length, count = _get_max_length(rows, columns, low, high), high - low + 1
     if max_length < 1:
         raise InvalidValueError(f"diag_part: a matrix [{rows}, {columns}] has no diagonal k={k}.")
-    indices, is_inside = _places(rows, columns, low, high, align)
+    indices, is_inside = _index_packed(rows, columns, low, high, align)
     source = np.full(count * max_length, -1)
     source[indices[is_inside]] = np.flatnonzero(is_inside)
     flat = input.reshape(*input.shape[:-2], rows * columns)
@@ -176,15 +176,15 @@ def set_diag(
       [[7 1 1]
        [1 8 1]]
     """
-    low, high = _range(k)
+    low, high = _parse_band(k)
     rows, columns = input.shape[-2:]
-    max_length, count = _longest(rows, columns, low, high), high - low + 1
+    max_length, count = _get_max_length(rows, columns, low, high), high - low + 1
     expected = [*input.shape[:-2], *([] if low == high else [count]), max_length]
     if list(diagonal.shape) != expected:
         raise InvalidValueError(
             f"set_diag: diagonal must have shape {expected} for k={k}, got {list(diagonal.shape)}."
         )
-    indices, is_inside = _places(rows, columns, low, high, align)
+    indices, is_inside = _index_packed(rows, columns, low, high, align)
     packed = diagonal.reshape(*input.shape[:-2], count * max_length)
     return jnp.where(is_inside, packed[..., indices], input)
 

@@ -15,7 +15,7 @@ from meshflow.ops.linalg.products import conjugate_transpose
 __all__ = ["cholesky", "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd"]
 
 
-def _lower(x: jax.Array) -> jax.Array:
+def _symmetrize(x: jax.Array) -> jax.Array:
     """Return the self-adjoint matrix with the lower triangle of `x`; only this part has a gradient."""
     return jnp.tril(x) + conjugate_transpose(jnp.tril(x, -1))
 
@@ -109,7 +109,7 @@ def svd(
 
 @op(kinds="fc", name="eigh")
 def _eigh(tensor: TensorLike) -> tuple[Tensor, Tensor]:
-    return tuple(jnp.linalg.eigh(_lower(tensor)))
+    return tuple(jnp.linalg.eigh(_symmetrize(tensor)))
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]]).numpy().round(3))
       [1. 2.]
     """
-    return jnp.linalg.eigvalsh(_lower(tensor))
+    return jnp.linalg.eigvalsh(_symmetrize(tensor))
 
 
 @op(kinds="fc", name="eig")

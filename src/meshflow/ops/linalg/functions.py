@@ -23,12 +23,12 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
     return jax.scipy.linalg.expm(input)
 
 
-def _t(x: jax.Array) -> jax.Array:
+def _transpose(x: jax.Array) -> jax.Array:
     return jnp.swapaxes(x, -1, -2)
 
 
 @jax.custom_vjp
-def _sylvester(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+def _solve_sylvester(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     """Solve `a @ x + x @ b = c`."""
     return jax.scipy.linalg.solve_sylvester(a, b, c).astype(c.dtype)
 
@@ -36,17 +36,17 @@ def _sylvester(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
 def _sylvester_forward(
     a: jax.Array, b: jax.Array, c: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    x = _sylvester(a, b, c)
+    x = _solve_sylvester(a, b, c)
     return x, (a, b, x)
 
 
 def _sylvester_backward(residuals: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, ...]:
     a, b, x = residuals
-    part = _sylvester(_t(a), _t(b), g)
-    return -part @ _t(x), -_t(x) @ part, part
+    part = _solve_sylvester(_transpose(a), _transpose(b), g)
+    return -part @ _transpose(x), -_transpose(x) @ part, part
 
 
-_sylvester.defvjp(_sylvester_forward, _sylvester_backward)
+_solve_sylvester.defvjp(_sylvester_forward, _sylvester_backward)
 
 
 @jax.custom_vjp
@@ -62,7 +62,7 @@ def _sqrtm_forward(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _sqrtm_backward(root: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     # The derivative of root @ root = matrix is root @ d(root) + d(root) @ root = d(matrix).
-    return (_sylvester(_t(root), _t(root), g),)
+    return (_solve_sylvester(_transpose(root), _transpose(root), g),)
 
 
 _sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)

@@ -59,13 +59,13 @@ def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None =
     return Lu(factors, cast(order, output_idx_type))
 
 
-def _factors(lower_upper: jax.Array) -> tuple[Any, Any]:
+def _split_factors(lower_upper: jax.Array) -> tuple[Any, Any]:
     return jnp.tril(lower_upper, -1) + jnp.eye(
         lower_upper.shape[-1], dtype=lower_upper.dtype
     ), jnp.triu(lower_upper)
 
 
-def _moved(rows: jax.Array, order: jax.Array) -> jax.Array:
+def _reorder_rows(rows: jax.Array, order: jax.Array) -> jax.Array:
     """Reorder the rows of a batch of matrices."""
     return jnp.take_along_axis(rows, order[..., None], axis=-2)
 
@@ -88,17 +88,17 @@ def lu_reconstruct(
       [[1. 2.]
        [4. 4.]]
     """
-    lower, upper = _factors(lower_upper)
-    return _moved(lower @ upper, jnp.argsort(perm, axis=-1))
+    lower, upper = _split_factors(lower_upper)
+    return _reorder_rows(lower @ upper, jnp.argsort(perm, axis=-1))
 
 
-def _solved(lower_upper: jax.Array, perm: jax.Array, rhs: jax.Array) -> jax.Array:
+def _solve_factorized(lower_upper: jax.Array, perm: jax.Array, rhs: jax.Array) -> jax.Array:
     batch_shape = jnp.broadcast_shapes(lower_upper.shape[:-2], rhs.shape[:-2])
     rhs = jnp.broadcast_to(rhs, (*batch_shape, *rhs.shape[-2:]))
     factors = jnp.broadcast_to(lower_upper, (*batch_shape, *lower_upper.shape[-2:]))
     order = jnp.broadcast_to(perm, (*batch_shape, perm.shape[-1]))
     solve = jax.scipy.linalg.solve_triangular
-    intermediate = solve(factors, _moved(rhs, order), lower=True, unit_diagonal=True)
+    intermediate = solve(factors, _reorder_rows(rhs, order), lower=True, unit_diagonal=True)
     return solve(factors, intermediate)
 
 
@@ -125,7 +125,7 @@ def lu_solve(
       >>> print(tf.linalg.lu_solve(*factors, [[3.0], [8.0]])[:, 0].numpy())
       [1. 1.]
     """
-    return _solved(lower_upper, perm, rhs)
+    return _solve_factorized(lower_upper, perm, rhs)
 
 
 @op(kinds="fc", same=("lower_upper",))
@@ -143,4 +143,4 @@ def lu_matrix_inverse(
        [0.5  0.  ]]
     """
     identity = jnp.eye(lower_upper.shape[-1], dtype=lower_upper.dtype)
-    return _solved(lower_upper, perm, jnp.broadcast_to(identity, lower_upper.shape))
+    return _solve_factorized(lower_upper, perm, jnp.broadcast_to(identity, lower_upper.shape))

@@ -15,7 +15,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
 from meshflow.ops.array.shaping import Axes
 from meshflow.ops.math import matmul
-from meshflow.ops.math.elementwise import magnitude
+from meshflow.ops.math.elementwise import compute_magnitude
 
 __all__ = ["adjoint", "einsum", "matrix_transpose", "matvec", "norm", "normalize", "trace"]
 
@@ -132,7 +132,7 @@ def norm(
         return norms.astype(tensor.dtype)
     if isinstance(axis, tuple) and len(axis) > 1:
         return jnp.linalg.norm(tensor, ord, axis, keepdims)
-    magnitudes = magnitude(tensor)
+    magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):
         return jnp.max(magnitudes, axis=axis, keepdims=keepdims)
     if ord == 1:

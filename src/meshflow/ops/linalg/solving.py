@@ -47,14 +47,16 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
       >>> tf.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy().tolist()
       [[0.5, 0.0], [0.0, 0.25]]
     """
-    return _regular(_inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input)
+    return _check_invertible(
+        _inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input
+    )
 
 
-def _regular(result: Tensor, message: str, *operands: Any) -> Tensor:
+def _check_invertible(result: Tensor, message: str, *operands: Any) -> Tensor:
     """Raise if the result is not finite although the operands are, and return it otherwise."""
-    if isinstance(result, Tensor) and not isinstance(result._value, jax.core.Tracer):
-        arrays = [convert_to_tensor(o)._value for o in operands]
-        are_finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result._value, *arrays)]
+    if isinstance(result, Tensor) and not isinstance(result.array, jax.core.Tracer):
+        arrays = [convert_to_tensor(o).array for o in operands]
+        are_finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result.array, *arrays)]
         if not are_finite[0] and all(are_finite[1:]):
             raise InvalidArgumentError(message)
     return result
@@ -148,7 +150,9 @@ def solve(
       [[2.0], [3.0]]
     """
     solution = _solve(matrix, rhs, adjoint)
-    return _regular(solution, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs)
+    return _check_invertible(
+        solution, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs
+    )
 
 
 @op(kinds="fc")

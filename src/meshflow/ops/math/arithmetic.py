@@ -172,20 +172,20 @@ def accumulate_n(
 
 
 @jax.custom_jvp
-def _power(x: jax.Array, y: jax.Array) -> jax.Array:
+def _compute_power(x: jax.Array, y: jax.Array) -> jax.Array:
     """Compute x^y; as in TensorFlow, y has no gradient (instead of NaN) if x has no real logarithm."""
     return jnp.power(x, y)
 
 
-def _power_slope(
+def _compute_power_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: Any
 ) -> tuple[jax.Array, jax.Array]:
     x, y = primals
-    result, zero = _power(x, y), jnp.zeros((), x.dtype)
+    result, zero = _compute_power(x, y), jnp.zeros((), x.dtype)
     total = jnp.zeros_like(result)
     if not isinstance(tangents[0], SymbolicZero):
         exponent = jnp.where(y == 0, jnp.ones((), y.dtype), y - 1)
-        total = total + tangents[0] * y * _power(x, exponent)
+        total = total + tangents[0] * y * _compute_power(x, exponent)
     if not isinstance(tangents[1], SymbolicZero):
         is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
         valid = x > 0 if is_real else x != 0
@@ -194,14 +194,14 @@ def _power_slope(
     return result, total
 
 
-_power.defjvp(_power_slope, symbolic_zeros=True)
+_compute_power.defjvp(_compute_power_jvp, symbolic_zeros=True)
 
 
 @op(kinds="ifc", name="pow")
 def _pow(x: TensorLike, y: TensorLike) -> Tensor:
     if is_integer(x):
         return jnp.power(x, y)
-    return _power(*jnp.broadcast_arrays(x, y))
+    return _compute_power(*jnp.broadcast_arrays(x, y))
 
 
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -247,7 +247,7 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     return jnp.arctan2(y, x)
 
 
-def _chosen(x: jax.Array, y: jax.Array, selects_x: jax.Array) -> jax.Array:
+def _select_extreme(x: jax.Array, y: jax.Array, selects_x: jax.Array) -> jax.Array:
     """Select `x` where `selects_x` is true or `x` is NaN, else `y`.
 
     Unlike in JAX, ties do not halve the gradient. As in TensorFlow, only `selects_x` decides which
@@ -274,7 +274,7 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.maximum([1, 5], 3).numpy())
       [3 5]
     """
-    return _chosen(x, y, x >= y)
+    return _select_extreme(x, y, x >= y)
 
 
 @op(kinds="if")
@@ -291,7 +291,7 @@ def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.minimum([1, 5], 3).numpy())
       [1 3]
     """
-    return _chosen(x, y, x <= y)
+    return _select_extreme(x, y, x <= y)
 
 
 @op

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch.composite import IndexedSlices, on_rows
+from meshflow.core.dispatch.composite import IndexedSlices, accept_indexed_slices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import Axes
@@ -18,7 +18,7 @@ from meshflow.ops.math.arithmetic import multiply
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 
 
-@on_rows
+@accept_indexed_slices
 @op(kinds="if")
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
@@ -41,15 +41,15 @@ def clip_by_value(
     """
     # As in TensorFlow, the tensor has the full gradient at the ends of the interval. A NaN of the
     # tensor or of a limit results in NaN and has no gradient to the tensor.
-    below = jnp.where(t <= clip_value_max, t, _or_nan(t, clip_value_max))
-    return jnp.where(below >= clip_value_min, below, _or_nan(below, clip_value_min))
+    below = jnp.where(t <= clip_value_max, t, _propagate_nan(t, clip_value_max))
+    return jnp.where(below >= clip_value_min, below, _propagate_nan(below, clip_value_min))
 
 
-def _or_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
+def _propagate_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
-@on_rows
+@accept_indexed_slices
 @op(same=("t", "clip_norm"), kinds="fc")
 def clip_by_norm(
     t: TensorLike, clip_norm: TensorLike, axes: Axes = None, name: str | None = None

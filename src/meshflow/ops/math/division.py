@@ -37,10 +37,10 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.truediv(7, 2).numpy()
       np.float64(3.5)
     """
-    return jnp.divide(*_divisible(x, y))
+    return jnp.divide(*_promote_integers(x, y))
 
 
-def _divisible(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+def _promote_integers(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
     """Convert integers to floats; other dtypes are not changed."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x, y
@@ -59,7 +59,7 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return truediv(x, y)
 
 
-def _divided(result: Tensor, y: Any, op_name: str) -> Tensor:
+def _check_divisor(result: Tensor, y: Any, op_name: str) -> Tensor:
     """Return the result, or raise if it is an integer division by a known zero."""
     if isinstance(result, Tensor) and result.dtype.is_integer:
         divisor = get_static_value(y)
@@ -81,7 +81,7 @@ def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.math.floordiv(-7, 2).numpy()
       np.int32(-4)
     """
-    return _divided(_floordiv(x, y), y, "floordiv")
+    return _check_divisor(_floordiv(x, y), y, "floordiv")
 
 
 @op(kinds="if", name="floormod")
@@ -102,7 +102,7 @@ def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.math.floormod([7, -7], 3).numpy())
       [1 2]
     """
-    return _divided(_floormod(x, y), y, "floormod")
+    return _check_divisor(_floormod(x, y), y, "floormod")
 
 
 mod = floormod
@@ -121,7 +121,7 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       >>> int(tf.truncatediv(-7, 2))
       -3
     """
-    return _divided(_truncatediv(x, y), y, "truncatediv")
+    return _check_divisor(_truncatediv(x, y), y, "truncatediv")
 
 
 @op(kinds="if", name="truncatemod")
@@ -142,7 +142,7 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       >>> print(tf.truncatemod([7, -7], 3).numpy())
       [ 1 -1]
     """
-    return _divided(_truncatemod(x, y), y, "truncatemod")
+    return _check_divisor(_truncatemod(x, y), y, "truncatemod")
 
 
 @op(kinds="fc")
@@ -176,6 +176,6 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
       >>> tf.math.divide_no_nan([1.0, 1.0], [2.0, 0.0]).numpy()
       array([0.5, 0. ], dtype=float32)
     """
-    x, y = _divisible(x, y)
+    x, y = _promote_integers(x, y)
     safe = jnp.where(y == 0, jnp.ones((), y.dtype), y)
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch.composite import SparseTensor, passes_rows
+from meshflow.core.dispatch.composite import SparseTensor, make_elementwise_row_rule
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.signatures import Elementwise
@@ -76,7 +76,7 @@ _DTYPES = {
 }
 
 
-def _define(
+def _define_elementwise(
     name: str,
     function: Callable[[Any], Any],
     summary: str,
@@ -107,7 +107,7 @@ def _define(
     """
     compute.__module__ = __name__
     public_op = op(compute, kinds=kinds, differentiable=differentiable)
-    return _of_sparse(public_op) if name in _SPARSE else public_op
+    return _accept_sparse(public_op) if name in _SPARSE else public_op
 
 
 # Functions with f(0) = 0 also accept sparse tensors.
@@ -120,7 +120,7 @@ _SPARSE = frozenset(
 )
 
 
-def _of_sparse(public: Elementwise) -> Elementwise:
+def _accept_sparse(public: Elementwise) -> Elementwise:
     @functools.wraps(public)
     def function(x: Any, name: str | None = None) -> Any:
         if isinstance(x, SparseTensor):
@@ -130,11 +130,11 @@ def _of_sparse(public: Elementwise) -> Elementwise:
     return function
 
 
-def _angle(x: jax.Array) -> jax.Array:
+def _compute_angle(x: jax.Array) -> jax.Array:
     return jnp.angle(x).astype(x.real.dtype)
 
 
-def magnitude(x: jax.Array) -> jax.Array:
+def compute_magnitude(x: jax.Array) -> jax.Array:
     """Compute |x| with TensorFlow's gradient at 0, which is 0; JAX's is 1."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x * jax.lax.stop_gradient(jnp.sign(x))
@@ -144,14 +144,18 @@ def magnitude(x: jax.Array) -> jax.Array:
 _special = jax.scipy.special
 
 
-def _bessel_i0(x: jax.Array) -> jax.Array:
-    return jnp.exp(magnitude(x)) * _special.i0e(x)
+def _compute_bessel_i0(x: jax.Array) -> jax.Array:
+    return jnp.exp(compute_magnitude(x)) * _special.i0e(x)
 
 
-abs = _define("abs", magnitude, "Compute the absolute value.", "[3 2]", "[-3, 2]", kinds=None)
-negative = _define("negative", jnp.negative, "Compute `-x`.", "[-1  2]", "[1, -2]", kinds=None)
-negative.op.by_rows = passes_rows(lambda _, rows: -rows)  # type: ignore[attr-defined]
-sign = _define(
+abs = _define_elementwise(
+    "abs", compute_magnitude, "Compute the absolute value.", "[3 2]", "[-3, 2]", kinds=None
+)
+negative = _define_elementwise(
+    "negative", jnp.negative, "Compute `-x`.", "[-1  2]", "[1, -2]", kinds=None
+)
+negative.op.row_gradient = make_elementwise_row_rule(lambda _, rows: -rows)  # type: ignore[attr-defined]
+sign = _define_elementwise(
     "sign",
     jnp.sign,
     "Compute the sign -1, 0 or 1, with gradient 0; for complex numbers `x / |x|`.",
@@ -159,8 +163,10 @@ sign = _define(
     "[-2.5, 0.0, 4.0]",
     kinds="ifc",
 )
-square = _define("square", jnp.square, "Compute `x * x`.", "[1 9]", "[1, -3]", kinds="ifc")
-sqrt = _define("sqrt", jnp.sqrt, "Compute the square root.", "[2. 3.]", "[4.0, 9.0]")
+square = _define_elementwise(
+    "square", jnp.square, "Compute `x * x`.", "[1 9]", "[1, -3]", kinds="ifc"
+)
+sqrt = _define_elementwise("sqrt", jnp.sqrt, "Compute the square root.", "[2. 3.]", "[4.0, 9.0]")
 
 
 @jax.custom_jvp
@@ -169,7 +175,7 @@ def _rsqrt(x: jax.Array) -> jax.Array:
 
 
 @_rsqrt.defjvp
-def _rsqrt_tangent(
+def _compute_rsqrt_jvp(
     primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     y = _rsqrt(*primals)
@@ -177,15 +183,15 @@ def _rsqrt_tangent(
     return y, tangents[0] * (y * y * y * jnp.asarray(-0.5, y.dtype))
 
 
-rsqrt = _define("rsqrt", _rsqrt, "Compute `1 / sqrt(x)`.", "[0.5  0.25]", "[4.0, 16.0]")
-reciprocal = _define(
+rsqrt = _define_elementwise("rsqrt", _rsqrt, "Compute `1 / sqrt(x)`.", "[0.5  0.25]", "[4.0, 16.0]")
+reciprocal = _define_elementwise(
     "reciprocal",
     lambda x: jnp.ones((), x.dtype) / x,
     "Compute `1 / x`.",
     "[ 0.5  -0.25]",
     "[2.0, -4.0]",
 )
-reciprocal_no_nan = _define(
+reciprocal_no_nan = _define_elementwise(
     "reciprocal_no_nan",
     lambda x: jnp.where(
         x == 0, jnp.zeros((), x.dtype), 1 / jnp.where(x == 0, jnp.ones((), x.dtype), x)
@@ -194,36 +200,48 @@ reciprocal_no_nan = _define(
     "[0.5 0. ]",
     "[2.0, 0.0]",
 )
-exp = _define("exp", jnp.exp, "Compute `e^x`.", "[1.    2.718]")
-expm1 = _define("expm1", jnp.expm1, "Compute `e^x - 1`, accurately near 0.", "[0.    1.718]")
-log = _define("log", jnp.log, "Compute the natural logarithm.", "[0.    2.303]", "[1.0, 10.0]")
-log1p = _define(
+exp = _define_elementwise("exp", jnp.exp, "Compute `e^x`.", "[1.    2.718]")
+expm1 = _define_elementwise(
+    "expm1", jnp.expm1, "Compute `e^x - 1`, accurately near 0.", "[0.    1.718]"
+)
+log = _define_elementwise(
+    "log", jnp.log, "Compute the natural logarithm.", "[0.    2.303]", "[1.0, 10.0]"
+)
+log1p = _define_elementwise(
     "log1p", jnp.log1p, "Compute `log(1 + x)`, accurately near 0.", "[0.    2.303]", "[0.0, 9.0]"
 )
-sin = _define("sin", jnp.sin, "Compute the sine of x in radians.", "[0.    0.841]")
-cos = _define("cos", jnp.cos, "Compute the cosine of x in radians.", "[1.   0.54]")
-tan = _define("tan", jnp.tan, "Compute the tangent of x in radians.", "[0.    1.557]")
-asin = _define("asin", jnp.arcsin, "Compute the inverse sine in radians.", "[0.    1.571]")
-acos = _define("acos", jnp.arccos, "Compute the inverse cosine in radians.", "[1.571 0.   ]")
-atan = _define("atan", jnp.arctan, "Compute the inverse tangent in radians.", "[0.    0.785]")
-sinh = _define("sinh", jnp.sinh, "Compute the hyperbolic sine.", "[0.    1.175]")
-cosh = _define("cosh", jnp.cosh, "Compute the hyperbolic cosine.", "[1.    1.543]")
-tanh = _define("tanh", jnp.tanh, "Compute the hyperbolic tangent.", "[0.    0.762]")
-asinh = _define("asinh", jnp.arcsinh, "Compute the inverse hyperbolic sine.", "[0.    0.881]")
-acosh = _define(
+sin = _define_elementwise("sin", jnp.sin, "Compute the sine of x in radians.", "[0.    0.841]")
+cos = _define_elementwise("cos", jnp.cos, "Compute the cosine of x in radians.", "[1.   0.54]")
+tan = _define_elementwise("tan", jnp.tan, "Compute the tangent of x in radians.", "[0.    1.557]")
+asin = _define_elementwise(
+    "asin", jnp.arcsin, "Compute the inverse sine in radians.", "[0.    1.571]"
+)
+acos = _define_elementwise(
+    "acos", jnp.arccos, "Compute the inverse cosine in radians.", "[1.571 0.   ]"
+)
+atan = _define_elementwise(
+    "atan", jnp.arctan, "Compute the inverse tangent in radians.", "[0.    0.785]"
+)
+sinh = _define_elementwise("sinh", jnp.sinh, "Compute the hyperbolic sine.", "[0.    1.175]")
+cosh = _define_elementwise("cosh", jnp.cosh, "Compute the hyperbolic cosine.", "[1.    1.543]")
+tanh = _define_elementwise("tanh", jnp.tanh, "Compute the hyperbolic tangent.", "[0.    0.762]")
+asinh = _define_elementwise(
+    "asinh", jnp.arcsinh, "Compute the inverse hyperbolic sine.", "[0.    0.881]"
+)
+acosh = _define_elementwise(
     "acosh", jnp.arccosh, "Compute the inverse hyperbolic cosine.", "[0.    1.317]", "[1.0, 2.0]"
 )
-atanh = _define(
+atanh = _define_elementwise(
     "atanh", jnp.arctanh, "Compute the inverse hyperbolic tangent.", "[0.    0.549]", "[0.0, 0.5]"
 )
-sigmoid = _define(
+sigmoid = _define_elementwise(
     "sigmoid",
     jax.nn.sigmoid,
     "Compute `1 / (1 + e^-x)`.",
     "[0.269 0.5   0.731]",
     "[-1.0, 0.0, 1.0]",
 )
-log_sigmoid = _define(
+log_sigmoid = _define_elementwise(
     "log_sigmoid",
     jax.nn.log_sigmoid,
     "Compute `log(sigmoid(x))`, accurately for large |x|.",
@@ -231,9 +249,13 @@ log_sigmoid = _define(
     "[-100.0, 0.0]",
     kinds="f",
 )
-erf = _define("erf", _special.erf, "Compute the Gauss error function.", "[0.    0.843]", kinds="f")
-erfc = _define("erfc", _special.erfc, "Compute `1 - erf(x)`.", "[1.    0.157]", kinds="f")
-erfinv = _define(
+erf = _define_elementwise(
+    "erf", _special.erf, "Compute the Gauss error function.", "[0.    0.843]", kinds="f"
+)
+erfc = _define_elementwise(
+    "erfc", _special.erfc, "Compute `1 - erf(x)`.", "[1.    0.157]", kinds="f"
+)
+erfinv = _define_elementwise(
     "erfinv",
     _special.erfinv,
     "Compute the inverse of erf.",
@@ -241,7 +263,7 @@ erfinv = _define(
     "[0.0, 0.5]",
     kinds="f",
 )
-erfcinv = _define(
+erfcinv = _define_elementwise(
     "erfcinv",
     lambda x: -_special.ndtri(0.5 * x) / jnp.sqrt(jnp.asarray(2, x.dtype)),
     "Compute the inverse of erfc.",
@@ -249,7 +271,7 @@ erfcinv = _define(
     "[1.5, 0.5]",
     kinds="f",
 )
-ndtri = _define(
+ndtri = _define_elementwise(
     "ndtri",
     _special.ndtri,
     "Compute the quantile of the standard normal distribution.",
@@ -257,7 +279,7 @@ ndtri = _define(
     "[0.5, 0.975]",
     kinds="f",
 )
-lgamma = _define(
+lgamma = _define_elementwise(
     "lgamma",
     _special.gammaln,
     "Compute the logarithm of |Gamma(x)|.",
@@ -265,7 +287,7 @@ lgamma = _define(
     "[3.0, 6.0]",
     kinds="f",
 )
-digamma = _define(
+digamma = _define_elementwise(
     "digamma",
     _special.digamma,
     "Compute the derivative of lgamma.",
@@ -273,27 +295,27 @@ digamma = _define(
     "[1.0, 2.0]",
     kinds="f",
 )
-bessel_i0 = _define(
+bessel_i0 = _define_elementwise(
     "bessel_i0",
-    _bessel_i0,
+    _compute_bessel_i0,
     "Compute the modified Bessel function of order 0.",
     "[1.    1.266]",
     kinds="f",
 )
-bessel_i0e = _define(
+bessel_i0e = _define_elementwise(
     "bessel_i0e", _special.i0e, "Compute `exp(-|x|) * bessel_i0(x)`.", "[1.    0.466]", kinds="f"
 )
-bessel_i1 = _define(
+bessel_i1 = _define_elementwise(
     "bessel_i1",
     _special.i1,
     "Compute the modified Bessel function of order 1.",
     "[0.    0.565]",
     kinds="f",
 )
-bessel_i1e = _define(
+bessel_i1e = _define_elementwise(
     "bessel_i1e", _special.i1e, "Compute `exp(-|x|) * bessel_i1(x)`.", "[0.    0.208]", kinds="f"
 )
-floor = _define(
+floor = _define_elementwise(
     "floor",
     jnp.floor,
     "Round down to an integer.",
@@ -302,7 +324,7 @@ floor = _define(
     kinds="f",
     differentiable=False,
 )
-ceil = _define(
+ceil = _define_elementwise(
     "ceil",
     jnp.ceil,
     "Round up to an integer.",
@@ -311,7 +333,7 @@ ceil = _define(
     kinds="f",
     differentiable=False,
 )
-round = _define(
+round = _define_elementwise(
     "round",
     jnp.round,
     "Round to the nearest integer, and halves to the even one.",
@@ -320,7 +342,7 @@ round = _define(
     kinds="if",
     differentiable=False,
 )
-rint = _define(
+rint = _define_elementwise(
     "rint",
     jnp.round,
     "Round to the nearest integer, and halves to the even one.",
@@ -329,7 +351,7 @@ rint = _define(
     kinds="f",
     differentiable=False,
 )
-is_nan = _define(
+is_nan = _define_elementwise(
     "is_nan",
     jnp.isnan,
     "Check whether x is NaN.",
@@ -338,7 +360,7 @@ is_nan = _define(
     kinds="f",
     differentiable=False,
 )
-is_inf = _define(
+is_inf = _define_elementwise(
     "is_inf",
     jnp.isinf,
     "Check whether x is infinite.",
@@ -347,7 +369,7 @@ is_inf = _define(
     kinds="f",
     differentiable=False,
 )
-is_finite = _define(
+is_finite = _define_elementwise(
     "is_finite",
     jnp.isfinite,
     "Check whether x is neither NaN nor infinite.",
@@ -356,7 +378,7 @@ is_finite = _define(
     kinds="f",
     differentiable=False,
 )
-conj = _define(
+conj = _define_elementwise(
     "conj",
     jnp.conj,
     "Compute the complex conjugate.",
@@ -364,17 +386,19 @@ conj = _define(
     "[1 + 2j, 3j]",
     kinds=None,
 )
-real = _define("real", jnp.real, "Return the real part.", "[1. 0.]", "[1 + 2j, 3j]", kinds=None)
-imag = _define(
+real = _define_elementwise(
+    "real", jnp.real, "Return the real part.", "[1. 0.]", "[1 + 2j, 3j]", kinds=None
+)
+imag = _define_elementwise(
     "imag", jnp.imag, "Return the imaginary part.", "[2. 3.]", "[1 + 2j, 3j]", kinds=None
 )
-angle = _define(
+angle = _define_elementwise(
     "angle",
-    _angle,
+    _compute_angle,
     "Compute the argument of a complex number in radians.",
     "[1.571 3.142]",
     "[1j, -1 + 0j]",
 )
-sinc = _define(
+sinc = _define_elementwise(
     "sinc", jnp.sinc, "Compute `sin(pi x) / (pi x)`.", "[1.    0.637]", "[0.0, 0.5]", kinds="f"
 )

@@ -113,7 +113,7 @@ def in_top_k(
 
 
 @op(kinds="f", name="approx_top_k")
-def _approximately(
+def _approx_top_k(
     operand: TensorLike,
     k: int,
     dimension: int,
@@ -166,7 +166,7 @@ def approx_max_k(
       >>> print(values.numpy(), indices.numpy())
       [9. 7.] [1 3]
     """
-    return _approximately(
+    return _approx_top_k(
         operand,
         k,
         reduction_dimension,
@@ -194,7 +194,7 @@ def approx_min_k(
       >>> print(values.numpy(), indices.numpy())
       [3. 5.] [0 2]
     """
-    return _approximately(
+    return _approx_top_k(
         operand,
         k,
         reduction_dimension,

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import reshape, where
-from meshflow.ops.array.shaping import Axes, axis_within
+from meshflow.ops.array.shaping import Axes, normalize_axis
 from meshflow.ops.casting import cast
 from meshflow.ops.math.comparison import not_equal
 from meshflow.ops.signatures import Reduction
@@ -60,7 +60,7 @@ def _check_axis(axis: Axes, rank: int) -> Axes:
     return axis
 
 
-def _define(
+def _define_reduction(
     name: str,
     function: Callable[..., Any],
     summary: str,
@@ -125,17 +125,17 @@ def _std(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
-def _extreme(find: Callable[..., Any], x: jax.Array, axis: Axes) -> jax.Array:
+def _find_extreme(find: Callable[..., Any], x: jax.Array, axis: Axes) -> jax.Array:
     """Find the maximum or minimum; equal elements share the gradient, and that of NaN is NaN."""
     return find(x, axis=axis, keepdims=True)
 
 
-@_extreme.defjvp
-def _extreme_jvp(
+@_find_extreme.defjvp
+def _compute_extreme_jvp(
     find: Callable[..., Any], axis: Axes, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     (x,), (t,) = primals, tangents
-    best = _extreme(find, x, axis)
+    best = _find_extreme(find, x, axis)
     is_best = (x == best).astype(x.dtype)
     # NaN is selected explicitly, because XLA simplifies a product with zero to zero.
     shares = jnp.where(best != best, best, is_best / jnp.sum(is_best, axis=axis, keepdims=True))
@@ -143,14 +143,14 @@ def _extreme_jvp(
 
 
 def _max(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
-    return _reduced(jnp.max, _lowest, x, axis, keepdims)
+    return _reduce_extreme(jnp.max, _get_min_value, x, axis, keepdims)
 
 
 def _min(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
-    return _reduced(jnp.min, _highest, x, axis, keepdims)
+    return _reduce_extreme(jnp.min, _get_max_value, x, axis, keepdims)
 
 
-def _reduced(
+def _reduce_extreme(
     find: Callable[..., Any],
     get_initial: Callable[[jax.Array], float],
     x: jax.Array,
@@ -160,15 +160,15 @@ def _reduced(
     if x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
         initial = get_initial(x) if x.size == 0 else None
         return find(x, axis=axis, keepdims=keepdims, initial=initial)
-    best = _extreme(find, x, axis)
+    best = _find_extreme(find, x, axis)
     return best if keepdims else jnp.squeeze(best, axis)
 
 
-def _lowest(x: jax.Array) -> float:
+def _get_min_value(x: jax.Array) -> float:
     return -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
 
 
-def _highest(x: jax.Array) -> float:
+def _get_max_value(x: jax.Array) -> float:
     return jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).max
 
 
@@ -180,20 +180,26 @@ def _logsumexp(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     return jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
-reduce_sum = _define("reduce_sum", _sum, "Sum elements over dimensions.", "[3. 9.]", kinds="ifc")
-reduce_mean = _define(
+reduce_sum = _define_reduction(
+    "reduce_sum", _sum, "Sum elements over dimensions.", "[3. 9.]", kinds="ifc"
+)
+reduce_mean = _define_reduction(
     "reduce_mean",
     _mean,
     "Compute the mean over dimensions; for integers, it is rounded towards zero.",
     "[1.5 4.5]",
     kinds="ifc",
 )
-reduce_prod = _define(
+reduce_prod = _define_reduction(
     "reduce_prod", _prod, "Compute the product over dimensions.", "[ 2. 18.]", kinds="ifc"
 )
-reduce_max = _define("reduce_max", _max, "Find the maximum over dimensions.", "[2. 6.]", kinds="if")
-reduce_min = _define("reduce_min", _min, "Find the minimum over dimensions.", "[1. 3.]", kinds="if")
-reduce_any = _define(
+reduce_max = _define_reduction(
+    "reduce_max", _max, "Find the maximum over dimensions.", "[2. 6.]", kinds="if"
+)
+reduce_min = _define_reduction(
+    "reduce_min", _min, "Find the minimum over dimensions.", "[1. 3.]", kinds="if"
+)
+reduce_any = _define_reduction(
     "reduce_any",
     jnp.any,
     "Check whether any element is true.",
@@ -201,7 +207,7 @@ reduce_any = _define(
     kinds="b",
     differentiable=False,
 )
-reduce_all = _define(
+reduce_all = _define_reduction(
     "reduce_all",
     jnp.all,
     "Check whether all elements are true.",
@@ -209,24 +215,24 @@ reduce_all = _define(
     kinds="b",
     differentiable=False,
 )
-reduce_variance = _define(
+reduce_variance = _define_reduction(
     "reduce_variance",
     _variance,
     "Compute the variance over dimensions, with the divisor n.",
     "[0.25 2.25]",
     kinds="fc",
 )
-reduce_std = _define(
+reduce_std = _define_reduction(
     "reduce_std", _std, "Compute the standard deviation over dimensions.", "[0.5 1.5]", kinds="fc"
 )
-reduce_logsumexp = _define(
+reduce_logsumexp = _define_reduction(
     "reduce_logsumexp",
     _logsumexp,
     "Compute `log(sum(exp(x)))` without overflow.",
     "[2.313 6.049]",
     kinds="f",
 )
-reduce_euclidean_norm = _define(
+reduce_euclidean_norm = _define_reduction(
     "reduce_euclidean_norm", _norm, "Compute `sqrt(sum(|x|^2))`.", "[2.236 6.708]", kinds="ifc"
 )
 
@@ -254,7 +260,7 @@ def argmax(
       >>> tf.argmax([[1, 5], [7, 2]], axis=1).numpy()
       array([1, 0])
     """
-    return _position(jnp.argmax, input, axis, -jnp.inf, output_type)
+    return _find_index(jnp.argmax, input, axis, -jnp.inf, output_type)
 
 
 @op(differentiable=False)
@@ -271,10 +277,10 @@ def argmin(
       >>> tf.argmin([[1, 5], [7, 2]], axis=1).numpy()
       array([0, 1])
     """
-    return _position(jnp.argmin, input, axis, jnp.inf, output_type)
+    return _find_index(jnp.argmin, input, axis, jnp.inf, output_type)
 
 
-def _position(
+def _find_index(
     find: Callable[..., Any], x: jax.Array, axis: int | None, worst: float, output_type: DTypeLike
 ) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -282,7 +288,7 @@ def _position(
     return find(x, axis=_check_axis(axis or 0, x.ndim)).astype(as_dtype(output_type).dtype)
 
 
-def _cumulative(
+def _accumulate(
     function: Callable[..., Any],
     x: jax.Array,
     axis: int,
@@ -325,7 +331,7 @@ def cumsum(
       >>> tf.cumsum([1, 2, 3], exclusive=True).numpy()
       array([0, 1, 3], dtype=int32)
     """
-    return _cumulative(jnp.cumsum, x, axis_within(axis, x.ndim, "cumsum"), exclusive, reverse, 0)
+    return _accumulate(jnp.cumsum, x, normalize_axis(axis, x.ndim, "cumsum"), exclusive, reverse, 0)
 
 
 @op(kinds="ifc")
@@ -345,7 +351,9 @@ def cumprod(
       >>> print(tf.math.cumprod([2, 3, 4], exclusive=True).numpy())
       [1 2 6]
     """
-    return _cumulative(jnp.cumprod, x, axis_within(axis, x.ndim, "cumprod"), exclusive, reverse, 1)
+    return _accumulate(
+        jnp.cumprod, x, normalize_axis(axis, x.ndim, "cumprod"), exclusive, reverse, 1
+    )
 
 
 @op(kinds="f")
@@ -365,12 +373,12 @@ def cumulative_logsumexp(
       >>> print(tf.math.cumulative_logsumexp([1000.0, 1000.0]).numpy().round(3))
       [1000.    1000.693]
     """
-    axis = axis_within(axis, x.ndim, "cumulative_logsumexp")
+    axis = normalize_axis(axis, x.ndim, "cumulative_logsumexp")
 
     def scan(v: jax.Array, axis: int) -> jax.Array:
         return jax.lax.cumlogsumexp(v, axis=axis)
 
-    return _cumulative(scan, x, axis, exclusive, reverse, -jnp.inf)
+    return _accumulate(scan, x, axis, exclusive, reverse, -jnp.inf)
 
 
 def count_nonzero(
@@ -459,7 +467,7 @@ def _bincount(
     return (counts > 0).astype(count_dtype) if binary else counts
 
 
-@also_symbolic
+@accept_symbolic
 def bincount(
     arr: TensorLike,
     weights: Any = None,
@@ -510,7 +518,7 @@ def bincount(
     if maxlength is not None and (minlength is None or minlength >= maxlength):
         size = maxlength
     else:
-        id_array = arr._concrete("the argument of tf.math.bincount without maxlength")
+        id_array = arr.require_value("the argument of tf.math.bincount without maxlength")
         size = int(id_array.max()) + 1 if id_array.size else 0
         size = builtins.max(size, minlength or 0)
         size = builtins.min(size, maxlength) if maxlength is not None else size
@@ -561,7 +569,10 @@ def confusion_matrix(
             f"{predictions.shape}."
         )
     if num_classes is None:
-        both = labels._concrete("labels without num_classes"), predictions._concrete("predictions")
+        both = (
+            labels.require_value("labels without num_classes"),
+            predictions.require_value("predictions"),
+        )
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
     count_dtype = as_dtype(dtype)
     for argument, class_ids in (("labels", labels), ("predictions", predictions)):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -34,18 +34,18 @@ __all__ = [
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _segment_prod(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
+def _multiply_segments(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     """Multiply the rows with equal ids; JAX has no gradient of these products."""
     return jax.ops.segment_prod(rows, ids, count)
 
 
-def _segment_prod_forward(
+def _multiply_segments_forward(
     rows: jax.Array, ids: jax.Array, count: int
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _segment_prod(rows, ids, count), (rows, ids)
+    return _multiply_segments(rows, ids, count), (rows, ids)
 
 
-def _segment_prod_backward(
+def _multiply_segments_backward(
     count: int, residuals: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, np.ndarray]:
     rows, ids = residuals
@@ -62,11 +62,11 @@ def _segment_prod_backward(
     return (g[ids] * factors).astype(rows.dtype), np.zeros(ids.shape, jax.dtypes.float0)
 
 
-_segment_prod.defvjp(_segment_prod_forward, _segment_prod_backward)
+_multiply_segments.defvjp(_multiply_segments_forward, _multiply_segments_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _segment_extreme(rows: jax.Array, ids: jax.Array, count: int, kind: str) -> jax.Array:
+def _find_segment_extreme(rows: jax.Array, ids: jax.Array, count: int, kind: str) -> jax.Array:
     """Find maxima or minima of the rows with equal ids; equal elements share the gradient.
 
     In JAX, they also share it with the initial value of the reduction.
@@ -75,14 +75,14 @@ def _segment_extreme(rows: jax.Array, ids: jax.Array, count: int, kind: str) -> 
     return function(rows, ids, count)
 
 
-def _segment_extreme_forward(
+def _find_segment_extreme_forward(
     rows: jax.Array, ids: jax.Array, count: int, kind: str
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    result = _segment_extreme(rows, ids, count, kind)
+    result = _find_segment_extreme(rows, ids, count, kind)
     return result, (rows == result[ids], ids)
 
 
-def _segment_extreme_backward(
+def _find_segment_extreme_backward(
     count: int, kind: str, residuals: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, np.ndarray]:
     is_extreme, ids = residuals
@@ -93,11 +93,13 @@ def _segment_extreme_backward(
     return row_gradients, np.zeros(ids.shape, jax.dtypes.float0)
 
 
-_segment_extreme.defvjp(_segment_extreme_forward, _segment_extreme_backward)
+_find_segment_extreme.defvjp(_find_segment_extreme_forward, _find_segment_extreme_backward)
 
 
 @op(same=("data",), name="segment_reduction")
-def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str) -> Tensor:
+def _reduce_segments(
+    data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str
+) -> Tensor:
     flat_ids = segment_ids.reshape(-1)
     rows = data.reshape((flat_ids.shape[0], *data.shape[segment_ids.ndim :]))
     is_inside = (flat_ids >= 0) & (flat_ids < num_segments)
@@ -113,9 +115,9 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
             kind
         ].astype(data.dtype)
     if kind == "prod":
-        result = _segment_prod(rows, ids, num_segments + 1)[:num_segments]
+        result = _multiply_segments(rows, ids, num_segments + 1)[:num_segments]
     else:
-        result = _segment_extreme(rows, ids, num_segments + 1, kind)[:num_segments]
+        result = _find_segment_extreme(rows, ids, num_segments + 1, kind)[:num_segments]
     if kind == "prod" or data.dtype.kind not in "fV":
         return result
     # TensorFlow's maximum of an empty segment is the lowest finite number, not -infinity.
@@ -123,12 +125,12 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
     return jnp.where(broadcast_counts == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _segment(kind: str, fill_empty: bool, example_output: str) -> Segments:
+def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segments:
     """Define an op on sorted segment ids; `fill_empty` sets the rows of empty segments to 0."""
 
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         ids = convert_to_tensor(segment_ids)
-        id_array = ids._concrete(
+        id_array = ids.require_value(
             f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
         )
         count = int(id_array.max()) + 1 if id_array.size else 0
@@ -140,8 +142,8 @@ def _segment(kind: str, fill_empty: bool, example_output: str) -> Segments:
             raise InvalidValueError(
                 f"segment ids are not increasing from 0 on: {id_array.tolist()}"
             )
-        result = _reduce(convert_to_tensor(data), ids, count, kind)
-        return _masked(result, ids, count) if fill_empty else result
+        result = _reduce_segments(convert_to_tensor(data), ids, count, kind)
+        return _zero_empty_segments(result, ids, count) if fill_empty else result
 
     segment.__name__ = segment.__qualname__ = f"segment_{kind}"
     segment.__doc__ = f"""Compute the {kind} of the rows with equal, sorted ids; 0 (1 for prod) for unused ids.
@@ -166,23 +168,23 @@ def _segment(kind: str, fill_empty: bool, example_output: str) -> Segments:
 
 
 @op(same=("result",), name="segment_mask")
-def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
+def _zero_empty_segments(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
     is_used = jnp.zeros((count,), bool).at[ids].set(True)
     return jnp.where(
         is_used.reshape((-1,) + (1,) * (result.ndim - 1)), result, jnp.zeros((), result.dtype)
     )
 
 
-def _unsorted(kind: str, example_output: str) -> UnsortedSegments:
+def _define_unsorted_op(kind: str, example_output: str) -> UnsortedSegments:
     """Define an op on segment ids in any order."""
 
     def segment(
         data: TensorLike, segment_ids: TensorLike, num_segments: StaticInts, name: str | None = None
     ) -> Tensor:
-        count = static_value(num_segments, "num_segments")
+        count = to_static_value(num_segments, "num_segments")
         if count < 0:
             raise InvalidValueError(f"num_segments must not be negative, got {count}.")
-        id_array = convert_to_tensor(segment_ids)._value
+        id_array = convert_to_tensor(segment_ids).array
         if isinstance(id_array, np.ndarray) and id_array.size and id_array.max() >= count:
             raise InvalidValueError(
                 f"segment_ids must be below num_segments ({count}), got {id_array.max()}."
@@ -190,7 +192,7 @@ def _unsorted(kind: str, example_output: str) -> UnsortedSegments:
         tensor = convert_to_tensor(data)
         if kind in ("mean", "sqrt_n") and tensor.dtype.is_integer:
             tensor = cast(tensor, "float32" if tensor.dtype.size <= 2 else "float64")
-        return _reduce(tensor, convert_to_tensor(segment_ids), count, kind)
+        return _reduce_segments(tensor, convert_to_tensor(segment_ids), count, kind)
 
     segment.__name__ = segment.__qualname__ = f"unsorted_segment_{kind}"
     segment.__doc__ = f"""Compute the {kind} of the rows with equal ids; rows with negative ids are dropped.
@@ -213,17 +215,17 @@ def _unsorted(kind: str, example_output: str) -> UnsortedSegments:
       >>> print(tf.math.unsorted_segment_{kind}(data, ids, num_segments=2).numpy().round(3))
       {example_output}
     """
-    return also_symbolic(segment)
+    return accept_symbolic(segment)
 
 
-segment_sum = _segment("sum", False, "[6. 0. 5.]")
-segment_mean = _segment("mean", False, "[3. 0. 5.]")
-segment_prod = _segment("prod", False, "[8. 1. 5.]")
-segment_max = _segment("max", True, "[4. 0. 5.]")
-segment_min = _segment("min", True, "[2. 0. 5.]")
-unsorted_segment_sum = _unsorted("sum", "[5. 8.]")
-unsorted_segment_mean = _unsorted("mean", "[5. 4.]")
-unsorted_segment_sqrt_n = _unsorted("sqrt_n", "[5.    5.657]")
-unsorted_segment_prod = _unsorted("prod", "[ 5. 12.]")
-unsorted_segment_max = _unsorted("max", "[5. 6.]")
-unsorted_segment_min = _unsorted("min", "[5. 2.]")
+segment_sum = _define_sorted_op("sum", False, "[6. 0. 5.]")
+segment_mean = _define_sorted_op("mean", False, "[3. 0. 5.]")
+segment_prod = _define_sorted_op("prod", False, "[8. 1. 5.]")
+segment_max = _define_sorted_op("max", True, "[4. 0. 5.]")
+segment_min = _define_sorted_op("min", True, "[2. 0. 5.]")
+unsorted_segment_sum = _define_unsorted_op("sum", "[5. 8.]")
+unsorted_segment_mean = _define_unsorted_op("mean", "[5. 4.]")
+unsorted_segment_sqrt_n = _define_unsorted_op("sqrt_n", "[5.    5.657]")
+unsorted_segment_prod = _define_unsorted_op("prod", "[ 5. 12.]")
+unsorted_segment_max = _define_unsorted_op("max", "[5. 6.]")
+unsorted_segment_min = _define_unsorted_op("min", "[5. 2.]")

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import StaticInts
@@ -18,7 +18,7 @@ __all__ = ["invert_permutation", "sobol_sample"]
 
 
 @op(kinds="i", differentiable=False, name="invert_permutation")
-def _invert(x: TensorLike) -> Tensor:
+def _invert_permutation(x: TensorLike) -> Tensor:
     return jnp.zeros_like(x).at[x].set(jnp.arange(x.shape[0], dtype=x.dtype))
 
 
@@ -50,7 +50,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
                 f"invert_permutation: {indices.tolist()} must hold each number from 0 to "
                 f"{indices.size - 1} once; one is duplicated in the input or out of range."
             )
-    return _invert(x)
+    return _invert_permutation(x)
 
 
 def sobol_sample(
@@ -81,7 +81,7 @@ def sobol_sample(
     """
     from scipy.stats import qmc  # noqa: PLC0415 - half a second
 
-    dtype_, count = as_dtype(dtype), static_value(num_results, "num_results")
+    dtype_, count = as_dtype(dtype), to_static_value(num_results, "num_results")
     # TensorFlow's sequence starts after the origin.
-    sequence = qmc.Sobol(dim, scramble=False).fast_forward(static_value(skip, "skip") + 1)
-    return from_python(sequence.random(count).astype(dtype_.dtype), dtype_)
+    sequence = qmc.Sobol(dim, scramble=False).fast_forward(to_static_value(skip, "skip") + 1)
+    return convert_python_value(sequence.random(count).astype(dtype_.dtype), dtype_)

@@ -43,10 +43,10 @@ __all__ = [
 
 
 # Functions of float64 arrays by name; some derivatives are defined by other functions.
-_ARRAYS: dict[str, Callable[[Any], Any]] = {}
+_FLOAT64_FUNCTIONS: dict[str, Callable[[Any], Any]] = {}
 
 
-def _define(
+def _define_special(
     name: str,
     value: Callable[[Any], Any],
     derivative: Callable[[Any, Any], Any],
@@ -83,11 +83,11 @@ def _define(
       >>> print(tf.math.special.{name}([0.5, 2.0]).numpy().round(3))
       {example_output}
     """
-    _ARRAYS[name] = function
+    _FLOAT64_FUNCTIONS[name] = function
     return op(compute, kinds="f")
 
 
-def _dawsn(x: jax.Array) -> jax.Array:
+def _compute_dawsn(x: jax.Array) -> jax.Array:
     step = 0.2
     nearest_node = 2 * jnp.round(x / (2 * step))
     odd = np.arange(-41, 42, 2)
@@ -97,7 +97,7 @@ def _dawsn(x: jax.Array) -> jax.Array:
     )
 
 
-def _fresnel(x: jax.Array) -> tuple[Any, Any]:
+def _compute_fresnel(x: jax.Array) -> tuple[Any, Any]:
     """Compute the integrals from 0 to x of cos and sin of pi t^2 / 2."""
     border, size = 6.0, jnp.abs(x)
     nodes, weights = np.polynomial.legendre.leggauss(96)
@@ -122,7 +122,7 @@ def _fresnel(x: jax.Array) -> tuple[Any, Any]:
 
 
 # Up to this argument, Bessel functions of the first and second kind are means over angles.
-_BORDER = 25.0
+_HANKEL_MIN = 25.0
 _ANGLES = 2 * np.pi * np.arange(160) / 160
 _EULER = 0.57721566490153286
 # One weight per angle of the Neumann series of Y in the J of even order.
@@ -130,7 +130,7 @@ _ORDERS = np.arange(1, 41)[:, None]
 _NEUMANN = np.sum((-1.0) ** (_ORDERS + 1) * np.cos(2 * _ORDERS * _ANGLES) / _ORDERS, 0)
 
 
-def _far(x: jax.Array, order: int) -> tuple[Any, Any]:
+def _compute_hankel_series(x: jax.Array, order: int) -> tuple[Any, Any]:
     """Compute J and Y of large x by Hankel's asymptotic series."""
     p, q, term = jnp.zeros_like(x), jnp.zeros_like(x), jnp.ones_like(x)
     for k in range(0, 24, 2):
@@ -141,28 +141,32 @@ def _far(x: jax.Array, order: int) -> tuple[Any, Any]:
     return size * (p * cosine - q * sine), size * (p * sine + q * cosine)
 
 
-def _first_kind(x: jax.Array, order: int) -> jax.Array:
+def _compute_bessel_j(x: jax.Array, order: int) -> jax.Array:
     size = jnp.abs(x)
-    near = jnp.minimum(size, _BORDER)[..., None]
+    near = jnp.minimum(size, _HANKEL_MIN)[..., None]
     inner = jnp.mean(jnp.cos(order * _ANGLES - near * np.sin(_ANGLES)), -1)
-    value = jnp.where(size <= _BORDER, inner, _far(jnp.maximum(size, _BORDER), order)[0])
+    value = jnp.where(
+        size <= _HANKEL_MIN, inner, _compute_hankel_series(jnp.maximum(size, _HANKEL_MIN), order)[0]
+    )
     return value * jnp.sign(x) if order else value
 
 
-def _second_kind(x: jax.Array, order: int) -> jax.Array:
-    near = jnp.clip(x, 1e-300, _BORDER)
+def _compute_bessel_y(x: jax.Array, order: int) -> jax.Array:
+    near = jnp.clip(x, 1e-300, _HANKEL_MIN)
     phases = near[..., None] * np.sin(_ANGLES)
-    logarithm = 2 / np.pi * (jnp.log(near / 2) + _EULER) * _first_kind(near, order)
+    logarithm = 2 / np.pi * (jnp.log(near / 2) + _EULER) * _compute_bessel_j(near, order)
     if order:
         series = jnp.mean(jnp.sin(phases) * np.sin(_ANGLES) * _NEUMANN, -1)
-        inner = logarithm + 4 / np.pi * series - 2 / np.pi * _first_kind(near, 0) / near
+        inner = logarithm + 4 / np.pi * series - 2 / np.pi * _compute_bessel_j(near, 0) / near
     else:
         inner = logarithm + 4 / np.pi * jnp.mean(jnp.cos(phases) * _NEUMANN, -1)
-    value = jnp.where(x <= _BORDER, inner, _far(jnp.maximum(x, _BORDER), order)[1])
+    value = jnp.where(
+        x <= _HANKEL_MIN, inner, _compute_hankel_series(jnp.maximum(x, _HANKEL_MIN), order)[1]
+    )
     return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, value))
 
 
-def _modified(x: jax.Array, order: int) -> jax.Array:
+def _compute_scaled_bessel_k(x: jax.Array, order: int) -> jax.Array:
     """Compute exp(x) times the modified Bessel function of the second kind."""
     safe = jnp.maximum(x, 1e-300)
     # exp(-x (cosh t - 1)) is negligible at `end`; a small x adds log(1/x).
@@ -177,90 +181,96 @@ def _modified(x: jax.Array, order: int) -> jax.Array:
     return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, jnp.inf, total))
 
 
-dawsn = _define(
-    "dawsn", _dawsn, lambda x, y: 1 - 2 * x * y, "Compute Dawson's integral.", "[0.424 0.301]"
+dawsn = _define_special(
+    "dawsn",
+    _compute_dawsn,
+    lambda x, y: 1 - 2 * x * y,
+    "Compute Dawson's integral.",
+    "[0.424 0.301]",
 )
-expint = _define(
+expint = _define_special(
     "expint",
     lambda x: jnp.where(x < 0, jnp.nan, jax.scipy.special.expi(jnp.maximum(x, 0))),
     lambda x, y: jnp.exp(x) / x,
     "Compute the exponential integral Ei of positive numbers; NaN for others.",
     "[0.454 4.954]",
 )
-fresnel_cos = _define(
+fresnel_cos = _define_special(
     "fresnel_cos",
-    lambda x: _fresnel(x)[0],
+    lambda x: _compute_fresnel(x)[0],
     lambda x, y: jnp.cos(jnp.pi / 2 * x * x),
     "Compute the integral of cos(pi t^2 / 2) from 0 to x.",
     "[0.492 0.488]",
 )
-fresnel_sin = _define(
+fresnel_sin = _define_special(
     "fresnel_sin",
-    lambda x: _fresnel(x)[1],
+    lambda x: _compute_fresnel(x)[1],
     lambda x, y: jnp.sin(jnp.pi / 2 * x * x),
     "Compute the integral of sin(pi t^2 / 2) from 0 to x.",
     "[0.065 0.343]",
 )
-spence = _define(
+spence = _define_special(
     "spence",
     jax.scipy.special.spence,
     lambda x, y: jnp.where(x == 1, -1.0, jnp.log(x) / jnp.where(x == 1, 1.0, 1 - x)),
     "Compute Spence's function, the dilogarithm of 1 - x.",
     "[ 0.582 -0.822]",
 )
-bessel_j0 = _define(
+bessel_j0 = _define_special(
     "bessel_j0",
-    lambda x: _first_kind(x, 0),
-    lambda x, y: -_ARRAYS["bessel_j1"](x),
+    lambda x: _compute_bessel_j(x, 0),
+    lambda x, y: -_FLOAT64_FUNCTIONS["bessel_j1"](x),
     "Compute the Bessel function of the first kind of order 0.",
     "[0.938 0.224]",
 )
-bessel_j1 = _define(
+bessel_j1 = _define_special(
     "bessel_j1",
-    lambda x: _first_kind(x, 1),
-    lambda x, y: jnp.where(x == 0, 0.5, _ARRAYS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x)),
+    lambda x: _compute_bessel_j(x, 1),
+    lambda x, y: jnp.where(
+        x == 0, 0.5, _FLOAT64_FUNCTIONS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x)
+    ),
     "Compute the Bessel function of the first kind of order 1.",
     "[0.242 0.577]",
 )
-bessel_y0 = _define(
+bessel_y0 = _define_special(
     "bessel_y0",
-    lambda x: _second_kind(x, 0),
-    lambda x, y: -_ARRAYS["bessel_y1"](x),
+    lambda x: _compute_bessel_y(x, 0),
+    lambda x, y: -_FLOAT64_FUNCTIONS["bessel_y1"](x),
     "Compute the Bessel function of the second kind of order 0; NaN for negative numbers.",
     "[-0.445  0.51 ]",
 )
-bessel_y1 = _define(
+bessel_y1 = _define_special(
     "bessel_y1",
-    lambda x: _second_kind(x, 1),
-    lambda x, y: _ARRAYS["bessel_y0"](x) - y / x,
+    lambda x: _compute_bessel_y(x, 1),
+    lambda x, y: _FLOAT64_FUNCTIONS["bessel_y0"](x) - y / x,
     "Compute the Bessel function of the second kind of order 1; NaN for negative numbers.",
     "[-1.471 -0.107]",
 )
-bessel_k0e = _define(
+bessel_k0e = _define_special(
     "bessel_k0e",
-    lambda x: _modified(x, 0),
-    lambda x, y: y - _ARRAYS["bessel_k1e"](x),
+    lambda x: _compute_scaled_bessel_k(x, 0),
+    lambda x, y: y - _FLOAT64_FUNCTIONS["bessel_k1e"](x),
     "Compute `exp(x) * bessel_k0(x)`.",
     "[1.524 0.842]",
 )
-bessel_k1e = _define(
+bessel_k1e = _define_special(
     "bessel_k1e",
-    lambda x: _modified(x, 1),
-    lambda x, y: y * (1 - 1 / x) - _ARRAYS["bessel_k0e"](x),
+    lambda x: _compute_scaled_bessel_k(x, 1),
+    lambda x, y: y * (1 - 1 / x) - _FLOAT64_FUNCTIONS["bessel_k0e"](x),
     "Compute `exp(x) * bessel_k1(x)`.",
     "[2.731 1.033]",
 )
-bessel_k0 = _define(
+bessel_k0 = _define_special(
     "bessel_k0",
-    lambda x: jnp.exp(-x) * _modified(x, 0),
-    lambda x, y: -_ARRAYS["bessel_k1"](x),
+    lambda x: jnp.exp(-x) * _compute_scaled_bessel_k(x, 0),
+    lambda x, y: -_FLOAT64_FUNCTIONS["bessel_k1"](x),
     "Compute the modified Bessel function of the second kind of order 0; NaN for negative numbers.",
     "[0.924 0.114]",
 )
-bessel_k1 = _define(
+bessel_k1 = _define_special(
     "bessel_k1",
-    lambda x: jnp.exp(-x) * _modified(x, 1),
-    lambda x, y: -_ARRAYS["bessel_k0"](x) - y / x,
+    lambda x: jnp.exp(-x) * _compute_scaled_bessel_k(x, 1),
+    lambda x, y: -_FLOAT64_FUNCTIONS["bessel_k0"](x) - y / x,
     "Compute the modified Bessel function of the second kind of order 1; NaN for negative numbers.",
     "[1.656 0.14 ]",
 )

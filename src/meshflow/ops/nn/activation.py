@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import op_key
+from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.ops.array import where, zeros_like
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
-from meshflow.ops.random import counts_of, seed_key
+from meshflow.ops.random import count_counters, derive_key
 
 __all__ = [
     "bias_add",
@@ -282,27 +282,27 @@ def _dropout(
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    mask = philox.uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
+    mask = philox.draw_uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
     scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
     return jnp.where(mask, x * scale, jnp.zeros((), x.dtype))
 
 
-def dropout_from_key(
+def apply_dropout(
     x: TensorLike, key: Tensor, rate: TensorLike, noise_shape: StaticInts = None
 ) -> Tensor:
     """Apply dropout with an explicit key."""
-    shape = None if noise_shape is None else static_value(noise_shape, "noise_shape")
+    shape = None if noise_shape is None else to_static_value(noise_shape, "noise_shape")
     return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
 
 
-def dropout_counts(x: Tensor, noise_shape: StaticInts = None) -> int | jax.Array:
+def count_dropout_counters(x: Tensor, noise_shape: StaticInts = None) -> int | jax.Array:
     """Count the random counters that a dropout mask uses."""
     sizes = tuple(x.shape)
     if noise_shape is not None:
-        fixed = static_value(noise_shape, "noise_shape")
+        fixed = to_static_value(noise_shape, "noise_shape")
         sizes = tuple(n if s is None else s for s, n in zip(fixed, sizes, strict=True))
     # Unknown sizes of a symbolic tensor count as 1.
-    return counts_of(*(1 if n is None else n for n in sizes))
+    return count_counters(*(1 if n is None else n for n in sizes))
 
 
 def dropout(
@@ -352,9 +352,9 @@ def dropout(
             )
         if rate == 0:
             return convert_to_tensor(x)
-    num_counters = dropout_counts(x, noise_shape)
-    return dropout_from_key(
-        x, op_key(seed, num_counters, f"uniform {x.dtype.name}"), rate, noise_shape
+    num_counters = count_dropout_counters(x, noise_shape)
+    return apply_dropout(
+        x, draw_op_key(seed, num_counters, f"uniform {x.dtype.name}"), rate, noise_shape
     )
 
 
@@ -385,7 +385,9 @@ def general_dropout(
       [0. 2. 0. 2.]
     """
     x = convert_to_tensor(x)
-    shape = x.shape.as_list() if noise_shape is None else static_value(noise_shape, "noise_shape")
+    shape = (
+        x.shape.as_list() if noise_shape is None else to_static_value(noise_shape, "noise_shape")
+    )
     shape = [n if s is None else s for s, n in zip(shape, x.shape, strict=True)]
     mask = uniform_sampler(shape, x.dtype) >= rate
     return where(mask, x * (1.0 / (1.0 - rate)), zeros_like(x))
@@ -416,4 +418,4 @@ def stateless_dropout(
       >>> tf.reduce_all(a == b).numpy().item()
       True
     """
-    return dropout_from_key(x, seed_key(seed), rate, noise_shape)
+    return apply_dropout(x, derive_key(seed), rate, noise_shape)

@@ -13,10 +13,10 @@ from typing import TypeAlias
 import jax
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["atrous_conv2d", "conv1d", "conv2d", "conv3d", "convolution"]
@@ -27,14 +27,14 @@ Sizes: TypeAlias = int | Sequence[int]
 Padding: TypeAlias = str | Sequence[Sequence[int]]
 
 
-def numbers(channels_first: bool, rank: int) -> tuple[str, str, str]:
+def make_dimension_numbers(channels_first: bool, rank: int) -> tuple[str, str, str]:
     """Return XLA's dimension numbers for a data layout; kernels are [*spatial, in, out]."""
     spatial = "DHW"[3 - rank :]
     data = f"NC{spatial}" if channels_first else f"N{spatial}C"
     return data, f"{spatial}IO", data
 
 
-def spatial_sizes(
+def normalize_sizes(
     value: Sizes | None, rank: int, channels_first: bool, name: str
 ) -> tuple[int, ...]:
     """Return strides or dilations as one integer per spatial dimension; None means 1.
@@ -42,7 +42,7 @@ def spatial_sizes(
     Raises:
       ValueError: If the number of values does not match the rank.
     """
-    value = static_value(value, name)
+    value = to_static_value(value, name)
     if value is None:
         return (1,) * rank
     if isinstance(value, int):
@@ -62,7 +62,7 @@ def spatial_sizes(
     return tuple(value)
 
 
-def padding_pairs(
+def normalize_padding(
     padding: Padding, rank: int, channels_first: bool
 ) -> str | tuple[tuple[int, int], ...]:
     """Return 'SAME', 'VALID', or one pair per spatial dimension.
@@ -76,7 +76,7 @@ def padding_pairs(
                 f"padding must be 'SAME', 'VALID' or a list of pairs, got {padding!r}."
             )
         return padding.upper()
-    pairs = tuple(tuple(p) for p in static_value(padding, "padding"))
+    pairs = tuple(tuple(p) for p in to_static_value(padding, "padding"))
     return (pairs[2:] if channels_first else pairs[1:-1]) if len(pairs) == rank + 2 else pairs
 
 
@@ -120,7 +120,7 @@ def conv(
         strides,
         padding,
         rhs_dilation=dilations,
-        dimension_numbers=numbers(channels_first, rank),
+        dimension_numbers=make_dimension_numbers(channels_first, rank),
         feature_group_count=groups,
     )
     return y if len(lead) == 1 else y.reshape(*lead, *y.shape[1:])
@@ -140,7 +140,7 @@ def check_window_fits(
     dilations = dilations or (1,) * len(spatial)
     for n, k, d, (low, high) in zip(spatial, window, dilations, pairs, strict=True):
         extent = (k - 1) * d + 1
-        if any_symbolic((n, low, high)):
+        if has_symbolic_size((n, low, high)):
             continue
         if n and n + low + high < extent:
             raise InvalidValueError(
@@ -149,7 +149,7 @@ def check_window_fits(
             )
 
 
-def channels_first(data_format: str | None) -> bool:
+def is_channels_first(data_format: str | None) -> bool:
     """Check whether a data format has the channels before the spatial dimensions.
 
     Raises:
@@ -199,7 +199,7 @@ def convolution(
     """
     filters = convert_to_tensor(filters)
     rank = len(filters.shape) - 2
-    first = channels_first(data_format)
+    first = is_channels_first(data_format)
     symbolic = hasattr(input, "_keras_history")
     shape = input.shape if symbolic else convert_to_tensor(input).shape
     depth = shape[-(rank + 1) if first else -1] if len(shape) > rank else None
@@ -207,9 +207,9 @@ def convolution(
     return conv(
         input,
         filters,
-        spatial_sizes(strides, rank, first, "strides"),
-        padding_pairs(padding, rank, first),
-        spatial_sizes(dilations, rank, first, "dilations"),
+        normalize_sizes(strides, rank, first, "strides"),
+        normalize_padding(padding, rank, first),
+        normalize_sizes(dilations, rank, first, "dilations"),
         first,
         groups,
     )

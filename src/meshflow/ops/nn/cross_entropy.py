@@ -15,7 +15,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import cross_entropy
 from meshflow.ops.array import where, zeros_like
 from meshflow.ops.math import cast, exp, log, reduce_sum
-from meshflow.ops.math.elementwise import magnitude
+from meshflow.ops.math.elementwise import compute_magnitude
 
 __all__ = [
     "compute_average_loss",
@@ -61,11 +61,11 @@ def softmax_cross_entropy_with_logits(
       >>> print(loss.numpy().round(3))
       [0.693 4.   ]
     """
-    labels, logits = _like_logits(labels, logits)
+    labels, logits = _convert_labels(labels, logits)
     return _softmax_cross_entropy(labels, logits, axis)
 
 
-def _like_logits(labels: TensorLike, logits: TensorLike) -> tuple[TensorLike, Tensor]:
+def _convert_labels(labels: TensorLike, logits: TensorLike) -> tuple[TensorLike, Tensor]:
     """Return the logits as a tensor, and Python or NumPy labels as a tensor of the same dtype."""
     logits = convert_to_tensor(logits)
     if isinstance(labels, (list, tuple, int, float, np.ndarray)) and isinstance(logits, Tensor):
@@ -86,22 +86,24 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
     valid = (labels >= 0) & (labels < classes)
     index = jnp.where(valid, labels, 0).astype(jnp.int32)
     # An invalid label results in NaN, because it must not be trained as another class.
-    return jnp.where(valid, _negative_log(logits, index), jnp.asarray(jnp.nan, logits.dtype))
+    return jnp.where(
+        valid, _compute_negative_log(logits, index), jnp.asarray(jnp.nan, logits.dtype)
+    )
 
 
 @jax.custom_jvp
-def _negative_log(logits: Array, index: Array) -> Array:
+def _compute_negative_log(logits: Array, index: Array) -> Array:
     """Compute `-log(softmax(logits)[index])` along the last axis."""
-    return cross_entropy.losses(logits, index)[0]
+    return cross_entropy.compute_losses(logits, index)[0]
 
 
-@_negative_log.defjvp
+@_compute_negative_log.defjvp
 def _negative_log_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     logits, index = primals
-    value, high, total = cross_entropy.losses(logits, index)
-    return value, cross_entropy.tangents(logits, index, high, total, tangents[0])
+    value, high, total = cross_entropy.compute_losses(logits, index)
+    return value, cross_entropy.compute_tangents(logits, index, high, total, tangents[0])
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -186,7 +188,7 @@ def sigmoid_cross_entropy_with_logits(
         raise ValueError(
             f"Both `labels` and `logits` must be provided. Received: labels={labels} and logits={logits}"
         )
-    labels, logits = _like_logits(labels, logits)
+    labels, logits = _convert_labels(labels, logits)
     return _sigmoid_cross_entropy(labels, logits)
 
 
@@ -213,7 +215,7 @@ def weighted_cross_entropy_with_logits(
             f"`logits` and `labels` must have the same shape, got {logits.shape} and {labels.shape}."
         )
     weight = 1 + (pos_weight - 1) * labels
-    softplus = jnp.log1p(jnp.exp(-magnitude(logits))) + jax.nn.relu(-logits)
+    softplus = jnp.log1p(jnp.exp(-compute_magnitude(logits))) + jax.nn.relu(-logits)
     return (1 - labels) * logits + weight * softplus
 
 
@@ -239,7 +241,7 @@ def log_poisson_loss(
       >>> print(tf.nn.log_poisson_loss([2.0, 0.0], [0.0, 1.0]).numpy().round(3))
       [1.    2.718]
     """
-    targets, log_input = _like_logits(targets, log_input)
+    targets, log_input = _convert_labels(targets, log_input)
     targets = convert_to_tensor(targets)
     loss = exp(log_input) - log_input * targets
     if compute_full_loss:

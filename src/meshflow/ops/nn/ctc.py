@@ -23,7 +23,7 @@ __all__ = ["collapse_repeated", "ctc_loss", "ctc_unique_labels"]
 # Both replace the logarithm of probability 0 and are finite, so that gradients are finite. As in
 # TensorFlow, labels that do not fit into their frames have a large but finite loss, because paths
 # may skip a required blank with probability exp(-707).
-_NEVER, _FORBIDDEN = -1e30, -707.3573
+_LOG_ZERO, _FORBIDDEN = -1e30, -707.3573
 
 
 @op(same=("logits",), kinds="f", name="ctc_loss")
@@ -54,20 +54,20 @@ def _ctc_loss(
         return jnp.take_along_axis(frame, states, axis=1)
 
     def shift(forward: Array, by: int) -> Array:
-        return jnp.pad(forward, [(0, 0), (by, 0)], constant_values=_NEVER)[:, : 2 * width + 1]
+        return jnp.pad(forward, [(0, 0), (by, 0)], constant_values=_LOG_ZERO)[:, : 2 * width + 1]
 
     def step(forward: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
         frame, time = inputs
         skipping = shift(forward, 2) + jnp.where(can_skip, 0.0, _FORBIDDEN)
         paths = jnp.stack([forward, shift(forward, 1), skipping])
-        after = jnp.where(exists, jax.nn.logsumexp(paths, 0) + get_emissions(frame), _NEVER)
+        after = jnp.where(exists, jax.nn.logsumexp(paths, 0) + get_emissions(frame), _LOG_ZERO)
         return jnp.where((time < logit_length)[:, None], after, forward), None
 
-    start = jnp.where(exists & (positions < 2)[None], get_emissions(log_probs[0]), _NEVER)
+    start = jnp.where(exists & (positions < 2)[None], get_emissions(log_probs[0]), _LOG_ZERO)
     last, _ = jax.lax.scan(step, start, (log_probs[1:], jnp.arange(1, logits.shape[0])))
     ends = 2 * label_length[:, None] - jnp.arange(2)[None]
     final = jnp.take_along_axis(last, jnp.maximum(ends, 0), axis=1)
-    total = jax.nn.logsumexp(jnp.where(ends >= 0, final, _NEVER), 1)
+    total = jax.nn.logsumexp(jnp.where(ends >= 0, final, _LOG_ZERO), 1)
     return -total.astype(logits.dtype)
 
 
@@ -116,7 +116,7 @@ def ctc_loss(
             raise ValueError("ctc_loss: blank_index is required for sparse labels.")
         rows = labels.indices.numpy()[:, 0]
         label_length = np.bincount(rows, minlength=labels.shape[0])
-        labels = _dense(labels)
+        labels = _to_dense(labels)
     blank_index = 0 if blank_index is None else int(blank_index)
     if not -classes <= blank_index < classes:
         raise ValueError(
@@ -127,7 +127,7 @@ def ctc_loss(
     return _ctc_loss(labels, logits, label_length, logit_length, blank_index % classes)
 
 
-def _dense(labels: SparseTensor) -> Tensor:
+def _to_dense(labels: SparseTensor) -> Tensor:
     shape = labels.shape.as_list()
     return array.tensor_scatter_nd_update(
         array.zeros(shape, labels.dtype), labels.indices, labels.values
@@ -174,7 +174,7 @@ def collapse_repeated(
 
 
 @op(same=(), differentiable=False, name="ctc_unique_labels")
-def _unique_labels(labels: TensorLike) -> tuple[Tensor, Tensor]:
+def _find_unique_labels(labels: TensorLike) -> tuple[Tensor, Tensor]:
     def find_in_row(row: Array) -> tuple[Array, Array]:
         width = row.shape[0]
         same = row[:, None] == row[None]
@@ -204,4 +204,4 @@ def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> tuple[Tens
       >>> print(labels.numpy(), indices.numpy())
       [[7 3 0 0]] [[0 1 0 2]]
     """
-    return _unique_labels(labels)
+    return _find_unique_labels(labels)

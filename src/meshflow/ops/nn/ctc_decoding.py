@@ -15,11 +15,11 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 __all__ = ["ctc_beam_search_decoder", "ctc_greedy_decoder"]
 
 
-def _known(
+def _check_inputs(
     inputs: TensorLike, sequence_length: TensorLike, op: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    logits = convert_to_tensor(inputs)._concrete(f"the inputs of {op}")
-    lengths = convert_to_tensor(sequence_length)._concrete(f"sequence_length of {op}")
+    logits = convert_to_tensor(inputs).require_value(f"the inputs of {op}")
+    lengths = convert_to_tensor(sequence_length).require_value(f"sequence_length of {op}")
     if logits.ndim != 3 or lengths.shape != logits.shape[1:2]:
         raise InvalidValueError(
             f"{op}: inputs must be [time, batch, classes] and sequence_length [batch], got shapes "
@@ -32,7 +32,7 @@ def _known(
     return np.asarray(logits), np.asarray(lengths)
 
 
-def _sparse(sequences: list[list[int]]) -> SparseTensor:
+def _to_sparse(sequences: list[list[int]]) -> SparseTensor:
     indices = [(row, column) for row, s in enumerate(sequences) for column in range(len(s))]
     width = max((len(s) for s in sequences), default=0)
     return SparseTensor(
@@ -67,7 +67,7 @@ def ctc_greedy_decoder(
       >>> print(tf.sparse.to_dense(labels).numpy())
       [[0 1]]
     """
-    logits, lengths = _known(inputs, sequence_length, "ctc_greedy_decoder")
+    logits, lengths = _check_inputs(inputs, sequence_length, "ctc_greedy_decoder")
     classes = logits.shape[2]
     blank = classes - 1 if blank_index is None else blank_index % classes
     best = logits.argmax(-1)
@@ -79,10 +79,12 @@ def ctc_greedy_decoder(
         if merge_repeated:
             selected[1:] &= frames[1:] != frames[:-1]
         sequences.append(frames[selected].tolist())
-    return [_sparse(sequences)], convert_to_tensor(scores)
+    return [_to_sparse(sequences)], convert_to_tensor(scores)
 
 
-def _beams(log_probs: np.ndarray, width: int, blank: int) -> list[tuple[tuple[int, ...], float]]:
+def _search_beams(
+    log_probs: np.ndarray, width: int, blank: int
+) -> list[tuple[tuple[int, ...], float]]:
     """Find the most probable label sequences, each with its log-probability.
 
     A beam stores two log-probabilities per sequence: that of the paths ending with a blank, and
@@ -134,7 +136,7 @@ def ctc_beam_search_decoder(
       >>> [p.values.numpy().tolist() for p in paths], str(tf.exp(logs).numpy().round(2))
       ([[0], []], '[[0.64 0.36]]')
     """
-    logits, lengths = _known(inputs, sequence_length, "ctc_beam_search_decoder")
+    logits, lengths = _check_inputs(inputs, sequence_length, "ctc_beam_search_decoder")
     if top_paths > beam_width:
         raise InvalidValueError(
             f"ctc_beam_search_decoder: top_paths ({top_paths}) is larger than beam_width ({beam_width})."
@@ -142,7 +144,7 @@ def ctc_beam_search_decoder(
     shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
     log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     beams = [
-        _beams(log_probs[:length, row], beam_width, logits.shape[2] - 1)[:top_paths]
+        _search_beams(log_probs[:length, row], beam_width, logits.shape[2] - 1)[:top_paths]
         for row, length in enumerate(lengths)
     ]
     if any(len(paths) < top_paths for paths in beams):
@@ -150,5 +152,5 @@ def ctc_beam_search_decoder(
             f"ctc_beam_search_decoder: fewer than top_paths={top_paths} sequences are possible."
         )
     scores = np.asarray([[score for _, score in paths] for paths in beams], logits.dtype)
-    decoded = [_sparse([list(paths[n][0]) for paths in beams]) for n in range(top_paths)]
+    decoded = [_to_sparse([list(paths[n][0]) for paths in beams]) for n in range(top_paths)]
     return decoded, convert_to_tensor(scores.reshape(len(lengths), top_paths))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike
@@ -13,11 +13,11 @@ from meshflow.ops.array import reshape, zeros
 from meshflow.ops.nn.convolution import (
     Padding,
     Sizes,
-    channels_first,
     conv,
     convolution,
-    padding_pairs,
-    spatial_sizes,
+    is_channels_first,
+    normalize_padding,
+    normalize_sizes,
 )
 
 __all__ = [
@@ -58,16 +58,16 @@ def depthwise_conv2d(
       >>> print(tf.nn.depthwise_conv2d(x, sums, [1, 1, 1, 1], "VALID")[0, 0, 0].numpy())
       [ 3. 30.]
     """
-    first = channels_first(data_format)
+    first = is_channels_first(data_format)
     filter = convert_to_tensor(filter)
     h, w, depth, multiplier = filter.shape
     kernel = reshape(filter, [h, w, 1, depth * multiplier])
     return conv(
         input,
         kernel,
-        spatial_sizes(strides, 2, first, "strides"),
-        padding_pairs(padding, 2, first),
-        spatial_sizes(dilations, 2, first, "dilations"),
+        normalize_sizes(strides, 2, first, "strides"),
+        normalize_padding(padding, 2, first),
+        normalize_sizes(dilations, 2, first, "dilations"),
         first,
         int(depth),
     )
@@ -95,9 +95,9 @@ def depthwise_conv2d_backprop_input(
       >>> print(g[0, 0, :, 0].numpy())
       [ 5. 10.  5.]
     """
-    sizes = static_value(input_sizes, "input_sizes")
+    sizes = to_static_value(input_sizes, "input_sizes")
     like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
-    return _pull(
+    return _compute_vjp(
         lambda x: depthwise_conv2d(x, filter, strides, padding, data_format, dilations),
         like,
         out_backprop,
@@ -127,16 +127,16 @@ def depthwise_conv2d_backprop_filter(
       >>> print(g[0, :, 0, 0].numpy())
       [3. 6.]
     """
-    sizes = static_value(filter_sizes, "filter_sizes")
+    sizes = to_static_value(filter_sizes, "filter_sizes")
     like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
-    return _pull(
+    return _compute_vjp(
         lambda w: depthwise_conv2d(input, w, strides, padding, data_format, dilations),
         like,
         out_backprop,
     )
 
 
-def _pull(
+def _compute_vjp(
     function: Callable[[Tensor], Tensor], point: Tensor, output_gradient: TensorLike
 ) -> Tensor:
     with GradientTape() as tape:

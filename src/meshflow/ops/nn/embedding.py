@@ -10,7 +10,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.array import gather
-from meshflow.ops.array.row_parts import rows_of_tables
+from meshflow.ops.array.sharded_gather import gather_from_shards
 from meshflow.ops.math import clip_by_norm
 
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
@@ -48,7 +48,7 @@ def embedding_lookup(
     tables = [params]
     if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
         tables = list(params)
-    rows = gather(tables[0], ids) if len(tables) == 1 else rows_of_tables(tables, ids)
+    rows = gather(tables[0], ids) if len(tables) == 1 else gather_from_shards(tables, ids)
     if max_norm is None:
         return rows
     inner = len(tables[0].shape) - 1 if hasattr(tables[0], "shape") else 1

@@ -17,7 +17,7 @@ __all__ = ["dilation2d", "erosion2d"]
 
 
 @op(kinds="if", name="dilation2d")
-def _dilation(
+def _dilate(
     input: TensorLike, filters: TensorLike, strides: Sequence[int], rates: Sequence[int], same: bool
 ) -> Tensor:
     if input.ndim != 4 or filters.ndim != 3 or input.shape[3] != filters.shape[2]:
@@ -56,7 +56,7 @@ def _dilation(
     return result
 
 
-def _pair(value: Sequence[int], name: str) -> tuple[int, int]:
+def _get_spatial_pair(value: Sequence[int], name: str) -> tuple[int, int]:
     if len(value) != 4 or value[0] != 1 or value[3] != 1:
         raise InvalidValueError(f"{name} must be [1, rows, columns, 1], got {list(value)}.")
     return int(value[1]), int(value[2])
@@ -102,8 +102,8 @@ def dilation2d(
         )
     if padding not in ("SAME", "VALID"):
         raise InvalidValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}.")
-    steps, rates = _pair(strides, "strides"), _pair(dilations, "dilations")
-    return _dilation(input, filters, steps, rates, padding == "SAME")
+    steps, rates = _get_spatial_pair(strides, "strides"), _get_spatial_pair(dilations, "dilations")
+    return _dilate(input, filters, steps, rates, padding == "SAME")
 
 
 def erosion2d(

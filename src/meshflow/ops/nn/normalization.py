@@ -182,7 +182,7 @@ def normalize_moments(
 
 
 @op(name="batch_normalization", same=("x",))
-def _batch_normalization(
+def _normalize_batch(
     x: TensorLike,
     mean: TensorLike,
     variance: TensorLike,
@@ -225,7 +225,7 @@ def batch_normalization(
       >>> print(y.numpy())
       [ 5. 15.]
     """
-    return _batch_normalization(x, mean, variance, offset, scale, float(variance_epsilon))
+    return _normalize_batch(x, mean, variance, offset, scale, float(variance_epsilon))
 
 
 def batch_norm_with_global_normalization(

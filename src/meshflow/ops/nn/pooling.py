@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
@@ -18,10 +18,10 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
     Padding,
     Sizes,
-    channels_first,
     check_window_fits,
-    padding_pairs,
-    spatial_sizes,
+    is_channels_first,
+    normalize_padding,
+    normalize_sizes,
 )
 from meshflow.ops.nn.windows import Windows, argmax_windows, max_windows, sum_windows
 
@@ -40,7 +40,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def _windows(
+def _make_windows(
     shape: tuple[int, ...],
     size: Sequence[int],
     strides: Sequence[int],
@@ -74,7 +74,9 @@ def _max_pool(
     first: bool,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    return max_windows(input, _windows(input.shape, window, strides, padding, dilations, first))
+    return max_windows(
+        input, _make_windows(input.shape, window, strides, padding, dilations, first)
+    )
 
 
 @op(name="avg_pool", kinds="f")
@@ -86,17 +88,19 @@ def _avg_pool(
     first: bool,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    windows = _windows(input.shape, window, strides, padding, dilations, first)
+    windows = _make_windows(input.shape, window, strides, padding, dilations, first)
     wide = input.astype(jnp.float32) if input.dtype.itemsize == 2 else input
     total = sum_windows(wide, windows)
     if all(pair == (0, 0) for pair in windows.pads):
         return (total / windows.count).astype(input.dtype)
     # Positions outside of the input are not counted.
-    inside = tuple(n if i in _spatial(input.ndim, first) else 1 for i, n in enumerate(input.shape))
+    inside = tuple(
+        n if i in _get_spatial_axes(input.ndim, first) else 1 for i, n in enumerate(input.shape)
+    )
     return (total / sum_windows(jnp.ones(inside, wide.dtype), windows)).astype(input.dtype)
 
 
-def _spatial(rank: int, first: bool) -> range:
+def _get_spatial_axes(rank: int, first: bool) -> range:
     return range(2, rank) if first else range(1, rank - 1)
 
 
@@ -109,7 +113,7 @@ def _max_pool_with_argmax(
     dtype: DType,
     batch: bool,
 ) -> tuple[Tensor, Tensor]:
-    windows = _windows(input.shape, window, strides, padding, None, False)
+    windows = _make_windows(input.shape, window, strides, padding, None, False)
     y, index = argmax_windows(input, windows)
     if batch:
         size = input.size // max(input.shape[0], 1)
@@ -117,7 +121,7 @@ def _max_pool_with_argmax(
     return y, index.astype(dtype)
 
 
-def _pool(
+def _apply_pooling(
     function: Callable[..., Tensor],
     input: Tensor,
     ksize: Sizes,
@@ -127,47 +131,47 @@ def _pool(
     rank: int | None,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    first = channels_first(data_format)
+    first = is_channels_first(data_format)
     if rank is None:
         rank = len(input.shape) - 2
-    depth = _depth(ksize, rank, first)
+    depth = _get_window_depth(ksize, rank, first)
     if depth > 1 and function is _max_pool:
-        return _depthwise(input, ksize, strides, first, depth)
-    window = spatial_sizes(ksize, rank, first, "ksize")
-    steps = spatial_sizes(ksize if strides is None else strides, rank, first, "strides")
+        return _pool_channels(input, ksize, strides, first, depth)
+    window = normalize_sizes(ksize, rank, first, "ksize")
+    steps = normalize_sizes(ksize if strides is None else strides, rank, first, "strides")
     if len(input.shape) != rank + 2:
         raise InvalidValueError(
             f"pooling expects input of rank {rank + 2}, got shape {tuple(input.shape)}."
         )
-    pads = padding_pairs(padding, rank, first)
+    pads = normalize_padding(padding, rank, first)
     return function(input, window, steps, pads, first, dilations)
 
 
-def _depth(ksize: Sizes, rank: int, first: bool) -> int:
+def _get_window_depth(ksize: Sizes, rank: int, first: bool) -> int:
     """Return the number of channels of a window."""
-    sizes = static_value(ksize, "ksize")
+    sizes = to_static_value(ksize, "ksize")
     has_channels = isinstance(sizes, tuple) and len(sizes) == rank + 2
     return sizes[1 if first else -1] if has_channels else 1
 
 
-def _depthwise(
+def _pool_channels(
     input: Tensor, ksize: Sizes, strides: Sizes | None, first: bool, depth: int
 ) -> Tensor:
     """Compute maxima of groups of channels; TensorFlow only supports windows that tile them."""
-    sizes, axis = static_value(ksize, "ksize"), 1 if first else len(input.shape) - 1
+    sizes, axis = to_static_value(ksize, "ksize"), 1 if first else len(input.shape) - 1
     others = [size for i, size in enumerate(sizes) if i != axis]
-    tiles = static_value(ksize if strides is None else strides, "strides") == sizes
+    tiles = to_static_value(ksize if strides is None else strides, "strides") == sizes
     if others != [1] * len(others) or not tiles or input.shape[axis] % depth:
         raise UnimplementedError(
             "max_pool over channels requires a window of size 1 in all other dimensions, strides equal to ksize, and a "
             f"number of channels that is divisible by ksize; got ksize {list(sizes)}, strides {strides} and "
             f"{input.shape[axis]} channels."
         )
-    return _max_of_channels(input, depth, axis)
+    return _pool_channel_groups(input, depth, axis)
 
 
 @op(name="max_pool")
-def _max_of_channels(input: TensorLike, depth: int, axis: int) -> Tensor:
+def _pool_channel_groups(input: TensorLike, depth: int, axis: int) -> Tensor:
     sizes = input.shape
     grouped = input.reshape(*sizes[:axis], sizes[axis] // depth, depth, *sizes[axis + 1 :])
     return grouped.max(axis + 1)
@@ -200,7 +204,9 @@ def max_pool(
       >>> tf.nn.max_pool(tf.reshape(tf.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
       3.0
     """
-    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None)
+    return _apply_pooling(
+        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None
+    )
 
 
 def avg_pool(
@@ -221,7 +227,9 @@ def avg_pool(
       >>> tf.nn.avg_pool(x, ksize=2, strides=2, padding="VALID").numpy().item()
       4.5
     """
-    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None)
+    return _apply_pooling(
+        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None
+    )
 
 
 def max_pool1d(
@@ -240,7 +248,9 @@ def max_pool1d(
       >>> print(tf.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID")[0, :, 0].numpy())
       [3. 5.]
     """
-    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1)
+    return _apply_pooling(
+        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1
+    )
 
 
 def max_pool2d(
@@ -260,7 +270,9 @@ def max_pool2d(
       [[4. 5.]
        [7. 8.]]
     """
-    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2)
+    return _apply_pooling(
+        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2
+    )
 
 
 def max_pool3d(
@@ -279,7 +291,9 @@ def max_pool3d(
       >>> tf.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       7.0
     """
-    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3)
+    return _apply_pooling(
+        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3
+    )
 
 
 def avg_pool1d(
@@ -298,7 +312,9 @@ def avg_pool1d(
       >>> print(tf.nn.avg_pool1d(x, ksize=2, strides=2, padding="SAME")[0, :, 0].numpy())
       [2. 2.]
     """
-    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1)
+    return _apply_pooling(
+        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1
+    )
 
 
 def avg_pool2d(
@@ -318,7 +334,9 @@ def avg_pool2d(
       [[2. 3.]
        [5. 6.]]
     """
-    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2)
+    return _apply_pooling(
+        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2
+    )
 
 
 def avg_pool3d(
@@ -337,7 +355,9 @@ def avg_pool3d(
       >>> tf.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       3.5
     """
-    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3)
+    return _apply_pooling(
+        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3
+    )
 
 
 def max_pool_with_argmax(
@@ -384,9 +404,9 @@ def max_pool_with_argmax(
         )
     return _max_pool_with_argmax(
         input,
-        spatial_sizes(ksize, 2, False, "ksize"),
-        spatial_sizes(strides, 2, False, "strides"),
-        padding_pairs(padding, 2, False),
+        normalize_sizes(ksize, 2, False, "ksize"),
+        normalize_sizes(strides, 2, False, "strides"),
+        normalize_padding(padding, 2, False),
         as_dtype(output_dtype),
         include_batch_in_index,
     )
@@ -426,10 +446,10 @@ def pool(
       >>> print(tf.nn.pool(x, [2], "MAX", dilations=[2])[0, :, 0].numpy())
       [2. 9.]
     """
-    rank = len(static_value(window_shape, "window_shape"))
-    first = channels_first(data_format)
-    steps = spatial_sizes(strides, rank, first, "strides")
-    distances = spatial_sizes(dilations, rank, first, "dilations")
+    rank = len(to_static_value(window_shape, "window_shape"))
+    first = is_channels_first(data_format)
+    steps = normalize_sizes(strides, rank, first, "strides")
+    distances = normalize_sizes(dilations, rank, first, "dilations")
     if max(steps) > 1 and max(distances) > 1:
         raise ValueError(
             f"`strides > 1` not supported in conjunction with `dilations > 1`. Received: strides={list(steps)} and "
@@ -439,4 +459,4 @@ def pool(
         raise ValueError(f"pooling_type must be 'AVG' or 'MAX', got {pooling_type!r}.")
     function = _max_pool if pooling_type == "MAX" else _avg_pool
     x = convert_to_tensor(input)
-    return _pool(function, x, window_shape, steps, padding, data_format, rank, distances)
+    return _apply_pooling(function, x, window_shape, steps, padding, data_format, rank, distances)

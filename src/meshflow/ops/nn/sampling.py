@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import op_key
+from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.files.gfile import GFile
 from meshflow.ops import array, math
 from meshflow.ops.nn.cross_entropy import (
@@ -37,7 +37,7 @@ __all__ = [
 
 
 # Random counters per candidate; TensorFlow's kernels reserve 2048 words for each.
-_COUNTS_PER_CANDIDATE = 512
+_COUNTERS_PER_CANDIDATE = 512
 
 
 class Candidates(NamedTuple):
@@ -49,7 +49,7 @@ class Candidates(NamedTuple):
 
 
 @op(same=(), differentiable=False, name="candidate_sampler")
-def _sample(
+def _sample_classes(
     key: TensorLike,
     probabilities: TensorLike,
     true_classes: TensorLike,
@@ -61,10 +61,10 @@ def _sample(
     classes = probabilities.shape[0]
 
     def draw(counters: jax.Array) -> jax.Array:
-        low, high = philox.word_pairs(key, counters.astype(jnp.uint64))
+        low, high = philox.draw_word_pairs(key, counters.astype(jnp.uint64))
         if law == "uniform":
             return ((low | high << 32) % classes).astype(jnp.int64)
-        uniform = philox.double(low, high)
+        uniform = philox.words_to_float64(low, high)
         if law == "log uniform":
             return (jnp.exp(uniform * np.log1p(classes)).astype(jnp.int64) - 1) % classes
         ends = jnp.cumsum(probabilities)
@@ -97,7 +97,7 @@ def _sample(
     return sampled, expected[true_classes], expected[sampled]
 
 
-def _candidates(
+def _sample_candidates(
     true_classes: TensorLike,
     num_true: int,
     num_sampled: int,
@@ -116,10 +116,12 @@ def _candidates(
         raise InvalidValueError(
             f"Cannot sample {num_sampled} unique classes out of {possible} possible ones."
         )
-    key = op_key(
-        seed, _COUNTS_PER_CANDIDATE * num_sampled, f"{law} candidates {probabilities.size}"
+    key = draw_op_key(
+        seed, _COUNTERS_PER_CANDIDATE * num_sampled, f"{law} candidates {probabilities.size}"
     )
-    return Candidates(*_sample(key, probabilities, true_classes, num_sampled, bool(unique), law))
+    return Candidates(
+        *_sample_classes(key, probabilities, true_classes, num_sampled, bool(unique), law)
+    )
 
 
 def uniform_candidate_sampler(
@@ -154,7 +156,7 @@ def uniform_candidate_sampler(
       [0, 1, 2, 3, 4]
     """
     even = np.full(range_max, 1 / range_max)
-    return _candidates(true_classes, num_true, num_sampled, unique, even, seed, "uniform")
+    return _sample_candidates(true_classes, num_true, num_sampled, unique, even, seed, "uniform")
 
 
 def log_uniform_candidate_sampler(
@@ -179,7 +181,9 @@ def log_uniform_candidate_sampler(
       [0, 1, 2, 3]
     """
     zipf = np.diff(np.log(np.arange(1, range_max + 2))) / np.log(range_max + 1)
-    return _candidates(true_classes, num_true, num_sampled, unique, zipf, seed, "log uniform")
+    return _sample_candidates(
+        true_classes, num_true, num_sampled, unique, zipf, seed, "log uniform"
+    )
 
 
 def fixed_unigram_candidate_sampler(
@@ -232,7 +236,9 @@ def fixed_unigram_candidate_sampler(
             f"range_max is {range_max}, but the reserved ids and counts define {len(weights)} classes."
         )
     weights[np.arange(range_max) % num_shards != shard] = 0
-    return _candidates(true_classes, num_true, num_sampled, unique, weights / weights.sum(), seed)
+    return _sample_candidates(
+        true_classes, num_true, num_sampled, unique, weights / weights.sum(), seed
+    )
 
 
 def all_candidate_sampler(
@@ -286,8 +292,8 @@ def compute_accidental_hits(
       >>> rows.numpy().tolist(), indices.numpy().tolist()
       ([0, 1], [2, 0])
     """
-    true = convert_to_tensor(true_classes)._concrete("true_classes of compute_accidental_hits")
-    sampled = convert_to_tensor(sampled_candidates)._concrete("sampled_candidates")
+    true = convert_to_tensor(true_classes).require_value("true_classes of compute_accidental_hits")
+    sampled = convert_to_tensor(sampled_candidates).require_value("sampled_candidates")
     indices = {int(class_id): index for index, class_id in enumerate(sampled)}
     pairs = [
         (row, indices[int(class_id)])
@@ -303,7 +309,7 @@ def compute_accidental_hits(
     )
 
 
-def _sampled_logits(
+def _compute_sampled_logits(
     weights: TensorLike | Sequence[TensorLike],
     biases: TensorLike,
     labels: TensorLike,
@@ -323,7 +329,7 @@ def _sampled_logits(
             labels, num_true, num_sampled, True, num_classes, seed
         )
     sampled, true_expected, sampled_expected = (array.stop_gradient(v) for v in sampled_values)
-    size = static_value(inputs.shape[1], "inputs")
+    size = to_static_value(inputs.shape[1], "inputs")
     flat = array.reshape(labels, [-1])
     true_rows = array.reshape(embedding_lookup(weights, flat), [-1, num_true, size])
     true_biases = array.reshape(embedding_lookup(biases, flat), [-1, num_true])
@@ -377,7 +383,7 @@ def nce_loss(
       >>> tf.nn.nce_loss(weights, biases, labels, tf.ones([2, 3]), num_sampled=4, num_classes=10).shape
       TensorShape([2])
     """
-    logits, targets = _sampled_logits(
+    logits, targets = _compute_sampled_logits(
         *(weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values),
         *(remove_accidental_hits, None),
     )
@@ -413,7 +419,7 @@ def sampled_softmax_loss(
       >>> tf.nn.sampled_softmax_loss(weights, biases, labels, tf.ones([2, 3]), 4, 10).shape
       TensorShape([2])
     """
-    logits, targets = _sampled_logits(
+    logits, targets = _compute_sampled_logits(
         *(weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values),
         *(remove_accidental_hits, seed),
     )

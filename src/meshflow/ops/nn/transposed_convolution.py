@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import as_size
@@ -16,10 +16,10 @@ from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.nn.convolution import (
     Padding,
     Sizes,
-    channels_first,
-    numbers,
-    padding_pairs,
-    spatial_sizes,
+    is_channels_first,
+    make_dimension_numbers,
+    normalize_padding,
+    normalize_sizes,
 )
 
 __all__ = [
@@ -53,7 +53,7 @@ def atrous_conv2d_transpose(
 
 
 @op(name="conv_transpose", kinds="f")
-def _conv_transpose(
+def _transpose_convolution(
     input: TensorLike,
     filters: TensorLike,
     output_sizes: Sequence[int],
@@ -80,7 +80,7 @@ def _conv_transpose(
             strides,
             padding,
             rhs_dilation=dilations,
-            dimension_numbers=numbers(channels_first, rank),
+            dimension_numbers=make_dimension_numbers(channels_first, rank),
         )
 
     like = jax.ShapeDtypeStruct(shape, input.dtype)
@@ -126,16 +126,16 @@ def conv_transpose(
       [ 1. 10.  2. 20.]
     """
     rank = len(convert_to_tensor(filters).shape) - 2
-    first = channels_first(data_format)
-    sizes = static_value(output_shape, "output_shape")
+    first = is_channels_first(data_format)
+    sizes = to_static_value(output_shape, "output_shape")
     spatial = (sizes[2:] if first else sizes[1:-1]) if len(sizes) == rank + 2 else sizes
-    return _conv_transpose(
+    return _transpose_convolution(
         input,
         filters,
         tuple(map(as_size, spatial)),
-        spatial_sizes(strides, rank, first, "strides"),
-        padding_pairs(padding, rank, first),
-        spatial_sizes(dilations, rank, first, "dilations"),
+        normalize_sizes(strides, rank, first, "strides"),
+        normalize_padding(padding, rank, first),
+        normalize_sizes(dilations, rank, first, "dilations"),
         first,
         int(sizes[1 if first else -1]) if len(sizes) == rank + 2 else None,
     )

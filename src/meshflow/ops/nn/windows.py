@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.environment.jax_internals import batching, jex_core, mlir
 from meshflow.kernels import pooling
-from meshflow.kernels.composite_primitives import composites, in_front
+from meshflow.kernels.composite_primitives import composites, move_batch_axes_first
 
 # Windows with more elements are not unrolled.
-UNROLLED = 32
+MAX_UNROLLED = 32
 
 _Scalar: TypeAlias = int | float
 
@@ -52,53 +52,55 @@ class Windows(NamedTuple):
         """Return the number of elements of a window."""
         return math.prod(self.size)
 
-    def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def compute_grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the number of windows along each dimension of an array."""
         return tuple(
             max((n + low + high - (k - 1) * d - 1) // s + 1, 0)
             for n, k, s, (low, high), d in zip(shape, *self, strict=True)
         )
 
-    def vary(self, shape: tuple[int, ...]) -> bool:
+    def has_symbolic_size(self, shape: tuple[int, ...]) -> bool:
         """Check whether windows slide along a dimension of symbolic size."""
         sizes = zip(shape, self.size, self.strides, self.pads, strict=True)
-        return any(any_symbolic((n, *pair)) for n, k, s, pair in sizes if (k, s) != (1, 1))
+        return any(has_symbolic_size((n, *pair)) for n, k, s, pair in sizes if (k, s) != (1, 1))
 
-    def tile(self, shape: tuple[int, ...]) -> bool:
+    def is_tiling(self, shape: tuple[int, ...]) -> bool:
         """Check whether the windows cover an array without gaps, overlaps or padding."""
         divides = all(n % k == 0 for n, k in zip(shape, self.size, strict=True))
         unpadded = all(pair == (0, 0) for pair in self.pads)
         return divides and unpadded and self.size == self.strides and max(self.dilations) == 1
 
-    def slices(
+    def iter_slices(
         self, shape: tuple[int, ...]
     ) -> Iterator[tuple[list[int], list[int], tuple[int, ...]]]:
         """Yield (start, limit, strides) of the k-th elements of all windows, for each k."""
         for offset in np.ndindex(*self.size):
             start = [o * d for o, d in zip(offset, self.dilations, strict=True)]
-            grid = zip(start, self.grid(shape), self.strides, strict=True)
+            grid = zip(start, self.compute_grid(shape), self.strides, strict=True)
             yield start, [o + (n - 1) * s + 1 for o, n, s in grid], self.strides
 
 
-def padded(x: Array, windows: Windows, value: _Scalar) -> Array:
+def pad_array(x: Array, windows: Windows, value: _Scalar) -> Array:
     """Pad an array with a value."""
     if all(pair == (0, 0) for pair in windows.pads):
         return x
     return lax.pad(x, np.asarray(value, x.dtype), [(low, high, 0) for low, high in windows.pads])
 
 
-def lowest(dtype: jnp.dtype) -> _Scalar:
+def get_lowest(dtype: jnp.dtype) -> _Scalar:
     """Return the value of a dtype that is the identity of the maximum."""
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
 
 
-def _elements(x: Array, windows: Windows, padding: _Scalar) -> Iterator[Array]:
-    padded_x = padded(x, windows, padding)
-    for start, limit, strides in windows.slices(x.shape):
+def _iter_elements(x: Array, windows: Windows, padding: _Scalar) -> Iterator[Array]:
+    padded_x = pad_array(x, windows, padding)
+    for start, limit, strides in windows.iter_slices(x.shape):
         yield lax.slice(padded_x, start, limit, strides)
 
 
-def _library(x: Array, windows: Windows, start: _Scalar, combine: Callable[..., Array]) -> Array:
+def _reduce_window(
+    x: Array, windows: Windows, start: _Scalar, combine: Callable[..., Array]
+) -> Array:
     return lax.reduce_window(
         x,
         # JAX only recognizes the reduction, and knows its gradient, if this is a literal.
@@ -113,9 +115,13 @@ def _library(x: Array, windows: Windows, start: _Scalar, combine: Callable[..., 
 
 def sum_windows(x: Array, windows: Windows) -> Array:
     """Compute the sum of each window, with padding as 0."""
-    if windows.vary(x.shape) or windows.count > UNROLLED or 0 in windows.grid(x.shape):
-        return _library(x, windows, 0, lax.add)
-    return functools.reduce(lax.add, _elements(x, windows, 0))
+    if (
+        windows.has_symbolic_size(x.shape)
+        or windows.count > MAX_UNROLLED
+        or 0 in windows.compute_grid(x.shape)
+    ):
+        return _reduce_window(x, windows, 0, lax.add)
+    return functools.reduce(lax.add, _iter_elements(x, windows, 0))
 
 
 def max_windows(x: Array, windows: Windows) -> Array:
@@ -123,65 +129,74 @@ def max_windows(x: Array, windows: Windows) -> Array:
 
     The gradient is exact and itself differentiable in reverse mode.
     """
-    if windows.vary(x.shape):
+    if windows.has_symbolic_size(x.shape):
         # The array is padded first, because the gradient of XLA's maximum does not support symbolic
         # padding.
         unpadded = windows._replace(pads=((0, 0),) * x.ndim)
-        return _library(padded(x, windows, lowest(x.dtype)), unpadded, lowest(x.dtype), lax.max)
-    if 0 in windows.grid(x.shape) or (windows.count > UNROLLED and not windows.tile(x.shape)):
-        return _library(x, windows, lowest(x.dtype), lax.max)
-    return _max(x, windows)
+        return _reduce_window(
+            pad_array(x, windows, get_lowest(x.dtype)), unpadded, get_lowest(x.dtype), lax.max
+        )
+    if 0 in windows.compute_grid(x.shape) or (
+        windows.count > MAX_UNROLLED and not windows.is_tiling(x.shape)
+    ):
+        return _reduce_window(x, windows, get_lowest(x.dtype), lax.max)
+    return _compute_max(x, windows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _max(x: Array, windows: Windows) -> Array:
-    if _left_to_xla(x, windows):
-        return _max_by_xla(x, windows)
-    return _max_p.bind(x, windows=windows)
+def _compute_max(x: Array, windows: Windows) -> Array:
+    if _is_xla_faster(x, windows):
+        return _compute_max_with_xla(x, windows)
+    return _max_primitive.bind(x, windows=windows)
 
 
-def _left_to_xla(x: Array, windows: Windows) -> bool:
+def _is_xla_faster(x: Array, windows: Windows) -> bool:
     """Check whether XLA's code for a maximum and its gradient is the fastest."""
-    return windows.tile(x.shape) and (x.dtype != jnp.bfloat16 or windows.count > UNROLLED)
+    return windows.is_tiling(x.shape) and (x.dtype != jnp.bfloat16 or windows.count > MAX_UNROLLED)
 
 
-def _max_by_xla(x: Array, windows: Windows) -> Array:
-    if windows.count > UNROLLED:
-        return _library(x, windows, lowest(x.dtype), lax.max)
-    return functools.reduce(lax.max, _elements(x, windows, lowest(x.dtype)))
+def _compute_max_with_xla(x: Array, windows: Windows) -> Array:
+    if windows.count > MAX_UNROLLED:
+        return _reduce_window(x, windows, get_lowest(x.dtype), lax.max)
+    return functools.reduce(lax.max, _iter_elements(x, windows, get_lowest(x.dtype)))
 
 
-def _max_forward(x: Array, windows: Windows) -> tuple[Array, tuple[Array, Array]]:
-    y = _max(x, windows)
+def _compute_max_forward(x: Array, windows: Windows) -> tuple[Array, tuple[Array, Array]]:
+    y = _compute_max(x, windows)
     return y, (x, y)
 
 
-def _max_backward(windows: Windows, saved: tuple[Array, Array], g: Array) -> tuple[Array]:
+def _compute_max_backward(windows: Windows, saved: tuple[Array, Array], g: Array) -> tuple[Array]:
     x, y = saved
-    if _left_to_xla(x, windows):
-        return (_to_tiles(x, g, windows),)
-    return (_to_first(x, y, g, windows),)
+    if _is_xla_faster(x, windows):
+        return (_scatter_to_tiles(x, g, windows),)
+    return (_scatter_to_first(x, y, g, windows),)
 
 
-_max.defvjp(_max_forward, _max_backward)
+_compute_max.defvjp(_compute_max_forward, _compute_max_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _to_first(x: Array, y: Array, g: Array, windows: Windows) -> Array:
-    return _gradient_p.bind(x, y, g, windows=windows)
+def _scatter_to_first(x: Array, y: Array, g: Array, windows: Windows) -> Array:
+    return _gradient_primitive.bind(x, y, g, windows=windows)
 
 
-def _of_first(windows: Windows, saved: tuple[Array, ...], dx: Array) -> tuple[Array, Array, Array]:
+def _scatter_to_first_backward(
+    windows: Windows, saved: tuple[Array, ...], dx: Array
+) -> tuple[Array, Array, Array]:
     """Transpose `_scatter_to_first`, which is linear in `g`: gather the values at the maxima."""
     x, y, g = saved
-    (dg,) = jax.linear_transpose(lambda g: _to_first_by_xla(x, y, g, windows), g)(dx)
+    (dg,) = jax.linear_transpose(lambda g: _scatter_to_first_with_xla(x, y, g, windows), g)(dx)
     return jnp.zeros_like(x), jnp.zeros_like(y), dg
 
 
-_to_first.defvjp(lambda x, y, g, windows: (_to_first(x, y, g, windows), (x, y, g)), _of_first)
+_scatter_to_first.defvjp(
+    lambda x, y, g, windows: (_scatter_to_first(x, y, g, windows), (x, y, g)),
+    _scatter_to_first_backward,
+)
 
 
-def _to_tiles(x: Array, g: Array, windows: Windows) -> Array:
+def _scatter_to_tiles(x: Array, g: Array, windows: Windows) -> Array:
     """Write each gradient to the first maximum of its tile, in one pass over the result."""
     blocks, inner, outer = [], [], []
     for n, k in zip(x.shape, windows.size, strict=True):
@@ -189,30 +204,30 @@ def _to_tiles(x: Array, g: Array, windows: Windows) -> Array:
         outer += [n // k, 1]
         inner += [1, k]
     index = np.arange(windows.count, dtype=np.int32).reshape(inner)
-    if windows.count > UNROLLED:
-        hit = x.reshape(blocks) == _max_by_xla(x, windows).reshape(outer)
+    if windows.count > MAX_UNROLLED:
+        hit = x.reshape(blocks) == _compute_max_with_xla(x, windows).reshape(outer)
         candidates = jnp.where(hit, index, windows.count)
         first = jnp.min(candidates, axis=tuple(range(1, 2 * x.ndim, 2)), keepdims=True)
     else:
         index = index.astype(np.int8)
-        first = _first_places(x, windows).reshape(outer)
+        first = _find_first_indices(x, windows).reshape(outer)
     return jnp.where(first == index, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
 
 
-def _first_places(x: Array, windows: Windows) -> Array:
+def _find_first_indices(x: Array, windows: Windows) -> Array:
     """Find the index of the first maximum within each window; -1 where the maximum is NaN.
 
     Elements are only compared with each other and not with a precomputed maximum: XLA may compute
     `x` again for each of its uses, with different rounding errors, so that no element may be equal
     to it.
     """
-    padded_x = padded(x, windows, lowest(x.dtype))
-    dtype = np.int8 if windows.count <= UNROLLED else np.int32
+    padded_x = pad_array(x, windows, get_lowest(x.dtype))
+    dtype = np.int8 if windows.count <= MAX_UNROLLED else np.int32
     best: Any = None
     first: Any = None
-    for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
+    for k, (start, limit, strides) in enumerate(windows.iter_slices(x.shape)):
         element = lax.slice(padded_x, start, limit, strides)
-        inside = True if padded_x is x else _inside(windows, x.shape, start, limit)
+        inside = True if padded_x is x else _is_inside(windows, x.shape, start, limit)
         if best is None:
             best, first = element, jnp.where(inside, jnp.zeros_like(element, dtype), dtype(-1))
             continue
@@ -222,18 +237,18 @@ def _first_places(x: Array, windows: Windows) -> Array:
     return jnp.where(best != best, dtype(-1), first)
 
 
-def _to_first_by_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
-    if windows.tile(x.shape):
-        return _to_tiles(x, g, windows)
-    return _to_overlapping(x, g, windows)
+def _scatter_to_first_with_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
+    if windows.is_tiling(x.shape):
+        return _scatter_to_tiles(x, g, windows)
+    return _scatter_to_overlapping(x, g, windows)
 
 
-def _to_positive_first_by_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
+def _scatter_to_positive_first_with_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
     """Scatter the gradients where `x` is positive, for a ReLU before the windows."""
-    return jnp.where(x > 0, _to_first_by_xla(x, y, g, windows), jnp.zeros((), g.dtype))
+    return jnp.where(x > 0, _scatter_to_first_with_xla(x, y, g, windows), jnp.zeros((), g.dtype))
 
 
-def _inside(
+def _is_inside(
     windows: Windows, shape: tuple[int, ...], start: Sequence[int], limit: Sequence[int]
 ) -> np.ndarray:
     """Return a mask of the windows with a given element inside of the array, not in its padding."""
@@ -248,13 +263,13 @@ def _inside(
     return mask
 
 
-def _to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
+def _scatter_to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
     """Add each gradient to the first maximum of its window."""
     shape = [n + low + high for n, (low, high) in zip(x.shape, windows.pads, strict=True)]
     zero = np.zeros((), g.dtype)
-    first = _first_places(x, windows)
+    first = _find_first_indices(x, windows)
     total = jnp.zeros(shape, g.dtype)
-    for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
+    for k, (start, limit, strides) in enumerate(windows.iter_slices(x.shape)):
         around = zip(start, limit, strides, shape, strict=True)
         pads = [(a, n - b, s - 1) for a, b, s, n in around]
         total = total + lax.pad(jnp.where(first == k, g, zero), zero, pads)
@@ -262,7 +277,7 @@ def _to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
 
 
-def _primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
+def _make_primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
     """Create a primitive that is lowered as `call`, a function of arrays and windows."""
     primitive = jex_core.Primitive(name)
 
@@ -282,7 +297,7 @@ def _primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
     ) -> tuple[Array, int]:
         size, strides, pads, dilations = windows
         more = Windows((1, *size), (1, *strides), ((0, 0), *pads), (1, *dilations))
-        return primitive.bind(*in_front(arrays, axes), windows=more), 0
+        return primitive.bind(*move_batch_axes_first(arrays, axes), windows=more), 0
 
     composites[primitive] = run
     primitive.def_impl(lambda *arrays, windows: get_compiled(windows)(*arrays))
@@ -292,10 +307,12 @@ def _primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
     return primitive
 
 
-_max_p = _primitive("max_windows", _max_by_xla)
-_gradient_p = _primitive("max_windows_gradient", _to_first_by_xla)
-_gated_gradient_p = _primitive("max_windows_gated_gradient", _to_positive_first_by_xla)
-pooling.register(_max_p, _gradient_p, _gated_gradient_p)
+_max_primitive = _make_primitive("max_windows", _compute_max_with_xla)
+_gradient_primitive = _make_primitive("max_windows_gradient", _scatter_to_first_with_xla)
+_gated_gradient_primitive = _make_primitive(
+    "max_windows_gated_gradient", _scatter_to_positive_first_with_xla
+)
+pooling.register(_max_primitive, _gradient_primitive, _gated_gradient_primitive)
 
 
 def argmax_windows(x: Array, windows: Windows) -> tuple[Array, Array]:
@@ -305,9 +322,9 @@ def argmax_windows(x: Array, windows: Windows) -> tuple[Array, Array]:
     """
     spatial = x.shape[1:]
     index = jnp.arange(math.prod(spatial), dtype=jnp.int64).reshape(1, *spatial)
-    index = padded(jnp.broadcast_to(index, x.shape), windows, -1)
-    first = _first_places(x, windows)
+    index = pad_array(jnp.broadcast_to(index, x.shape), windows, -1)
+    first = _find_first_indices(x, windows)
     positions = jnp.full(first.shape, -1, jnp.int64)
-    for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
+    for k, (start, limit, strides) in enumerate(windows.iter_slices(x.shape)):
         positions = jnp.where(first == k, lax.slice(index, start, limit, strides), positions)
     return max_windows(x, windows), positions

@@ -1,15 +1,15 @@
 """`tf.random`: distributions, generators and seeds."""
 
-from meshflow.core.variables.random import set_seed
+from meshflow.core.variables.random_streams import set_seed
 from meshflow.ops.random.from_keys import (
-    binomial_from_key,
-    bits_from_key,
-    counts_of,
-    normal_from_key,
-    seed_key,
-    share_on_host,
-    truncated_normal_from_key,
-    uniform_from_key,
+    count_counters,
+    derive_key,
+    draw_binomial,
+    draw_bits,
+    draw_normal,
+    draw_truncated_normal,
+    draw_uniform,
+    draw_unit_uniform_on_host,
 )
 from meshflow.ops.random.stateful import *
 from meshflow.ops.random.stateful import __all__ as _stateful

@@ -27,73 +27,73 @@ from meshflow.ops.math import cast
 from meshflow.ops.random import rejection
 
 
-def counts_of(*sizes: Any) -> Any:
+def count_counters(*sizes: Any) -> Any:
     """Count the counters that an op uses for a result with the given sizes."""
     return philox.COUNTS_PER_OUTPUT * math.prod(sizes)
 
 
-def seed_key(seed: TensorLike) -> Tensor:
+def derive_key(seed: TensorLike) -> Tensor:
     """Derive the key of a stateless op from its seed, two integers."""
-    return _seed_key(seed)
+    return _derive_key(seed)
 
 
 @op(same=(), differentiable=False, name="seed_key")
-def _seed_key(seed: TensorLike) -> Tensor:
+def _derive_key(seed: TensorLike) -> Tensor:
     if seed.shape != (2,) or seed.dtype.kind not in "iu":
         raise InvalidValueError(
             f"seed must be two integers, got {seed.dtype} of shape {list(seed.shape)}."
         )
     words = seed.astype(jnp.int64).astype(jnp.uint64)
-    return jnp.stack(philox.place_of_seed(words[0], words[1])).astype(jnp.int64)
+    return jnp.stack(philox.derive_state(words[0], words[1])).astype(jnp.int64)
 
 
 @op(same=("mean", "stddev"), name="random_normal")
-def _normal(
+def _sample_normal(
     key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
-    return philox.normal(key, shape, dtype.dtype) * stddev + mean
+    return philox.draw_normal(key, shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("mean", "stddev"), name="truncated_normal")
-def _truncated(
+def _sample_truncated_normal(
     key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
-    return rejection.truncated_normal(key, shape, dtype.dtype) * stddev + mean
+    return rejection.draw_truncated_normal(key, shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("minval", "maxval"), name="random_uniform")
-def _uniform(
+def sample_uniform(
     key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
     if dtype.is_integer:
-        return philox.integers(key, shape, minval, maxval, dtype.dtype)
-    return philox.uniform(key, shape, dtype.dtype) * (maxval - minval) + minval
+        return philox.draw_integers(key, shape, minval, maxval, dtype.dtype)
+    return philox.draw_uniform(key, shape, dtype.dtype) * (maxval - minval) + minval
 
 
 @op(same=(), differentiable=False, name="random_bits")
-def _bits(key: TensorLike, shape: Sequence[int], dtype: DType) -> Tensor:
-    return philox.bits(key, shape, dtype.dtype)
+def _sample_bits(key: TensorLike, shape: Sequence[int], dtype: DType) -> Tensor:
+    return philox.draw_bits(key, shape, dtype.dtype)
 
 
-def normal_from_key(
+def draw_normal(
     key: Tensor, shape: StaticInts, mean: TensorLike, stddev: TensorLike, dtype: DTypeLike
 ) -> Tensor:
     """Draw normal numbers."""
-    dt = _floating(dtype)
+    dt = _to_floating_dtype(dtype)
     mean, stddev = convert_to_tensor(mean, dt), convert_to_tensor(stddev, dt)
-    return _normal(key, mean, stddev, as_sizes(shape), dt)
+    return _sample_normal(key, mean, stddev, as_sizes(shape), dt)
 
 
-def truncated_normal_from_key(
+def draw_truncated_normal(
     key: Tensor, shape: StaticInts, mean: TensorLike, stddev: TensorLike, dtype: DTypeLike
 ) -> Tensor:
     """Draw normal numbers within two standard deviations of the mean."""
-    dt = _floating(dtype)
+    dt = _to_floating_dtype(dtype)
     mean, stddev = convert_to_tensor(mean, dt), convert_to_tensor(stddev, dt)
-    return _truncated(key, mean, stddev, as_sizes(shape), dt)
+    return _sample_truncated_normal(key, mean, stddev, as_sizes(shape), dt)
 
 
-def uniform_from_key(
+def draw_uniform(
     key: Tensor, shape: StaticInts, minval: TensorLike, maxval: TensorLike | None, dtype: DTypeLike
 ) -> Tensor:
     """Draw uniform numbers in [minval, maxval).
@@ -115,31 +115,33 @@ def uniform_from_key(
     constants = [v.array for v in (low, high) if isinstance(v.array, np.ndarray)]
     if dt.is_integer and len(constants) == 2 and np.any(constants[0] >= constants[1]):
         raise InvalidArgumentError(f"Need minval < maxval, got {constants[0]} >= {constants[1]}")
-    return _uniform(key, low, high, as_sizes(shape), dt)
+    return sample_uniform(key, low, high, as_sizes(shape), dt)
 
 
-def share_on_host(key: Tensor) -> Any:
+def draw_unit_uniform_on_host(key: Tensor) -> Any:
     """Draw a float32 scalar in [0, 1) with NumPy, for input pipelines; None if NumPy cannot."""
-    host = _uniform.op.host  # type: ignore[attr-defined]
+    host = sample_uniform.op.host_function  # type: ignore[attr-defined]
     return None if host is None else host([key.array, _ZERO, _ONE], ((), dtypes.float32))
 
 
 _ZERO, _ONE = np.zeros((), np.float32), np.ones((), np.float32)
 
 
-def bits_from_key(key: Tensor, shape: StaticInts, dtype: DTypeLike) -> Tensor:
+def draw_bits(key: Tensor, shape: StaticInts, dtype: DTypeLike) -> Tensor:
     """Draw integers from the full range of the dtype."""
-    return _bits(key, as_sizes(shape), as_dtype(dtype))
+    return _sample_bits(key, as_sizes(shape), as_dtype(dtype))
 
 
-def _floating(dtype: DTypeLike) -> DType:
+def _to_floating_dtype(dtype: DTypeLike) -> DType:
     dt = as_dtype(dtype)
     if not dt.is_floating:
         raise InvalidValueError(f"Random normal numbers need a floating dtype, got {dt.name}.")
     return dt
 
 
-def _of_each(parameters: Sequence[Array], shape: Sequence[int]) -> tuple[list[Array], Array]:
+def _broadcast_parameters(
+    parameters: Sequence[Array], shape: Sequence[int]
+) -> tuple[list[Array], Array]:
     """Broadcast parameters to a shape, as float64, and return the flat indices of the results.
 
     Results with the same parameter have consecutive indices.
@@ -147,78 +149,74 @@ def _of_each(parameters: Sequence[Array], shape: Sequence[int]) -> tuple[list[Ar
     sizes = jnp.broadcast_shapes(*(p.shape for p in parameters))
     lead, last = shape[: len(shape) - len(sizes)], shape[len(shape) - len(sizes) :]
     indices = (
-        philox.numbers_of(last) * math.prod(lead)
-        + philox.numbers_of(lead)[(...,) + (None,) * len(last)]
+        philox.make_flat_indices(last) * math.prod(lead)
+        + philox.make_flat_indices(lead)[(...,) + (None,) * len(last)]
     )
     return [jnp.broadcast_to(p.astype(jnp.float64), shape) for p in parameters], indices
 
 
 @op(same=("counts", "probs"), differentiable=False, name="random_binomial")
-def _binomial(
+def _sample_binomial(
     key: TensorLike, counts: TensorLike, probs: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
-    (counts, probs), indices = _of_each((counts, probs), shape)
-    return rejection.binomial(key, counts, probs, indices).astype(dtype.dtype)
+    (counts, probs), indices = _broadcast_parameters((counts, probs), shape)
+    return rejection.draw_binomial(key, counts, probs, indices).astype(dtype.dtype)
 
 
-def binomial_from_key(
+def draw_binomial(
     key: Tensor, shape: StaticInts, counts: TensorLike, probs: TensorLike, dtype: DTypeLike
 ) -> Tensor:
     """Draw numbers of successes in `counts` trials with probability `probs`."""
-    n, p = (_wide(v) for v in (counts, probs))
-    return _binomial(key, n, p, as_sizes(shape), as_dtype(dtype))
+    n, p = (_to_float(v) for v in (counts, probs))
+    return _sample_binomial(key, n, p, as_sizes(shape), as_dtype(dtype))
 
 
-def _wide(value: TensorLike) -> Tensor:
+def _to_float(value: TensorLike) -> Tensor:
     """Convert a value to float32, unless it is float64."""
     tensor = convert_to_tensor(value)
     return tensor if tensor.dtype is dtypes.float64 else cast(tensor, dtypes.float32)
 
 
 @op(same=("alpha", "beta"), name="random_gamma")
-def gamma_from_key(
+def draw_gamma(
     key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: Sequence[int]
 ) -> Tensor:
     """Draw gamma-distributed numbers of shape [*shape, *parameter_shape]."""
     full = (*shape, *jnp.broadcast_shapes(alpha.shape, beta.shape))
     alpha = jnp.broadcast_to(alpha, (*full[len(shape) :],))
-    _, indices = _of_each((alpha,), full)
-    drawn = _gamma(key, jnp.broadcast_to(alpha, full), indices)
+    _, indices = _broadcast_parameters((alpha,), full)
+    drawn = _sample_gamma(key, jnp.broadcast_to(alpha, full), indices)
     tiny = np.finfo(np.float32).tiny if alpha.dtype == jnp.bfloat16 else jnp.finfo(alpha.dtype).tiny
     return jnp.maximum(drawn / beta, jnp.asarray(tiny, alpha.dtype))
 
 
 @jax.custom_jvp
-def _gamma(key: Array, alpha: Array, indices: Array) -> Array:
-    return rejection.gamma(key, alpha.astype(jnp.float64), indices).astype(alpha.dtype)
+def _sample_gamma(key: Array, alpha: Array, indices: Array) -> Array:
+    return rejection.draw_gamma(key, alpha.astype(jnp.float64), indices).astype(alpha.dtype)
 
 
-@_gamma.defjvp
-def _gamma_derivative(
+@_sample_gamma.defjvp
+def _differentiate_gamma(
     primals: tuple[Array, ...], tangents: tuple[Array, ...]
 ) -> tuple[Array, Array]:
-    drawn = _gamma(*primals)
+    drawn = _sample_gamma(*primals)
     # The derivative keeps the cumulative probability of each number constant.
     return drawn, jax.lax.random_gamma_grad(primals[1], drawn) * tangents[1]
 
 
 @op(same=("lam",), differentiable=False, name="random_poisson")
-def poisson_from_key(
-    key: TensorLike, lam: TensorLike, shape: Sequence[int], dtype: DType
-) -> Tensor:
+def draw_poisson(key: TensorLike, lam: TensorLike, shape: Sequence[int], dtype: DType) -> Tensor:
     """Draw Poisson-distributed numbers of shape [*shape, *lam.shape]."""
-    (rates,), indices = _of_each((lam,), (*shape, *lam.shape))
-    return rejection.poisson(key, rates, indices).astype(dtype.dtype)
+    (rates,), indices = _broadcast_parameters((lam,), (*shape, *lam.shape))
+    return rejection.draw_poisson(key, rates, indices).astype(dtype.dtype)
 
 
 @op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
-def categorical_from_key(
-    key: TensorLike, logits: TensorLike, num_samples: int, dtype: DType
-) -> Tensor:
+def draw_categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: DType) -> Tensor:
     """Draw `num_samples` class indices for each row of logits."""
     if logits.ndim != 2:
         raise InvalidValueError(f"logits should be a matrix, got shape {list(logits.shape)}")
-    uniform = philox.uniform(key, (logits.shape[0], num_samples), jnp.float64)
+    uniform = philox.draw_uniform(key, (logits.shape[0], num_samples), jnp.float64)
     logits = logits.astype(jnp.float64)
     finite = jnp.isfinite(logits)
     highest = jnp.max(jnp.where(finite, logits, -jnp.inf), axis=-1, keepdims=True)
@@ -228,12 +226,12 @@ def categorical_from_key(
 
 
 @op(same=("value",), name="random_shuffle")
-def shuffle_from_key(key: TensorLike, value: TensorLike) -> Tensor:
+def shuffle_rows(key: TensorLike, value: TensorLike) -> Tensor:
     """Shuffle rows by Durstenfeld's algorithm (1964), starting with the first row."""
     if value.ndim == 0 or value.shape[0] < 2:
         return value
     count = value.shape[0]
-    words = philox.bits(key, (count - 1,), jnp.uint32)
+    words = philox.draw_bits(key, (count - 1,), jnp.uint32)
     remaining = count - jax.lax.iota(jnp.uint32, count - 1)
     partners = jax.lax.iota(jnp.int64, count - 1) + (words % remaining).astype(jnp.int64)
 

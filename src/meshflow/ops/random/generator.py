@@ -15,7 +15,12 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import SeedStream, global_seed, place, place_of_earlier
+from meshflow.core.variables.random_streams import (
+    SeedStream,
+    convert_earlier_state,
+    get_global_seed,
+    make_state,
+)
 from meshflow.core.variables.variable import Variable
 from meshflow.ops.array import stack, zeros_like
 from meshflow.ops.array.creation import as_sizes
@@ -98,13 +103,13 @@ class Generator:
                 "Generator: pass copy_from or state, or use Generator.from_seed(seed)."
             )
         self._stream = SeedStream(0)
-        self._stream.shown = True
+        self._stream.is_public = True
         self.reset(copy_from.state.read_value() if copy_from is not None else state)
 
     @classmethod
     def from_seed(cls, seed: int | Sequence[int], alg: _AlgorithmLike = None) -> Generator:
         """Create a generator from a seed: one integer or up to three."""
-        return cls(state=_state_of_seed(seed), alg=alg)
+        return cls(state=_make_state_from_seed(seed), alg=alg)
 
     @classmethod
     def from_state(cls, state: TensorLike, alg: _AlgorithmLike = None) -> Generator:
@@ -126,7 +131,7 @@ class Generator:
         cls, key: TensorLike, counter: TensorLike, alg: _AlgorithmLike = None
     ) -> Generator:
         """Create a generator from a key, one integer, and a counter, two integers."""
-        return cls(state=_state_of_key_counter(key, counter), alg=alg)
+        return cls(state=_make_state_from_key_counter(key, counter), alg=alg)
 
     def _checkpoint_children(self) -> dict[str, Variable]:
         return {"_state_var": self._stream.state}
@@ -148,20 +153,20 @@ class Generator:
 
     def reset(self, state: TensorLike) -> None:
         """Set the state."""
-        self._stream.state.assign(_as_state(state))
+        self._stream.state.assign(_to_state(state))
 
     def reset_from_seed(self, seed: int | Sequence[int]) -> None:
         """Set the state to that of `from_seed(seed)`."""
-        self.reset(_state_of_seed(seed))
+        self.reset(_make_state_from_seed(seed))
 
     def reset_from_key_counter(self, key: TensorLike, counter: TensorLike) -> None:
         """Set the state to that of `from_key_counter(key, counter)`."""
-        self.reset(_state_of_key_counter(key, counter))
+        self.reset(_make_state_from_key_counter(key, counter))
 
     def skip(self, delta: int) -> Tensor:
         """Skip `delta` numbers and return the previous state."""
         before = self._stream.state.read_value()
-        self._stream.next_key(from_keys.counts_of(int(delta)))
+        self._stream.next_key(from_keys.count_counters(int(delta)))
         return before
 
     def split(self, count: int = 1) -> list[Generator]:
@@ -184,7 +189,7 @@ class Generator:
     ) -> Tensor:
         """Draw normally distributed numbers."""
         sizes = as_sizes(shape)
-        return from_keys.normal_from_key(self._key(sizes), sizes, mean, stddev, dtype)
+        return from_keys.draw_normal(self._draw_key(sizes), sizes, mean, stddev, dtype)
 
     def truncated_normal(
         self,
@@ -196,7 +201,7 @@ class Generator:
     ) -> Tensor:
         """Draw normally distributed numbers within two standard deviations of the mean."""
         sizes = as_sizes(shape)
-        return from_keys.truncated_normal_from_key(self._key(sizes), sizes, mean, stddev, dtype)
+        return from_keys.draw_truncated_normal(self._draw_key(sizes), sizes, mean, stddev, dtype)
 
     def uniform(
         self,
@@ -213,14 +218,14 @@ class Generator:
         if minval is None and maxval is None and as_dtype(dtype).is_integer:
             return self.uniform_full_int(shape, dtype)
         sizes = as_sizes(shape)
-        return from_keys.uniform_from_key(self._key(sizes), sizes, minval, maxval, dtype)
+        return from_keys.draw_uniform(self._draw_key(sizes), sizes, minval, maxval, dtype)
 
     def uniform_full_int(
         self, shape: StaticInts, dtype: DTypeLike = "uint64", name: str | None = None
     ) -> Tensor:
         """Draw integers from the full range of the dtype."""
         sizes = as_sizes(shape)
-        return from_keys.bits_from_key(self._key(sizes), sizes, dtype)
+        return from_keys.draw_bits(self._draw_key(sizes), sizes, dtype)
 
     def binomial(
         self,
@@ -237,15 +242,17 @@ class Generator:
         num_per_parameter = math.prod(sizes[: len(sizes) - len(last)])
         # TensorFlow reserves two words for each of a hundred attempts, rounded up to blocks of
         # four.
-        num_counters = from_keys.counts_of(math.prod(last) * 200 * (num_per_parameter + 3) // 4)
+        num_counters = from_keys.count_counters(
+            math.prod(last) * 200 * (num_per_parameter + 3) // 4
+        )
         key = self._stream.next_key(num_counters)
-        return from_keys.binomial_from_key(key, sizes, counts, probs, dtype)
+        return from_keys.draw_binomial(key, sizes, counts, probs, dtype)
 
-    def _key(self, sizes: tuple[int, ...]) -> Tensor:
-        return self._stream.next_key(from_keys.counts_of(*sizes))
+    def _draw_key(self, sizes: tuple[int, ...]) -> Tensor:
+        return self._stream.next_key(from_keys.count_counters(*sizes))
 
 
-def _as_state(state: TensorLike) -> np.ndarray:
+def _to_state(state: TensorLike) -> np.ndarray:
     """Convert a state to int64 [3], including states that earlier versions saved."""
     value = np.asarray(convert_to_tensor(state).numpy())
     if value.shape != (3,):
@@ -253,18 +260,18 @@ def _as_state(state: TensorLike) -> np.ndarray:
             f"Shapes {value.shape} and [3] are incompatible: a state consists of three integers."
         )
     if value.dtype == np.uint32:
-        return np.array(place_of_earlier(value.tolist()), np.int64)
+        return np.array(convert_earlier_state(value.tolist()), np.int64)
     return value.astype(np.int64)
 
 
-def _state_of_seed(seed: int | Sequence[int]) -> list[int]:
+def _make_state_from_seed(seed: int | Sequence[int]) -> list[int]:
     if isinstance(seed, int):
-        return place(seed >> 128, seed >> 64, seed)
+        return make_state(seed >> 128, seed >> 64, seed)
     words = np.asarray(convert_to_tensor(seed).numpy()).reshape(-1).astype(np.int64).tolist()
     return ([0, 0, 0, *words[:3]])[-3:]
 
 
-def _state_of_key_counter(key: TensorLike, counter: TensorLike) -> list[int]:
+def _make_state_from_key_counter(key: TensorLike, counter: TensorLike) -> list[int]:
     low, high = np.asarray(convert_to_tensor(counter).numpy()).astype(np.int64).tolist()
     return [low, high, int(np.asarray(convert_to_tensor(key).numpy()))]
 
@@ -282,7 +289,7 @@ def create_rng_state(seed: int | Sequence[int], alg: _AlgorithmLike = None) -> T
       [0, 5, 6]
     """
     check_algorithm(alg)
-    return convert_to_tensor(np.array(_state_of_seed(seed), np.int64))
+    return convert_to_tensor(np.array(_make_state_from_seed(seed), np.int64))
 
 
 _global_generator: list[Generator] = []
@@ -297,7 +304,7 @@ def get_global_generator() -> Generator:
       TensorShape([3])
     """
     if not _global_generator:
-        seed = global_seed()
+        seed = get_global_seed()
         generator = (
             Generator.from_non_deterministic_state() if seed is None else Generator.from_seed(seed)
         )

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import op_key
+from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random.from_keys import (
-    categorical_from_key,
-    counts_of,
-    gamma_from_key,
-    normal_from_key,
-    poisson_from_key,
-    shuffle_from_key,
-    truncated_normal_from_key,
-    uniform_from_key,
+    count_counters,
+    draw_categorical,
+    draw_gamma,
+    draw_normal,
+    draw_poisson,
+    draw_truncated_normal,
+    draw_uniform,
+    shuffle_rows,
 )
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-@also_symbolic
+@accept_symbolic
 def normal(
     shape: StaticInts,
     mean: TensorLike = 0.0,
@@ -59,11 +59,11 @@ def normal(
       TensorShape([2, 3])
     """
     sizes = as_sizes(shape)
-    key = op_key(seed, counts_of(*sizes), f"normal {as_dtype(dtype).name}")
-    return normal_from_key(key, sizes, mean, stddev, dtype)
+    key = draw_op_key(seed, count_counters(*sizes), f"normal {as_dtype(dtype).name}")
+    return draw_normal(key, sizes, mean, stddev, dtype)
 
 
-@also_symbolic
+@accept_symbolic
 def truncated_normal(
     shape: StaticInts,
     mean: TensorLike = 0.0,
@@ -81,11 +81,11 @@ def truncated_normal(
       (True, True)
     """
     sizes = as_sizes(shape)
-    key = op_key(seed, counts_of(*sizes), f"truncated normal {as_dtype(dtype).name}")
-    return truncated_normal_from_key(key, sizes, mean, stddev, dtype)
+    key = draw_op_key(seed, count_counters(*sizes), f"truncated normal {as_dtype(dtype).name}")
+    return draw_truncated_normal(key, sizes, mean, stddev, dtype)
 
 
-@also_symbolic
+@accept_symbolic
 def uniform(
     shape: StaticInts,
     minval: TensorLike = 0,
@@ -114,8 +114,8 @@ def uniform(
       [1, 2, 3, 4, 5, 6]
     """
     sizes = as_sizes(shape)
-    key = op_key(seed, counts_of(*sizes), f"uniform {as_dtype(dtype).name}")
-    return uniform_from_key(key, sizes, minval, maxval, dtype)
+    key = draw_op_key(seed, count_counters(*sizes), f"uniform {as_dtype(dtype).name}")
+    return draw_uniform(key, sizes, minval, maxval, dtype)
 
 
 def gamma(
@@ -144,8 +144,8 @@ def gamma(
     alphas = convert_to_tensor(alpha, dtype)
     betas = convert_to_tensor(1 if beta is None else beta, dtype)
     sizes, last = as_sizes(shape), np.broadcast_shapes(tuple(alphas.shape), tuple(betas.shape))
-    key = op_key(seed, counts_of(*sizes, *last), f"gamma {alphas.dtype.name}")
-    return gamma_from_key(key, alphas, betas, sizes)
+    key = draw_op_key(seed, count_counters(*sizes, *last), f"gamma {alphas.dtype.name}")
+    return draw_gamma(key, alphas, betas, sizes)
 
 
 def poisson(
@@ -172,8 +172,8 @@ def poisson(
     rates = convert_to_tensor(lam, dtype_hint=dtypes.float32)
     sizes, dt = as_sizes(shape), as_dtype(dtype)
     name = f"poisson {rates.dtype.name} {dt.name}"
-    key = op_key(seed, counts_of(*sizes, *rates.shape), name)
-    return poisson_from_key(key, rates, sizes, dt)
+    key = draw_op_key(seed, count_counters(*sizes, *rates.shape), name)
+    return draw_poisson(key, rates, sizes, dt)
 
 
 def categorical(
@@ -205,9 +205,9 @@ def categorical(
     logits, count = convert_to_tensor(logits), int(num_samples)
     dt = as_dtype(dtype or dtypes.int64)
     # TensorFlow uses two words for each number, and pads rows to multiples of four.
-    num_counters = counts_of(2, logits.shape[0] if logits.ndim else 1, -(-count // 4) * 4)
-    key = op_key(seed, num_counters, f"categorical {logits.dtype.name} {dt.name}")
-    return categorical_from_key(key, logits, count, dt)
+    num_counters = count_counters(2, logits.shape[0] if logits.ndim else 1, -(-count // 4) * 4)
+    key = draw_op_key(seed, num_counters, f"categorical {logits.dtype.name} {dt.name}")
+    return draw_categorical(key, logits, count, dt)
 
 
 def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
@@ -221,4 +221,4 @@ def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None)
     value = convert_to_tensor(value)
     # Each counter has four words; each row except the last uses one.
     num_counters = (value.shape[0] + 2) // 4 if value.ndim else 0
-    return shuffle_from_key(op_key(seed, num_counters, f"shuffle {value.dtype.name}"), value)
+    return shuffle_rows(draw_op_key(seed, num_counters, f"shuffle {value.dtype.name}"), value)

@@ -13,16 +13,16 @@ from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.array.joining import stack
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random.from_keys import (
-    binomial_from_key,
-    bits_from_key,
-    categorical_from_key,
-    gamma_from_key,
-    normal_from_key,
-    poisson_from_key,
-    seed_key,
-    shuffle_from_key,
-    truncated_normal_from_key,
-    uniform_from_key,
+    derive_key,
+    draw_binomial,
+    draw_bits,
+    draw_categorical,
+    draw_gamma,
+    draw_normal,
+    draw_poisson,
+    draw_truncated_normal,
+    draw_uniform,
+    shuffle_rows,
 )
 
 __all__ = [
@@ -65,7 +65,7 @@ def stateless_normal(
       >>> tf.reduce_all(a == b).numpy().item()
       True
     """
-    return normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
+    return draw_normal(derive_key(seed), shape, mean, stddev, dtype)
 
 
 def stateless_truncated_normal(
@@ -85,7 +85,7 @@ def stateless_truncated_normal(
       >>> bool(tf.reduce_max(tf.abs(x)) <= 2)
       True
     """
-    return truncated_normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
+    return draw_truncated_normal(derive_key(seed), shape, mean, stddev, dtype)
 
 
 def stateless_uniform(
@@ -108,8 +108,8 @@ def stateless_uniform(
       [0, 1, 2]
     """
     if minval is None and maxval is None and as_dtype(dtype).is_integer:
-        return bits_from_key(seed_key(seed), shape, dtype)
-    return uniform_from_key(seed_key(seed), shape, minval, maxval, dtype)
+        return draw_bits(derive_key(seed), shape, dtype)
+    return draw_uniform(derive_key(seed), shape, minval, maxval, dtype)
 
 
 def stateless_gamma(
@@ -131,10 +131,10 @@ def stateless_gamma(
     b = convert_to_tensor(1 if beta is None else beta, dtype)
     sizes = as_sizes(shape)
     common = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
-    return gamma_from_key(seed_key(seed), a, b, _leading(sizes, common))
+    return draw_gamma(derive_key(seed), a, b, _remove_parameter_sizes(sizes, common))
 
 
-def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, ...]:
+def _remove_parameter_sizes(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes before those of the parameters, which must be the last ones."""
     lead = len(sizes) - len(parameters)
     if lead < 0 or tuple(sizes[lead:]) != parameters:
@@ -159,8 +159,8 @@ def stateless_poisson(
       tf.int32
     """
     lam = convert_to_tensor(lam, dtype_hint=dtypes.float32)
-    lead = _leading(as_sizes(shape), tuple(lam.shape))
-    return poisson_from_key(seed_key(seed), lam, lead, as_dtype(dtype))
+    lead = _remove_parameter_sizes(as_sizes(shape), tuple(lam.shape))
+    return draw_poisson(derive_key(seed), lam, lead, as_dtype(dtype))
 
 
 def stateless_binomial(
@@ -187,7 +187,7 @@ def stateless_binomial(
       >>> sorted(set(x.numpy().tolist()))
       [0, 1, 2, 3]
     """
-    return binomial_from_key(seed_key(seed), shape, counts, probs, output_dtype)
+    return draw_binomial(derive_key(seed), shape, counts, probs, output_dtype)
 
 
 def stateless_categorical(
@@ -205,7 +205,7 @@ def stateless_categorical(
       >>> print(tf.random.stateless_categorical([[never, 0.0]], 3, seed=[1, 2]).numpy())
       [[1 1 1]]
     """
-    return categorical_from_key(seed_key(seed), logits, int(num_samples), as_dtype(dtype))
+    return draw_categorical(derive_key(seed), logits, int(num_samples), as_dtype(dtype))
 
 
 def stateless_shuffle(
@@ -219,7 +219,7 @@ def stateless_shuffle(
       >>> tf.reduce_all(a == b).numpy().item()
       True
     """
-    return shuffle_from_key(seed_key(seed), value)
+    return shuffle_rows(derive_key(seed), value)
 
 
 def stateless_split(seed: TensorLike, num: int = 2, alg: str | None = None) -> Tensor:
@@ -232,7 +232,7 @@ def stateless_split(seed: TensorLike, num: int = 2, alg: str | None = None) -> T
       (TensorShape([2]), False)
     """
     seed = convert_to_tensor(seed)
-    return bits_from_key(seed_key(seed), [num, 2], seed.dtype)
+    return draw_bits(derive_key(seed), [num, 2], seed.dtype)
 
 
 def stateless_fold_in(seed: TensorLike, data: TensorLike, alg: str | None = None) -> Tensor:
@@ -245,4 +245,4 @@ def stateless_fold_in(seed: TensorLike, data: TensorLike, alg: str | None = None
       (TensorShape([2]), False)
     """
     data = convert_to_tensor(data)
-    return stack([bits_from_key(seed_key(seed), [], data.dtype), data])
+    return stack([draw_bits(derive_key(seed), [], data.dtype), data])

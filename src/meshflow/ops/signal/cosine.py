@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
@@ -15,7 +15,7 @@ from meshflow.environment.types import Array
 __all__ = ["dct", "idct"]
 
 
-def _check(dct_type: int, n: int | None, axis: int, norm: str | None, size: int) -> None:
+def _check_arguments(dct_type: int, n: int | None, axis: int, norm: str | None, size: int) -> None:
     if axis != -1:
         raise NotImplementedError(f"dct: axis must be -1, got {axis}.")
     if n is not None and n < 1:
@@ -30,7 +30,7 @@ def _check(dct_type: int, n: int | None, axis: int, norm: str | None, size: int)
         raise ValueError(f"dct: type I needs at least 2 values, got {size}.")
 
 
-def _turns(angles: np.ndarray, like: Array) -> jax.Array:
+def _make_phase_factors(angles: np.ndarray, like: Array) -> jax.Array:
     return jnp.asarray(np.exp(1j * angles), jnp.result_type(like.dtype, jnp.complex64))
 
 
@@ -49,15 +49,17 @@ def _dct(input: TensorLike, kind: int, n: int | None, norm: str | None) -> Tenso
     scale = np.sqrt(0.5 / size) if norm else 1.0
     if kind == 2:
         spectrum = jnp.fft.rfft(x, 2 * size)[..., :size]
-        y = 2 * (spectrum * _turns(-2 * quarter * steps, x)).real
+        y = 2 * (spectrum * _make_phase_factors(-2 * quarter * steps, x)).real
         y = y * even if norm else y
     elif kind == 3:
         weighted = x * even * 2 if norm else x * np.where(steps == 0, 1, 2).astype(x.dtype)
-        turned = weighted * _turns(2 * quarter * steps, x)
+        turned = weighted * _make_phase_factors(2 * quarter * steps, x)
         y = (jnp.fft.ifft(turned, 2 * size)[..., :size] * (2 * size)).real
     else:
-        spectrum = jnp.fft.fft(x * _turns(-2 * quarter * steps, x), 2 * size)[..., :size]
-        y = 2 * (spectrum * _turns(-quarter * (2 * steps + 1), x)).real
+        spectrum = jnp.fft.fft(x * _make_phase_factors(-2 * quarter * steps, x), 2 * size)[
+            ..., :size
+        ]
+        y = 2 * (spectrum * _make_phase_factors(-quarter * (2 * steps + 1), x)).real
     return (y * scale).astype(input.dtype)
 
 
@@ -93,8 +95,8 @@ def dct(
     """
     if not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
-    n = static_value(n, "n")
-    _check(type, n, axis, norm, n or input.shape[-1])
+    n = to_static_value(n, "n")
+    _check_arguments(type, n, axis, norm, n or input.shape[-1])
     return _dct(input, type, n, norm)
 
 

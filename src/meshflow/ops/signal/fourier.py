@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, complex64, float32
@@ -51,7 +51,7 @@ _EXAMPLES = {
     "irfft2d": ("[[10, -2], [-4, 0]]", "[[1.0, 2.0], [3.0, 4.0]]"),
     "irfft3d": ("[[[10, -2], [-4, 0]]]", "[[[1.0, 2.0], [3.0, 4.0]]]"),
 }
-_WORDS = {1: "last axis", 2: "last two axes", 3: "last three axes"}
+_AXES_DESCRIPTIONS = {1: "last axis", 2: "last two axes", 3: "last three axes"}
 
 
 def _check_rank(x: jax.Array, rank: int, name: str) -> None:
@@ -61,7 +61,7 @@ def _check_rank(x: jax.Array, rank: int, name: str) -> None:
         )
 
 
-def _complex(
+def _make_complex_transform(
     name: str, function: Callable[..., jax.Array], rank: int, summary: str
 ) -> ComplexTransform:
     """Create a public transform from complex numbers to complex numbers."""
@@ -72,7 +72,7 @@ def _complex(
 
     public = body.__name__ = body.__qualname__ = name
     body.__module__ = __name__
-    body.__doc__ = f"""{summary} over the {_WORDS[rank]}.
+    body.__doc__ = f"""{summary} over the {_AXES_DESCRIPTIONS[rank]}.
 
     Args:
       input: complex64 or complex128.
@@ -89,29 +89,31 @@ def _complex(
       >>> (tf.signal.{name}({_EXAMPLES[name][0]}).numpy().round(3) + 0).tolist()
       {_EXAMPLES[name][1]}
     """
-    return _preferring(op(body, kinds="c"), complex64)
+    return _convert_operand(op(body, kinds="c"), complex64)
 
 
-def _preferring(transform: Callable[..., Any], dtype: DType) -> Any:
+def _convert_operand(transform: Callable[..., Any], dtype: DType) -> Any:
     """Wrap a transform so that arguments other than tensors are converted to a dtype."""
     (operand, *_) = inspect.signature(transform).parameters
 
     @functools.wraps(transform)
     def public(*args: Any, **kwargs: Any) -> Any:
         if args:
-            return transform(_tensor(args[0], dtype), *args[1:], **kwargs)
+            return transform(_to_tensor(args[0], dtype), *args[1:], **kwargs)
         if operand in kwargs:
-            kwargs[operand] = _tensor(kwargs[operand], dtype)
+            kwargs[operand] = _to_tensor(kwargs[operand], dtype)
         return transform(**kwargs)
 
     return public
 
 
-def _tensor(value: TensorLike, dtype: DType) -> TensorLike:
+def _to_tensor(value: TensorLike, dtype: DType) -> TensorLike:
     return value if hasattr(value, "_keras_history") else convert_to_tensor(value, dtype_hint=dtype)
 
 
-def _sized(fft_length: int | Sequence[int] | None, rank: int, name: str) -> Sequence[int] | None:
+def _check_lengths(
+    fft_length: int | Sequence[int] | None, rank: int, name: str
+) -> Sequence[int] | None:
     """Return the sizes of the transformed axes; None for those of the input."""
     sizes = (fft_length,) if isinstance(fft_length, int) else fft_length
     if sizes is not None and len(sizes) != rank:
@@ -119,7 +121,7 @@ def _sized(fft_length: int | Sequence[int] | None, rank: int, name: str) -> Sequ
     return sizes
 
 
-def _real(
+def _make_real_transform(
     name: str, function: Callable[..., jax.Array], rank: int, summary: str, kinds: str, length: str
 ) -> RealTransform:
     """Create a public transform between real numbers and half of their (symmetric) spectrum."""
@@ -130,12 +132,12 @@ def _real(
         name: str | None = None,
     ) -> Tensor:
         _check_rank(input_tensor, rank, public)
-        sizes = _sized(fft_length, rank, public)
+        sizes = _check_lengths(fft_length, rank, public)
         return function(input_tensor, s=sizes, axes=range(-rank, 0))
 
     public = body.__name__ = body.__qualname__ = name
     body.__module__ = __name__
-    body.__doc__ = f"""{summary} over the {_WORDS[rank]}.
+    body.__doc__ = f"""{summary} over the {_AXES_DESCRIPTIONS[rank]}.
 
     Args:
       input_tensor: {"complex64 or complex128" if kinds == "c" else "float32 or float64"}.
@@ -154,32 +156,35 @@ def _real(
       >>> (tf.signal.{name}({_EXAMPLES[name][0]}).numpy().round(3) + 0).tolist()
       {_EXAMPLES[name][1]}
     """
-    return _preferring(op(body, kinds=kinds), complex64 if kinds == "c" else float32)
+    return _convert_operand(op(body, kinds=kinds), complex64 if kinds == "c" else float32)
 
 
-_FORWARD, _BACK = "Compute the Fourier transform", "Compute the inverse Fourier transform"
-fft = _complex("fft", jnp.fft.fftn, 1, _FORWARD)
-fft2d = _complex("fft2d", jnp.fft.fftn, 2, _FORWARD)
-fft3d = _complex("fft3d", jnp.fft.fftn, 3, _FORWARD)
-ifft = _complex("ifft", jnp.fft.ifftn, 1, _BACK)
-ifft2d = _complex("ifft2d", jnp.fft.ifftn, 2, _BACK)
-ifft3d = _complex("ifft3d", jnp.fft.ifftn, 3, _BACK)
+_FORWARD, _INVERSE = "Compute the Fourier transform", "Compute the inverse Fourier transform"
+fft = _make_complex_transform("fft", jnp.fft.fftn, 1, _FORWARD)
+fft2d = _make_complex_transform("fft2d", jnp.fft.fftn, 2, _FORWARD)
+fft3d = _make_complex_transform("fft3d", jnp.fft.fftn, 3, _FORWARD)
+ifft = _make_complex_transform("ifft", jnp.fft.ifftn, 1, _INVERSE)
+ifft2d = _make_complex_transform("ifft2d", jnp.fft.ifftn, 2, _INVERSE)
+ifft3d = _make_complex_transform("ifft3d", jnp.fft.ifftn, 3, _INVERSE)
 
-_HALF = "Compute half of the (symmetric) Fourier transform of real numbers"
-_WHOLE = "Compute real numbers from half of their Fourier transform"
-_OWN, _TWICE = "the size of the input", "2 (n - 1) for n coefficients in the last axis"
-rfft = _real("rfft", jnp.fft.rfftn, 1, _HALF, "f", _OWN)
-rfft2d = _real("rfft2d", jnp.fft.rfftn, 2, _HALF, "f", _OWN)
-rfft3d = _real("rfft3d", jnp.fft.rfftn, 3, _HALF, "f", _OWN)
-irfft = _real("irfft", jnp.fft.irfftn, 1, _WHOLE, "c", _TWICE)
-irfft2d = _real("irfft2d", jnp.fft.irfftn, 2, _WHOLE, "c", _TWICE)
-irfft3d = _real("irfft3d", jnp.fft.irfftn, 3, _WHOLE, "c", _TWICE)
+_REAL_FORWARD = "Compute half of the (symmetric) Fourier transform of real numbers"
+_REAL_INVERSE = "Compute real numbers from half of their Fourier transform"
+_SIGNAL_LENGTH, _SPECTRUM_LENGTH = (
+    "the size of the input",
+    "2 (n - 1) for n coefficients in the last axis",
+)
+rfft = _make_real_transform("rfft", jnp.fft.rfftn, 1, _REAL_FORWARD, "f", _SIGNAL_LENGTH)
+rfft2d = _make_real_transform("rfft2d", jnp.fft.rfftn, 2, _REAL_FORWARD, "f", _SIGNAL_LENGTH)
+rfft3d = _make_real_transform("rfft3d", jnp.fft.rfftn, 3, _REAL_FORWARD, "f", _SIGNAL_LENGTH)
+irfft = _make_real_transform("irfft", jnp.fft.irfftn, 1, _REAL_INVERSE, "c", _SPECTRUM_LENGTH)
+irfft2d = _make_real_transform("irfft2d", jnp.fft.irfftn, 2, _REAL_INVERSE, "c", _SPECTRUM_LENGTH)
+irfft3d = _make_real_transform("irfft3d", jnp.fft.irfftn, 3, _REAL_INVERSE, "c", _SPECTRUM_LENGTH)
 
 
-def _shifts(x: Tensor, axes: int | Sequence[int] | None) -> tuple[list[int], list[int]]:
+def _compute_shifts(x: Tensor, axes: int | Sequence[int] | None) -> tuple[list[int], list[int]]:
     """Return the axes to shift along, and half of their sizes."""
     rank = len(x.shape)
-    axes = static_value(axes, "axes")
+    axes = to_static_value(axes, "axes")
     selected = range(rank) if axes is None else (axes,) if isinstance(axes, int) else axes
     return list(selected), [x.shape[a] // 2 for a in selected]
 
@@ -200,7 +205,7 @@ def fftshift(
       array([-2, -1,  0,  1,  2], dtype=int32)
     """
     x = convert_to_tensor(x)
-    shifted_axes, halves = _shifts(x, axes)
+    shifted_axes, halves = _compute_shifts(x, axes)
     return roll(x, halves, shifted_axes)
 
 
@@ -215,5 +220,5 @@ def ifftshift(
       array([ 0,  1,  2, -2, -1], dtype=int32)
     """
     x = convert_to_tensor(x)
-    shifted_axes, halves = _shifts(x, axes)
+    shifted_axes, halves = _compute_shifts(x, axes)
     return roll(x, [-h for h in halves], shifted_axes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshflow.core.dispatch.operands import static_value
-from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.signal.cosine import dct
@@ -14,7 +14,7 @@ from meshflow.ops.signal.cosine import dct
 __all__ = ["linear_to_mel_weight_matrix", "mfccs_from_log_mel_spectrograms"]
 
 
-def _mel(hertz: ArrayLike) -> np.ndarray:
+def _hertz_to_mel(hertz: ArrayLike) -> np.ndarray:
     return 1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0)
 
 
@@ -51,7 +51,7 @@ def linear_to_mel_weight_matrix(
       >>> (spectra @ weights).shape
       TensorShape([50, 20])
     """
-    bins, rate = static_value(num_spectrogram_bins, "bins"), static_value(sample_rate, "rate")
+    bins, rate = to_static_value(num_spectrogram_bins, "bins"), to_static_value(sample_rate, "rate")
     dt = as_dtype(dtype)
     if num_mel_bins <= 0:
         raise ValueError(f"num_mel_bins must be positive, got {num_mel_bins}.")
@@ -70,13 +70,15 @@ def linear_to_mel_weight_matrix(
     if not dt.is_floating:
         raise ValueError(f"dtype must be a floating point type, got {dt.name}.")
     # No triangle contains the frequency 0.
-    frequencies = _mel(np.linspace(0.0, rate / 2, bins)[1:])[:, None]
-    edges = np.linspace(_mel(lower_edge_hertz), _mel(upper_edge_hertz), num_mel_bins + 2)
+    frequencies = _hertz_to_mel(np.linspace(0.0, rate / 2, bins)[1:])[:, None]
+    edges = np.linspace(
+        _hertz_to_mel(lower_edge_hertz), _hertz_to_mel(upper_edge_hertz), num_mel_bins + 2
+    )
     low, middle, high = edges[:-2], edges[1:-1], edges[2:]
     rising = (frequencies - low) / (middle - low)
     falling = (high - frequencies) / (high - middle)
     weights = np.maximum(0.0, np.minimum(rising, falling))
-    return from_python(np.pad(weights, [[1, 0], [0, 0]]).astype(dt.dtype), dt)
+    return convert_python_value(np.pad(weights, [[1, 0], [0, 0]]).astype(dt.dtype), dt)
 
 
 def mfccs_from_log_mel_spectrograms(

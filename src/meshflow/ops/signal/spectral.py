@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
@@ -37,7 +37,7 @@ _WindowFunction: TypeAlias = Callable[..., Tensor]
 
 
 @op(same=("signal", "pad_value"), name="frame")
-def _frame(
+def _split_frames(
     signal: TensorLike, pad_value: TensorLike, length: int, step: int, pad_end: bool, axis: int
 ) -> Tensor:
     axis = axis % signal.ndim
@@ -82,20 +82,20 @@ def frame(
              [3, 4, 5]], dtype=int32)
     """
     signal = signal if hasattr(signal, "_keras_history") else convert_to_tensor(signal)
-    length = static_value(frame_length, "frame_length")
-    step = static_value(frame_step, "frame_step")
+    length = to_static_value(frame_length, "frame_length")
+    step = to_static_value(frame_step, "frame_step")
     if isinstance(length, tuple) or isinstance(step, tuple):
         raise ValueError("frame: frame_length and frame_step must be scalars.")
     rank = len(signal.shape)
-    axis = static_value(axis, "axis")
+    axis = to_static_value(axis, "axis")
     if rank < 1 or not -rank <= axis < rank:
         raise InvalidValueError(f"frame: axis {axis} is out of range for rank {rank}.")
     fill = convert_to_tensor(pad_value, dtype=signal.dtype)
-    return _frame(signal, fill, length, step, bool(pad_end), axis)
+    return _split_frames(signal, fill, length, step, bool(pad_end), axis)
 
 
 @op(name="overlap_and_add")
-def _overlap_and_add(signal: TensorLike, step: int) -> Tensor:
+def _add_overlapping(signal: TensorLike, step: int) -> Tensor:
     count, length = signal.shape[-2:]
     total = (count - 1) * step + length if count else 0
     indices = np.arange(count)[:, None] * step + np.arange(length)
@@ -125,13 +125,13 @@ def overlap_and_add(signal: TensorLike, frame_step: _Integer, name: str | None =
     signal = signal if hasattr(signal, "_keras_history") else convert_to_tensor(signal)
     if len(signal.shape) < 2:
         raise ValueError(f"overlap_and_add: signal must have 2 dimensions, got {signal.shape}.")
-    step = static_value(frame_step, "frame_step")
+    step = to_static_value(frame_step, "frame_step")
     if not isinstance(step, int):
         raise ValueError(f"overlap_and_add: frame_step must be an integer, got {frame_step!r}.")
-    return _overlap_and_add(signal, step)
+    return _add_overlapping(signal, step)
 
 
-def _power_of_two(length: int) -> int:
+def _round_up_to_power_of_two(length: int) -> int:
     return 1 << max(0, (length - 1).bit_length())
 
 
@@ -165,12 +165,12 @@ def stft(
       >>> tf.signal.stft(tf.zeros([1, 100]), frame_length=20, frame_step=10).shape
       TensorShape([1, 9, 17])
     """
-    length = static_value(frame_length, "frame_length")
-    size = static_value(fft_length, "fft_length")
+    length = to_static_value(frame_length, "frame_length")
+    size = to_static_value(fft_length, "fft_length")
     frames = frame(signals, length, frame_step, pad_end=pad_end)
     if window_fn is not None:
         frames = frames * window_fn(length, dtype=frames.dtype)
-    return rfft(frames, [_power_of_two(length) if size is None else size])
+    return rfft(frames, [_round_up_to_power_of_two(length) if size is None else size])
 
 
 def inverse_stft_window_fn(
@@ -197,8 +197,8 @@ def inverse_stft_window_fn(
     """
 
     def inverse_window_fn(frame_length: _Integer, dtype: DType) -> Tensor:
-        length = static_value(frame_length, "frame_length")
-        step = static_value(frame_step, "frame_step")
+        length = to_static_value(frame_length, "frame_length")
+        step = to_static_value(frame_step, "frame_step")
         window = forward_window_fn(length, dtype=dtype)
         overlaps = -(-length // step)
         squares = array.pad(math.square(window), [[0, overlaps * step - length]])
@@ -230,9 +230,9 @@ def inverse_stft(
       >>> print(tf.signal.inverse_stft(spectra, 2, 2, window_fn=None).numpy().round(3))
       [1. 2. 3. 4.]
     """
-    length = static_value(frame_length, "frame_length")
-    size = static_value(fft_length, "fft_length")
-    size = _power_of_two(length) if size is None else size
+    length = to_static_value(frame_length, "frame_length")
+    size = to_static_value(fft_length, "fft_length")
+    size = _round_up_to_power_of_two(length) if size is None else size
     frames = irfft(stfts, [size])
     if length > size:
         frames = array.pad(frames, [[0, 0]] * (frames.ndim - 1) + [[0, length - size]])
@@ -272,17 +272,17 @@ def mdct(
       >>> tf.signal.mdct(tf.range(16.0), frame_length=8).shape
       TensorShape([3, 4])
     """
-    length = static_value(frame_length, "frame_length")
+    length = to_static_value(frame_length, "frame_length")
     if length % 4:
         raise ValueError(f"mdct: frame_length must be a multiple of 4, got {length}.")
     frames = frame(signals, length, length // 2, pad_end=pad_end)
-    frames = frames * _mdct_window(window_fn, length, frames.dtype)
+    frames = frames * _make_mdct_window(window_fn, length, frames.dtype)
     a, b, c, d = array.split(frames, 4, axis=-1)
     folded = array.concat([-array.reverse(c, [-1]) - d, a - array.reverse(b, [-1])], -1)
     return dct(folded, type=4, norm=norm)
 
 
-def _mdct_window(window_fn: _WindowFunction | None, length: int, dtype: DType) -> Tensor:
+def _make_mdct_window(window_fn: _WindowFunction | None, length: int, dtype: DType) -> Tensor:
     if window_fn is None:
         return convert_to_tensor(np.sqrt(0.5), dtype=dtype)
     return window_fn(length, dtype=dtype)
@@ -317,4 +317,4 @@ def inverse_mdct(
     first, second = array.split(idct(mdcts, type=4, norm=norm) * scale, 2, axis=-1)
     mirrored_first, mirrored_second = (array.reverse(v, [-1]) for v in (first, second))
     frames = array.concat([second, -mirrored_second, -mirrored_first, -first], -1)
-    return overlap_and_add(frames * _mdct_window(window_fn, 2 * half, frames.dtype), half)
+    return overlap_and_add(frames * _make_mdct_window(window_fn, 2 * half, frames.dtype), half)

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.convert import from_python
+from meshflow.core.values.convert import convert_python_value
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor
 
@@ -25,25 +25,25 @@ __all__ = [
 _Length: TypeAlias = int | Tensor
 
 
-def _length(window_length: _Length) -> int:
-    size = static_value(window_length, "window_length")
+def _to_length(window_length: _Length) -> int:
+    size = to_static_value(window_length, "window_length")
     if isinstance(size, tuple):
         raise InvalidValueError(f"window_length must be a scalar, got {list(size)}.")
     return int(size)
 
 
-def _window(values: np.ndarray, dtype: DType) -> Tensor:
-    return from_python(values.astype(dtype.dtype), dtype)
+def _to_tensor(values: np.ndarray, dtype: DType) -> Tensor:
+    return convert_python_value(values.astype(dtype.dtype), dtype)
 
 
-def _floating(dtype: DTypeLike, name: str) -> DType:
+def _to_floating_dtype(dtype: DTypeLike, name: str) -> DType:
     dt = as_dtype(dtype)
     if not dt.is_floating:
         raise ValueError(f"{name}: dtype must be a floating point type, got {dt.name}.")
     return dt
 
 
-def _raised_cosine(
+def _make_raised_cosine(
     name: str,
     window_length: _Length,
     periodic: bool | Tensor,
@@ -51,12 +51,12 @@ def _raised_cosine(
     mean: float,
     amplitude: float,
 ) -> Tensor:
-    dt, size = _floating(dtype, name), _length(window_length)
+    dt, size = _to_floating_dtype(dtype, name), _to_length(window_length)
     if size == 1:
-        return _window(np.ones(1), dt)
+        return _to_tensor(np.ones(1), dt)
     # A periodic window of even length omits the last value, which repeats the first.
     period = size - 1 + (bool(periodic) and size % 2 == 0)
-    return _window(mean - amplitude * np.cos(2 * np.pi * np.arange(size) / period), dt)
+    return _to_tensor(mean - amplitude * np.cos(2 * np.pi * np.arange(size) / period), dt)
 
 
 def hann_window(
@@ -85,7 +85,7 @@ def hann_window(
       >>> tf.signal.hann_window(4).numpy()
       array([0. , 0.5, 1. , 0.5], dtype=float32)
     """
-    return _raised_cosine("hann_window", window_length, periodic, dtype, 0.5, 0.5)
+    return _make_raised_cosine("hann_window", window_length, periodic, dtype, 0.5, 0.5)
 
 
 def hamming_window(
@@ -101,7 +101,7 @@ def hamming_window(
       >>> print(tf.signal.hamming_window(4).numpy().round(3))
       [0.08 0.54 1.   0.54]
     """
-    return _raised_cosine("hamming_window", window_length, periodic, dtype, 0.54, 0.46)
+    return _make_raised_cosine("hamming_window", window_length, periodic, dtype, 0.54, 0.46)
 
 
 def kaiser_window(
@@ -120,8 +120,10 @@ def kaiser_window(
       >>> print(tf.signal.kaiser_window(5, beta=2.0).numpy().round(3))
       [0.439 0.835 1.    0.835 0.439]
     """
-    dt = _floating(dtype, "kaiser_window")
-    return _window(np.kaiser(_length(window_length), float(static_value(beta, "beta"))), dt)
+    dt = _to_floating_dtype(dtype, "kaiser_window")
+    return _to_tensor(
+        np.kaiser(_to_length(window_length), float(to_static_value(beta, "beta"))), dt
+    )
 
 
 def kaiser_bessel_derived_window(
@@ -135,11 +137,11 @@ def kaiser_bessel_derived_window(
       >>> print((window[:2] ** 2 + window[2:] ** 2).numpy().round(3))
       [1. 1.]
     """
-    dt = _floating(dtype, "kaiser_bessel_derived_window")
-    half = _length(window_length) // 2
-    sums = np.cumsum(np.kaiser(half + 1, float(static_value(beta, "beta"))))
+    dt = _to_floating_dtype(dtype, "kaiser_bessel_derived_window")
+    half = _to_length(window_length) // 2
+    sums = np.cumsum(np.kaiser(half + 1, float(to_static_value(beta, "beta"))))
     rising = np.sqrt(sums[:-1] / sums[-1])
-    return _window(np.concatenate([rising, rising[::-1]]), dt)
+    return _to_tensor(np.concatenate([rising, rising[::-1]]), dt)
 
 
 def vorbis_window(
@@ -152,6 +154,6 @@ def vorbis_window(
       >>> print(tf.signal.vorbis_window(4).numpy().round(3))
       [0.228 0.974 0.974 0.228]
     """
-    dt, size = _floating(dtype, "vorbis_window"), _length(window_length)
+    dt, size = _to_floating_dtype(dtype, "vorbis_window"), _to_length(window_length)
     inner = np.sin(np.pi * (np.arange(size) + 0.5) / size) ** 2
-    return _window(np.sin(np.pi / 2 * inner), dt)
+    return _to_tensor(np.sin(np.pi / 2 * inner), dt)

@@ -27,7 +27,7 @@ def test_settings_of_deepspeed(tmp_path):
     path.write_text(json.dumps(DEEPSPEED))
     found = tf.distribute.from_deepspeed(path)
     chosen = {"zero": 3, "zero_over": ("data",), "micro_batches": 2, "recompute": "layer"}
-    assert found.strategy.options.chosen() == chosen
+    assert found.strategy.options.get_non_defaults() == chosen
     assert found.strategy.batch_dimensions == ("node", "data")
     assert (found.batch_size, found.policy) == (64, "mixed_float16")
     assert found.decided == ("zero_optimization.reduce_bucket_size",)
@@ -40,12 +40,12 @@ def test_settings_of_deepspeed(tmp_path):
 def test_offloading_and_compression_of_deepspeed(tmp_path):
     disk = {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path)}}
     options = tf.distribute.from_deepspeed({"zero_optimization": disk}).strategy.options
-    assert options.folders == {"optimizer": str(tmp_path)}
+    assert options.offload_folders == {"optimizer": str(tmp_path)}
     # One in the host's memory, the other in files.
     disk["offload_param"] = {"device": "cpu"}
     mixed = tf.distribute.from_deepspeed({"zero_optimization": disk, "aio": {"thread_count": 2}})
     assert mixed.decided == ("aio",)
-    assert mixed.strategy.options.chosen() == {
+    assert mixed.strategy.options.get_non_defaults() == {
         "offload": (("optimizer", (".*",)), ("parameters", (".*",))),
         "offload_to": (("optimizer", str(tmp_path)),),
     }
@@ -58,7 +58,7 @@ def test_offloading_and_compression_of_deepspeed(tmp_path):
     }
     config = {"zero_optimization": zero, "activation_checkpointing": {"cpu_checkpointing": True}}
     found = tf.distribute.from_deepspeed({**config, "fp16": {"enabled": True}})
-    assert found.strategy.options.chosen() == {
+    assert found.strategy.options.get_non_defaults() == {
         "zero": 1,
         "zero_over": ("data",),
         "recompute": "layer",
@@ -69,7 +69,7 @@ def test_offloading_and_compression_of_deepspeed(tmp_path):
     assert found.decided == ("zero_optimization.offload_optimizer.pin_memory",)
     params = {"lr": 0.5, "freeze_step": 7, "cuda_aware": False, "comm_backend_name": "nccl"}
     one_bit = tf.distribute.from_deepspeed({"optimizer": {"type": "OneBitAdam", "params": params}})
-    assert one_bit.strategy.options.chosen() == {"compress": "1bit"}
+    assert one_bit.strategy.options.get_non_defaults() == {"compress": "1bit"}
     optimizer = tf.keras.optimizers.get(one_bit.optimizer)
     assert type(optimizer) is tf.keras.optimizers.OneBitAdam and optimizer.freeze_step == 7
 
@@ -275,15 +275,15 @@ def devices(monkeypatch):
     """Four devices, however many the process has."""
     from meshflow.distribute.parallel.adapters import deepspeed
 
-    kept = deepspeed.devices_of
-    monkeypatch.setattr(deepspeed, "devices_of", lambda kind: kept(kind)[:HERE])
+    kept = deepspeed.list_devices
+    monkeypatch.setattr(deepspeed, "list_devices", lambda kind: kept(kind)[:HERE])
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_configurations(name, devices):
     config, (options, batch_size, policy, optimizer) = REAL[name]
     found = tf.distribute.from_deepspeed(json.loads(json.dumps(config)))
-    assert found.strategy.options.chosen() == options
+    assert found.strategy.options.get_non_defaults() == options
     assert (found.batch_size, found.policy) == (batch_size, policy)
     made = None if found.optimizer is None else tf.keras.optimizers.get(found.optimizer)
     assert optimizer == (None if made is None else type(made).__name__)
@@ -352,7 +352,7 @@ def test_files_with_comments(tmp_path):
     )
     found = tf.distribute.from_deepspeed(path)
     assert found.batch_size == 16
-    assert found.strategy.options.folders == {"optimizer": folder}
+    assert found.strategy.options.offload_folders == {"optimizer": folder}
     for text, message in (
         ("{", "ds.json' is not valid JSON: .* line 1"),
         ("[1]", "must contain one JSON object, got list"),

@@ -23,12 +23,12 @@ jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if MANY else 8)
 import meshflow as tf
 from distribute.parallel.planner.models import gpt, tokens
 from meshflow.core.variables.variable_creation import shapes_only
-from meshflow.distribute.parallel.planner.choices import choices, refusal
-from meshflow.distribute.parallel.planner.costs import Costs
+from meshflow.distribute.parallel.planner.choices import enumerate_choices, find_refusal
+from meshflow.distribute.parallel.planner.costs import CostModel
 from meshflow.distribute.parallel.planner.hardware import Hardware
-from meshflow.distribute.parallel.planner.planning import planned, strategy_of
-from meshflow.distribute.parallel.planner.profile import profiled
-from meshflow.distribute.parallel.planner.trial import tried
+from meshflow.distribute.parallel.planner.model_profile import profile_model
+from meshflow.distribute.parallel.planner.plans import create_strategy, estimate_plan
+from meshflow.distribute.parallel.planner.trial import compile_trial
 
 BATCH, LENGTH, DEVICES = 64, 16, 8
 
@@ -37,26 +37,29 @@ def compare(count, experts=0):
     """Plans of one and four micro-batches without offloading, in an order of chance."""
     model, batch = gpt(2, 64, 4, LENGTH, 128, experts), (*tokens(BATCH, LENGTH), None)
     with shapes_only():
-        profile = profiled(model._loss_program(), batch, model.optimizer)
-        costs = Costs(profile, Hardware(DEVICES, "1TB"))
+        profile = profile_model(model._make_loss_program(), batch, model.optimizer)
+        costs = CostModel(profile, Hardware(DEVICES, "1TB"))
         kept = [
             c
-            for c in choices(profile, DEVICES)
-            if refusal(c, profile) is None and not c.offload and c.micro_batches in (1, 4)
+            for c in enumerate_choices(profile, DEVICES)
+            if find_refusal(c, profile) is None and not c.offload and c.micro_batches in (1, 4)
         ]
         if experts:
             kept = [c for c in kept if c.experts]
         random.Random(0).shuffle(kept)
         best = {}
         for objective in ("bytes", "memory"):
-            plan = planned(profile, Hardware(DEVICES, "1TB"), objective)
+            plan = estimate_plan(profile, Hardware(DEVICES, "1TB"), objective)
             among = [c.choice for c in plan.candidates if c.choice in kept]
             best[objective] = [str(c) for c in among[:3]]
             # The planner's own are compiled in any case.
             kept = [*among[:3], *(c for c in kept if c not in among[:3])]
         found = []
         for choice in kept[:count]:
-            estimate, trial = costs.of(choice), tried(model, batch, strategy_of(choice))
+            estimate, trial = (
+                costs.estimate(choice),
+                compile_trial(model, batch, create_strategy(choice)),
+            )
             pairs = {
                 "memory": [estimate.memory, trial.memory],
                 "sent": [estimate.bytes, trial.sent],
@@ -75,7 +78,7 @@ def best_of_many(devices, objective):
         )
     # What is offloaded stays in the memory of CPUs, which is the host's.
     best = next(c for c in plan.candidates if not c.choice.offload)
-    trial = best.trial or tried(model, batch, strategy_of(best.choice))
+    trial = best.trial or compile_trial(model, batch, create_strategy(best.choice))
     pairs = {
         "memory": [best.estimate.memory, trial.memory],
         "sent": [best.estimate.bytes, trial.sent],

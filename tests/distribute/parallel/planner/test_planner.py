@@ -6,12 +6,12 @@ import pytest
 import meshflow as tf
 from distribute.parallel.planner.models import LAYERS, gpt, tokens
 from meshflow.core.variables.variable_creation import shapes_only
-from meshflow.distribute.parallel.planner.choices import Choice, choices, refusal
-from meshflow.distribute.parallel.planner.costs import Costs
-from meshflow.distribute.parallel.planner.hardware import Hardware, bytes_of, shown_bytes
-from meshflow.distribute.parallel.planner.planning import planned, strategy_of
-from meshflow.distribute.parallel.planner.profile import profiled
-from meshflow.distribute.parallel.planner.trial import tried
+from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
+from meshflow.distribute.parallel.planner.costs import CostModel
+from meshflow.distribute.parallel.planner.hardware import Hardware, format_bytes, parse_bytes
+from meshflow.distribute.parallel.planner.model_profile import profile_model
+from meshflow.distribute.parallel.planner.plans import create_strategy, estimate_plan
+from meshflow.distribute.parallel.planner.trial import compile_trial
 
 WIDTH, BATCH = 32, 64
 # Four equal layers, and pairs of which the first is wide.
@@ -28,7 +28,7 @@ def dense(units):
 
 def profile_of(model, *batch):
     rows = (*batch, *[None] * (3 - len(batch)))
-    return profiled(model._loss_program(), rows, model.optimizer)
+    return profile_model(model._make_loss_program(), rows, model.optimizer)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def words():
 
 
 def costs(profile, devices=4):
-    return Costs(profile, Hardware(devices, "1TB"))
+    return CostModel(profile, Hardware(devices, "1TB"))
 
 
 def part(n, devices=4):
@@ -79,14 +79,14 @@ def test_what_is_known_of_a_model(equal):
     ids=str,
 )
 def test_formulas_of_states_in_parts(equal, options, sent, weights, slots):
-    found = costs(equal).of(Choice(4, **options))
+    found = costs(equal).of(PlanChoice(4, **options))
     assert found.bytes == sent
     assert (found.held["weights"], found.held["slots"]) == (weights, slots)
     assert found.held["batch"] == 2 * 4 * BATCH * WIDTH // 4
 
 
 def test_formulas_of_a_pipeline(equal):
-    found = costs(equal).of(Choice(1, stage=4, micro_batches=8))
+    found = costs(equal).of(PlanChoice(1, stage=4, micro_batches=8))
     edge = 4 * WIDTH * BATCH // 8
     assert found.sent["neighbours"] == (8 + 2 * 4 - 2) * 2 * edge
     assert found.bubble == 3 / 11
@@ -98,7 +98,7 @@ def test_formulas_of_divided_products():
     rows = tf.TensorSpec([BATCH, WIDTH])
     profile = profile_of(dense([2 * WIDTH, WIDTH] * 2), rows, rows)
     names = ("hidden",)
-    found = costs(profile).of(Choice(2, model=2, names=names))
+    found = costs(profile).of(PlanChoice(2, model=2, names=names))
     # A sum of the outputs of each pair, and one of the gradient of the second pair's inputs.
     assert found.sent["products"] == 2 * part(3 * 4 * WIDTH * BATCH // 2, 2)
     split = profile.split(names, 2)
@@ -114,25 +114,25 @@ def test_a_language_model_in_parts(words):
     # the wide product, and one for the scores of words.
     assert sums.forward == sums.backward == 5 * row
     assert sums.each == 9 * row
-    assert sums.again == 2 * row
+    assert sums.recomputed == 2 * row
 
 
 def test_what_is_refused_is_never_proposed(words):
     _, _, profile = words
-    plan = planned(profile, Hardware(4, "1TB"))
+    plan = estimate_plan(profile, Hardware(4, "1TB"))
     kinds = {}
     for c in plan.candidates:
         options = c.choice.options
         kinds.setdefault((*c.choice.mesh, *options, options.get("recompute")), c.choice)
     assert len(kinds) > 20
     for choice in kinds.values():
-        strategy = strategy_of(choice)
-        taken = strategy.options.chosen()
+        strategy = create_strategy(choice)
+        taken = strategy.options.get_non_defaults()
         for name, option in options_of(choice).items():
             given = [kind for kind, _ in taken[name]] if name == "offload" else taken[name]
             assert sorted(given) == sorted(option) if name == "offload" else given == option
-    refused = [c for c in choices(profile, 4) if refusal(c, profile) is not None]
-    assert len(refused) + len(plan.candidates) == len(list(choices(profile, 4)))
+    refused = [c for c in enumerate_choices(profile, 4) if find_refusal(c, profile) is not None]
+    assert len(refused) + len(plan.candidates) == len(list(enumerate_choices(profile, 4)))
     assert len(refused) == len(plan.dropped) == sum(int(s.split(":")[0]) for s in plan.reasons())
 
 
@@ -146,11 +146,14 @@ def test_programs_hold_and_send_what_was_planned(words):
     model, batch, profile = words
     with shapes_only():
         for choice in (
-            Choice(4, zero=1),
-            Choice(4, zero=3, recompute="layer", micro_batches=4),
-            Choice(2, model=2, zero=1, names=("heads", "hidden", "vocab")),
+            PlanChoice(4, zero=1),
+            PlanChoice(4, zero=3, recompute="layer", micro_batches=4),
+            PlanChoice(2, model=2, zero=1, names=("heads", "hidden", "vocab")),
         ):
-            estimate, trial = costs(profile).of(choice), tried(model, batch, strategy_of(choice))
+            estimate, trial = (
+                costs(profile).of(choice),
+                compile_trial(model, batch, create_strategy(choice)),
+            )
             assert estimate.memory == pytest.approx(trial.memory, rel=0.15), choice
             assert estimate.bytes == pytest.approx(trial.sent, rel=0.03), choice
     assert all(v.layout is None and v.has_no_value for v in model.trainable_variables)
@@ -168,7 +171,7 @@ def test_a_model_of_1_4_billion_parameters_on_eight_devices():
     assert any("do not fit" in line for line in plan.reasons())
     # Six for each parameter and token, divided evenly, at 1e14 a second, is what computing takes at least.
     least = 6 * plan.profile.parameters * 64 * 1024 / 8 / 1e14
-    assert least < plan.best.time(plan.hardware) < 2 * least
+    assert least < plan.best.estimate_time(plan.hardware) < 2 * least
     assert plan.lines[1].startswith("strategy = tf.distribute.MeshStrategy(mesh, rules=")
     with pytest.raises(tf.errors.FailedPreconditionError, match="has no value"):
         model.get_weights()
@@ -225,7 +228,9 @@ def test_training_steps_of_ones_own(kind, own):
 
 def test_models_of_strategies_stay_as_they_are():
     """Another strategy's layouts and products are not looked at, and come back."""
-    strategy = strategy_of(Choice(2, 2, zero=1, sequence="split", names=("heads", "hidden")))
+    strategy = create_strategy(
+        PlanChoice(2, 2, zero=1, sequence="split", names=("heads", "hidden"))
+    )
     with strategy.scope():
         model, batch = gpt(1, 16, 2, 8, 32), tokens(8, 8)
         first = model.layers[1].embeddings
@@ -243,11 +248,11 @@ def test_models_of_strategies_stay_as_they_are():
 def test_nothing_fits(words):
     _, _, profile = words
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
-        planned(profile, Hardware(4, "200KB"))
+        estimate_plan(profile, Hardware(4, "200KB"))
     text = str(caught.value)
     assert "too much" in text and "4 devices of 200 kB" in text and "devices would do: data" in text
     with pytest.raises(tf.errors.ResourceExhaustedError, match="take a smaller batch"):
-        planned(profile, Hardware(4, "1KB"))
+        estimate_plan(profile, Hardware(4, "1KB"))
 
 
 @pytest.mark.parametrize(
@@ -261,17 +266,17 @@ def test_nothing_fits(words):
     ],
 )
 def test_units_of_memory(text, size):
-    assert bytes_of(text) == size
+    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["80 Gigs", "GB", "-3GB", "0GB", "1e9 B", None])
 def test_unknown_units_of_memory(text):
     with pytest.raises(ValueError, match="such as 80GB"):
-        bytes_of(text)
+        parse_bytes(text)
 
 
 def test_bad_hardware_and_objectives(equal):
-    assert [shown_bytes(n) for n in (0, 999, 1000, 15_240_000)] == [
+    assert [format_bytes(n) for n in (0, 999, 1000, 15_240_000)] == [
         "0 B",
         "999 B",
         "1 kB",
@@ -286,7 +291,7 @@ def test_bad_hardware_and_objectives(equal):
     with pytest.raises(ValueError, match="wait must be"):
         Hardware(2, "1GB", wait=-1.0)
     with pytest.raises(ValueError, match="objective must be"):
-        planned(equal, Hardware(4, "1GB"), "beauty")
+        estimate_plan(equal, Hardware(4, "1GB"), "beauty")
     model, rows = dense([4]), tf.TensorSpec([8, 4])
     hardware = Hardware(64, "1GB")
     with pytest.raises(ValueError, match=r"objective must be one of .* got .beauty"):
@@ -306,7 +311,7 @@ def test_bad_hardware_and_objectives(equal):
     with pytest.raises(ValueError, match="pass a batch"):
         tf.distribute.plan(dense([4]), devices=2, hardware=None, memory="1GB")
     with pytest.raises(ValueError, match="there are 4 here"):
-        strategy_of(Choice(64))
+        create_strategy(PlanChoice(64))
     with pytest.raises(ValueError, match="only hardware= can be passed with it"):
         tf.distribute.MeshStrategy(plan="auto", zero=3)
     with pytest.raises(ValueError, match='hardware= is for plan="auto"'):
@@ -379,7 +384,7 @@ def test_a_strategy_that_plans_when_training_begins(rng):
         and sum(c.trial is not None for c in strategy.plan.candidates) == 3
     )
     assert (
-        strategy.options.chosen().keys() & {"zero", "pipeline"}
+        strategy.options.get_non_defaults().keys() & {"zero", "pipeline"}
         or "model" in strategy.mesh.dim_names
     )
     assert model.layers[0].kernel.layout.mesh == strategy.mesh

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from meshflow.distribute.parallel.planner.splits import splits_of
+from meshflow.distribute.parallel.planner.splits import propagate_splits
 
 
 def axes_of_results(function, axis, *shapes):
     """The split axes of a function's results, where its first operand is split along an axis."""
     jaxpr = jax.make_jaxpr(function)(*(jnp.ones(shape) for shape in shapes)).jaxpr
-    found = splits_of(jaxpr, {jaxpr.invars[0]: axis})
+    found = propagate_splits(jaxpr, {jaxpr.invars[0]: axis})
     return [found.axes.get(v) for v in jaxpr.outvars]
 
 

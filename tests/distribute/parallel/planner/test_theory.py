@@ -16,11 +16,14 @@ import meshflow as tf
 import tiers
 from distribute.launching import SOURCE
 from distribute.parallel.training import LAYERS, mesh
-from meshflow.distribute.parallel.planner.theory import Outside, theory
-from meshflow.distribute.parallel.strategy import in_training
+from meshflow.distribute.parallel.planner.step_traffic import (
+    NoFormulaError,
+    compute_expected_traffic,
+)
+from meshflow.distribute.parallel.strategy import training_models
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
-from meshflow.placement.expected_traffic import compared
+from meshflow.placement.expected_traffic import compare_traffic
 from meshflow.profiler import description
 
 PROGRAM = Path(__file__).parents[1] / "profiled_on_eight_devices.py"
@@ -148,9 +151,9 @@ def test_formulas_are_what_programs_send(sizes, rules, options, sent):
         model.compile("adam", "mse")
     batch = tf.ones([32, 64]), tf.ones([32, 64])
     step = dtensor.explain(model, *batch)
-    found = theory(strategy, model, *batch)
+    found = compute_expected_traffic(strategy, model, *batch)
     assert {one.purpose: one.sent for one in found} == sent
-    counted = compared(found, [(c.kind, c.axes, c.sent * c.times) for c in step.collectives])
+    counted = compare_traffic(found, [(c.kind, c.axes, c.sent * c.times) for c in step.collectives])
     check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
 
 
@@ -175,7 +178,7 @@ def test_who_is_asked_and_who_is_not_kept():
     late = trained(gradient_accumulation_steps=2)
     sent = {e["purpose"]: e["sent"] for e in description.theory()["exchanges"]}
     assert sent == {"gradients": 20, "weights": 10}
-    assert {model, several, late} <= {*in_training}
+    assert {model, several, late} <= {*training_models}
     seen = weakref.ref(model)
     tf.keras.backend.clear_session()
     del model
@@ -202,5 +205,5 @@ def test_strategies_that_no_formula_is_about(rules, options, message):
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input([4]), LAYERS.Dense(8)])
         model.compile("sgd", "mse")
-    with pytest.raises(Outside, match=message):
-        theory(strategy, model, tf.TensorSpec([8, 4]), tf.TensorSpec([8, 8]))
+    with pytest.raises(NoFormulaError, match=message):
+        compute_expected_traffic(strategy, model, tf.TensorSpec([8, 4]), tf.TensorSpec([8, 8]))

@@ -24,7 +24,7 @@ def main(folder, closures):
         counter.assign_add(1)
         optimizer.apply_gradients([(tf.constant([1.0, 2.0]), w)])
 
-    pids = [strategy.cluster.pid(*key) for key in (("worker", 0), ("ps", 0))]
+    pids = [strategy.cluster.get_pid(*key) for key in (("worker", 0), ("ps", 0))]
     print("pids", *pids, flush=True)
     while int(counter) < closures:
         for _ in range(10):

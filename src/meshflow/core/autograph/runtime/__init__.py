@@ -5,10 +5,16 @@ tensor, `core.staging` does the work; otherwise the function behaves like Python
 `get` reads the state of the block, `set_` replaces it, and `template` describes its parts.
 """
 
-from meshflow.core.autograph.runtime.branches import if_exp, if_stmt
 from meshflow.core.autograph.runtime.calls import convert_callee
-from meshflow.core.autograph.runtime.logical import and_, assert_, chain, not_, or_
-from meshflow.core.autograph.runtime.loops import for_stmt, while_stmt
+from meshflow.core.autograph.runtime.if_statements import if_exp, if_stmt
+from meshflow.core.autograph.runtime.logical_operators import (
+    and_,
+    assert_,
+    compare_chain,
+    not_,
+    or_,
+)
+from meshflow.core.autograph.runtime.loop_statements import for_stmt, while_stmt
 from meshflow.core.autograph.runtime.structure_template import (
     StructureTemplate,
     copy_items,
@@ -21,7 +27,7 @@ __all__ = [
     "StructureTemplate",
     "and_",
     "assert_",
-    "chain",
+    "compare_chain",
     "convert_callee",
     "copy_items",
     "for_stmt",

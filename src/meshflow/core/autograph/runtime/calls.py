@@ -9,26 +9,26 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.autograph.conversion import resolve
+from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.autograph.runtime.iterables import (
-    Enumerated,
+    StagedEnumerate,
     StagedRange,
-    Zipped,
+    StagedZip,
     is_staged,
-    note_range,
+    register_index_range,
 )
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operands import unify
+from meshflow.core.dispatch.operands import convert_operands
 from meshflow.core.dispatch.operation import CAST, Op
-from meshflow.core.staging.logic import is_symbolic, scalar_bool
+from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
 
 def convert_callee(callee: Any) -> Any:
     """Return the function that converted code calls instead of `callee`."""
-    replacement = _replacements().get(id(callee))
-    return replacement if replacement is not None else resolve(callee)
+    replacement = _get_replacements().get(id(callee))
+    return replacement if replacement is not None else convert_callable(callee)
 
 
 _ranges: list[Callable[..., Any]] = []
@@ -37,32 +37,32 @@ _ranges: list[Callable[..., Any]] = []
 def register_range(function: Callable[..., Any]) -> None:
     """Make loops over the result of an op run without creating its values, like loops over `range`."""
     _ranges.append(function)
-    _replacements.cache_clear()
+    _get_replacements.cache_clear()
 
 
 @functools.cache
-def _replacements() -> dict[int, Callable[..., Any]]:
+def _get_replacements() -> dict[int, Callable[..., Any]]:
     """Return the replacements of functions by `id`; these functions are never freed."""
     table: dict[Any, Callable[..., Any]] = {
-        builtins.range: _range_like(builtins.range),
+        builtins.range: _make_range(builtins.range),
         builtins.enumerate: _enumerate,
         builtins.zip: _zip,
-        builtins.int: _number(builtins.int, "int32"),
-        builtins.float: _number(builtins.float, "float32"),
-        builtins.bool: _bool,
-        builtins.max: _extreme(builtins.max, _maximum, _reduce_max),
-        builtins.min: _extreme(builtins.min, _minimum, _reduce_min),
-        builtins.any: _quantified(builtins.any, _reduce_any),
-        builtins.all: _quantified(builtins.all, _reduce_all),
-        builtins.map: _with_converted_function(builtins.map),
-        builtins.filter: _with_converted_function(builtins.filter),
-        functools.reduce: _with_converted_function(functools.reduce),
+        builtins.int: _make_number_conversion(builtins.int, "int32"),
+        builtins.float: _make_number_conversion(builtins.float, "float32"),
+        builtins.bool: _to_bool,
+        builtins.max: _make_extreme(builtins.max, _maximum, _reduce_max),
+        builtins.min: _make_extreme(builtins.min, _minimum, _reduce_min),
+        builtins.any: _make_quantifier(builtins.any, _reduce_any),
+        builtins.all: _make_quantifier(builtins.all, _reduce_all),
+        builtins.map: _make_higher_order_call(builtins.map),
+        builtins.filter: _make_higher_order_call(builtins.filter),
+        functools.reduce: _make_higher_order_call(functools.reduce),
     }
-    table.update({original: _range_like(original) for original in _ranges})
+    table.update({original: _make_range(original) for original in _ranges})
     return {id(original): replacement for original, replacement in table.items()}
 
 
-def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_range(original: Callable[..., Any]) -> Callable[..., Any]:
     def range_(*args: Any, **kwargs: Any) -> object:
         bounds = [
             *args,
@@ -71,14 +71,14 @@ def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
         if any(is_symbolic(b) for b in bounds):
             return StagedRange(*bounds, dtype=kwargs.get("dtype"))
         result = original(*args, **kwargs)
-        if isinstance(result, Tensor) and _from_zero(args, kwargs):
-            note_range(result)
+        if isinstance(result, Tensor) and _starts_at_zero(args, kwargs):
+            register_index_range(result)
         return result
 
     return range_
 
 
-def _from_zero(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _starts_at_zero(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Check whether the arguments of `tf.range` are (n) or (0, n)."""
     if kwargs or len(args) > 2:
         return False
@@ -86,16 +86,16 @@ def _from_zero(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _enumerate(iterable: Any, start: Any = 0) -> Iterable[Any]:
-    return Enumerated(iterable, start) if is_staged(iterable) else enumerate(iterable, start)
+    return StagedEnumerate(iterable, start) if is_staged(iterable) else enumerate(iterable, start)
 
 
 def _zip(*iterables: Any, **kwargs: Any) -> Iterable[Any]:
     if iterables and not kwargs and all(is_staged(i) for i in iterables):
-        return Zipped(*iterables)
+        return StagedZip(*iterables)
     return zip(*iterables, **kwargs)  # noqa: B905 - the caller's keywords apply
 
 
-def _with_converted_function(original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_higher_order_call(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(function: Callable[..., Any] | None, *iterables: Any) -> object:
         return original(convert_callee(function) if function is not None else None, *iterables)
 
@@ -112,7 +112,7 @@ _reduce_any = Op("reduce_any", lambda o, _: jnp.any(o[0]), differentiable=False)
 _reduce_all = Op("reduce_all", lambda o, _: jnp.all(o[0]), differentiable=False)
 
 
-def _number(original: type, dtype: str) -> Callable[..., Any]:
+def _make_number_conversion(original: type, dtype: str) -> Callable[..., Any]:
     def convert(*args: Any, **kwargs: Any) -> object:
         if len(args) == 1 and is_symbolic(args[0]):
             tensor = convert_to_tensor(args[0])
@@ -124,11 +124,11 @@ def _number(original: type, dtype: str) -> Callable[..., Any]:
     return convert
 
 
-def _bool(*args: object) -> Tensor | bool:
-    return scalar_bool(args[0]) if args and is_symbolic(args[0]) else bool(*args)
+def _to_bool(*args: object) -> Tensor | bool:
+    return to_scalar_bool(args[0]) if args and is_symbolic(args[0]) else bool(*args)
 
 
-def _extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Callable[..., Any]:
+def _make_extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Callable[..., Any]:
     def extreme(*args: Any, **kwargs: Any) -> object:
         if kwargs:
             return original(*args, **kwargs)
@@ -141,14 +141,15 @@ def _extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Calla
             values = list(values)
             if any(is_symbolic(v) for v in values):
                 return functools.reduce(
-                    lambda a, b: apply(pairwise, unify(pairwise.name, [a, b], [0, 1])), values
+                    lambda a, b: apply(pairwise, convert_operands(pairwise.name, [a, b], [0, 1])),
+                    values,
                 )
         return original(*args)
 
     return extreme
 
 
-def _quantified(original: Callable[..., Any], op: Op) -> Callable[..., Any]:
+def _make_quantifier(original: Callable[..., Any], op: Op) -> Callable[..., Any]:
     def quantify(iterable: Any) -> Tensor | bool:
         if isinstance(iterable, Tensor) and is_symbolic(iterable):
             return apply(op, (iterable,))

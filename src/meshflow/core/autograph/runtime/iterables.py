@@ -14,11 +14,11 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
-from meshflow.core.staging.logic import is_symbolic
-from meshflow.core.staging.loops import Elements, Stream
+from meshflow.core.staging.loops import LoopElements, LoopStream
+from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.symbolic_sizes import symbols_of
+from meshflow.core.values.symbolic_sizes import get_sizes
 from meshflow.core.values.tensor import Tensor
 
 _item = Op(
@@ -32,10 +32,10 @@ _range_count = Op(
 _range_item = Op("range_item", lambda o, _: o[0] + o[1].astype(o[0].dtype) * o[2])
 
 
-class Staged:
+class StagedIterable:
     """Iterable with a length or elements that are only known when the traced function runs."""
 
-    def __autograph_for__(self) -> Elements | Stream | None:
+    def __autograph_for__(self) -> LoopElements | LoopStream | None:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -45,7 +45,7 @@ class Staged:
         )
 
 
-class StagedRange(Staged):
+class StagedRange(StagedIterable):
     """`range` or `tf.range` with symbolic bounds."""
 
     def __init__(self, *bounds: Any, dtype: DTypeLike | None = None) -> None:
@@ -58,12 +58,12 @@ class StagedRange(Staged):
             apply(CAST, (p,), (element_dtype.dtype,)) for p in parts
         )
 
-    def __autograph_for__(self) -> Elements:
+    def __autograph_for__(self) -> LoopElements:
         count = apply(_range_count, (self.start, self.limit, self.delta))
-        return Elements(count, lambda i: apply(_range_item, (self.start, i, self.delta)))
+        return LoopElements(count, lambda i: apply(_range_item, (self.start, i, self.delta)))
 
     def _as_tensor(self) -> Tensor:
-        bounds = [symbols_of(t) for t in (self.start, self.limit, self.delta)]
+        bounds = [get_sizes(t) for t in (self.start, self.limit, self.delta)]
         if all(b is not None and b.ndim == 0 for b in bounds):
             start, limit, delta = (b.item() for b in bounds)
             return Tensor(jnp.arange(start, limit, delta, dtype=self.start.dtype.dtype))
@@ -85,34 +85,38 @@ for _name in ("neg", "lt", "le", "gt", "ge", "getitem"):
     setattr(StagedRange, f"__{_name}__", lambda self, *_: self._as_tensor())
 
 
-class Enumerated(Staged):
+class StagedEnumerate(StagedIterable):
     """`enumerate` of a staged iterable."""
 
     def __init__(self, inner: Any, start: Any) -> None:
         self.inner = inner
         self.start = start
 
-    def __autograph_for__(self) -> Elements | Stream | None:
-        elements = staged_elements(self.inner)
+    def __autograph_for__(self) -> LoopElements | LoopStream | None:
+        elements = get_staged_elements(self.inner)
         if elements is None:
             return None
         start = convert_to_tensor(self.start)
         one = convert_to_tensor(1)
-        if isinstance(elements, Stream):
-            return Stream(*(self._numbered(t, start, one) for t in (elements.take, elements.rest)))
+        if isinstance(elements, LoopStream):
+            return LoopStream(
+                *(self._add_index(t, start, one) for t in (elements.take, elements.rest))
+            )
         starts_at_zero = not is_symbolic(start) and int(start) == 0
         index_of = (lambda element: element[0]) if starts_at_zero else None
 
         def get_element(i: Tensor) -> Any:
-            return apply(_range_item, (start, i, one)), elements.at(i)
+            return apply(_range_item, (start, i, one)), elements.get_element(i)
 
         if elements.stacked is None or not isinstance(elements.count, int) or is_symbolic(start):
-            return Elements(elements.count, get_element, None, index_of)
+            return LoopElements(elements.count, get_element, None, index_of)
         indices = int(start) + jnp.arange(elements.count, dtype=jnp.int32)
-        return Elements(elements.count, get_element, (Tensor(indices), elements.stacked), index_of)
+        return LoopElements(
+            elements.count, get_element, (Tensor(indices), elements.stacked), index_of
+        )
 
     @staticmethod
-    def _numbered(
+    def _add_index(
         take: Callable[[Tensor, Tensor], tuple[Any, Tensor]] | None, start: Tensor, one: Tensor
     ) -> Any:
         if take is None:
@@ -131,24 +135,24 @@ class Enumerated(Staged):
         return f"enumerate({self.inner})"
 
 
-class Zipped(Staged):
+class StagedZip(StagedIterable):
     """`zip` of staged iterables."""
 
     def __init__(self, *inner: Any) -> None:
         self.inner = inner
 
-    def __autograph_for__(self) -> Elements | Stream | None:
-        parts = [staged_elements(i) for i in self.inner]
-        if any(isinstance(p, Stream) for p in parts):
+    def __autograph_for__(self) -> LoopElements | LoopStream | None:
+        parts = [get_staged_elements(i) for i in self.inner]
+        if any(isinstance(p, LoopStream) for p in parts):
             raise InvalidArgumentError(
                 "zip of an iterator in a compiled function is not supported. Loop over the iterator of a zipped dataset, "
                 "tf.data.Dataset.zip."
             )
-        sized = [p for p in parts if isinstance(p, Elements) and isinstance(p.count, int)]
+        sized = [p for p in parts if isinstance(p, LoopElements) and isinstance(p.count, int)]
         if len(sized) < len(parts):
             return None
         count = min(p.count for p in sized)
-        return Elements(count, lambda i: tuple(p.at(i) for p in sized))
+        return LoopElements(count, lambda i: tuple(p.get_element(i) for p in sized))
 
     def __iter__(self) -> Iterator[Any]:
         return zip(*self.inner, strict=False)
@@ -168,36 +172,36 @@ def is_staged(value: object) -> bool:
     )
 
 
-def staged_elements(value: Any) -> Elements | Stream | None:
+def get_staged_elements(value: Any) -> LoopElements | LoopStream | None:
     """Return the elements of a staged loop over `value`, or None if Python iterates."""
     if not is_staged(value):
         return None
     hook = getattr(value, "__autograph_for__", None)
     if hook is not None:
-        elements: Elements | Stream | None = hook()
+        elements: LoopElements | LoopStream | None = hook()
         return elements
     tensor = convert_to_tensor(value)
     if not tensor.ndim or tensor.dtype.name == "string":
         return None  # Python's iteration raises the error, or handles strings.
-    index_of = (lambda element: element) if counts_from_zero(tensor) else None
-    return Elements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
+    index_of = (lambda element: element) if is_index_range(tensor) else None
+    return LoopElements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
 
 
 # Results of `tf.range(n)`, by `id`. Their values may be symbolic, but are 0, 1, 2, ...
 _ranges: dict[int, weakref.ref[Tensor]] = {}
 
 
-def note_range(tensor: Tensor) -> None:
+def register_index_range(tensor: Tensor) -> None:
     """Record that a tensor holds 0, 1, 2, ..."""
     key = id(tensor)
     _ranges[key] = weakref.ref(tensor, lambda _: _ranges.pop(key, None))
 
 
-def counts_from_zero(tensor: Tensor) -> bool:
+def is_index_range(tensor: Tensor) -> bool:
     """Check whether a tensor is known to hold 0, 1, 2, ..."""
     if id(tensor) in _ranges:
         return True
-    value = tensor._value
+    value = tensor.array
     return (
         type(value) is np.ndarray
         and value.ndim == 1

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from meshflow.core.autograph.control_flow_lowering import RETURNED, VALUE
+from meshflow.core.autograph.control_flow_lowering import RETURN_VALUE, RETURNED_FLAG
 from meshflow.core.staging.structure import undefined
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 
 # Errors of reading an attribute or item that does not exist.
-_ABSENT = (NameError, AttributeError, LookupError, TypeError)
+_READ_ERRORS = (NameError, AttributeError, LookupError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class StructureTemplate:
     needed: tuple[bool, ...]
     variables: int
 
-    def live(self) -> list[int]:
+    def list_live_parts(self) -> list[int]:
         """List the positions of the parts that are used after the block."""
         return [*range(self.outputs), *range(self.variables, len(self.labels))]
 
 
-def label(name: str) -> str:
+def format_label(name: str) -> str:
     """Return the name of a part in error messages."""
-    if name == VALUE:
+    if name == RETURN_VALUE:
         return "the return value"
-    if name.startswith(RETURNED[: RETURNED.index("_") + 2]):
+    if name.startswith(RETURNED_FLAG[: RETURNED_FLAG.index("_") + 2]):
         return "a jump"
     return f"'{name}'"
 
 
-def place_of(block: FunctionType) -> str:
+def get_location(block: FunctionType) -> str:
     """Return the location of a generated block in the user's file, such as `model.py:12`."""
     code = block.__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
@@ -56,18 +56,18 @@ def read_part(read: Callable[[], Any]) -> Any:
     """Return the value of one part, or `undefined`."""
     try:
         return read()
-    except _ABSENT:
+    except _READ_ERRORS:
         return undefined
 
 
-class _Plain:
+class _TensorlessContainer:
     """Placeholder of a container without tensors; its changes are side effects of tracing."""
 
     def __repr__(self) -> str:
         return "a container without tensors"
 
 
-plain = _Plain()
+TENSORLESS = _TensorlessContainer()
 
 
 def copy_items(read: Callable[[], Any]) -> Any:
@@ -81,15 +81,15 @@ def copy_items(read: Callable[[], Any]) -> Any:
             isinstance(leaf, Tensor) for item in items for leaf in nest.flatten(item)
         )
     except (TypeError, RecursionError):
-        return plain  # Such an object is no structure that could contain tensors.
+        return TENSORLESS  # Such an object is no structure that could contain tensors.
     if not holds_tensors:
-        return plain
+        return TENSORLESS
     return list(container) if isinstance(container, list) else dict(container)
 
 
 def restore_items(read: Callable[[], Any], items: Any) -> None:
     """Replace the items of a list or dictionary by those of an earlier `copy_items`, in place."""
-    if items is undefined or items is plain:
+    if items is undefined or items is TENSORLESS:
         return
     container = read_part(read)
     if isinstance(container, list):

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.runtime.devices import devices_of, main_kind
+from meshflow.core.runtime.devices import get_default_device_type, list_devices
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.parallel.adapters.deepspeed_keys import keys_of
-from meshflow.distribute.parallel.adapters.deepspeed_optimizers import optimizer_of
-from meshflow.distribute.parallel.adapters.mesh_tensorflow import mesh_of_sizes
-from meshflow.distribute.parallel.rules import Rules
+from meshflow.distribute.parallel.adapters.deepspeed_keys import classify_keys
+from meshflow.distribute.parallel.adapters.deepspeed_optimizers import build_optimizer_config
+from meshflow.distribute.parallel.adapters.mesh_tensorflow import create_local_mesh
+from meshflow.distribute.parallel.rules import ShardingRules
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.environment.types import Config, Json, StrPath
 from meshflow.placement.mesh import Mesh
@@ -24,8 +24,8 @@ __all__ = ["DeepSpeedSettings", "from_deepspeed"]
 
 # DeepSpeed accepts comments and a comma before a closing bracket. The first group matches strings,
 # which must not change.
-_COMMENTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMAS = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
+_COMMENT_PATTERN = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING_COMMA_PATTERN = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,18 +83,18 @@ def from_deepspeed(
       >>> settings.batch_size, settings.policy, settings.optimizer["config"]["global_clipnorm"], settings.decided
       (64, 'mixed_bfloat16', 1.0, ('zero_optimization.overlap_comm',))
     """
-    content = config if isinstance(config, Mapping) else _read(config)
-    return _settings(content, mesh, rules)
+    content = config if isinstance(config, Mapping) else _read_config(config)
+    return _build_settings(content, mesh, rules)
 
 
-def _read(path: StrPath) -> Mapping[str, Any]:
+def _read_config(path: StrPath) -> Mapping[str, Any]:
     """Read a configuration file, which may contain comments and trailing commas."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
-    for pattern in (_COMMENTS, _LAST_COMMAS):
+    for pattern in (_COMMENT_PATTERN, _TRAILING_COMMA_PATTERN):
         text = pattern.sub(lambda match: match.group(1) or "", text)
     try:
-        content = json.loads(text, object_pairs_hook=_once)
+        content = json.loads(text, object_pairs_hook=_build_unique_dict)
     except json.JSONDecodeError as error:
         raise InvalidValueError(
             f"from_deepspeed: {os.fspath(path)!r} is not valid JSON: {error}."
@@ -106,7 +106,7 @@ def _read(path: StrPath) -> Mapping[str, Any]:
     return content
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
@@ -117,24 +117,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str | None) -> DeepSpeedSettings:
+def _build_settings(
+    config: Mapping[str, Any], mesh: Mesh | None, rules: str | None
+) -> DeepSpeedSettings:
     zero = config.get("zero_optimization") or {}
     if zero is True:
         # The oldest form of the key is a Boolean.
         zero = {"stage": 1}
         config = {**config, "zero_optimization": zero}
-    keys = keys_of(config)
-    mesh, rules, choices = _divided(config, zero, mesh, rules)
-    choices["zero"] = _integer(zero, "zero_optimization.stage", 0, 0)
+    keys = classify_keys(config)
+    mesh, rules, choices = _build_mesh(config, zero, mesh, rules)
+    choices["zero"] = _get_integer(zero, "zero_optimization.stage", 0, 0)
     if choices["zero"] > 3:
         raise InvalidValueError(
             f"from_deepspeed: zero_optimization.stage must be 0, 1, 2 or 3, got {choices['zero']}."
         )
-    choices |= _offload(zero)
+    choices |= _get_offload_options(zero)
     checkpointing = config.get("activation_checkpointing") or {}
     if checkpointing.get("cpu_checkpointing"):
         choices["offload"] = {**choices.get("offload", {}), "activations": ".*"}
-    interval = _integer(config.get("pipeline"), "pipeline.activation_checkpoint_interval", 0, 0)
+    interval = _get_integer(config.get("pipeline"), "pipeline.activation_checkpoint_interval", 0, 0)
     if (
         any(checkpointing.get(k) for k in ("partition_activations", "cpu_checkpointing"))
         or interval
@@ -144,33 +146,35 @@ def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str | None) -
         choices["compress"] = "1bit"
     elif zero.get("zero_quantized_gradients"):
         choices["compress"] = "int8"
-    devices = math.prod(mesh.dim_size(name) for name in Rules(rules, mesh).dimensions("batch"))
-    batch_size, micro_batches = _batch_size(config, devices)
+    devices = math.prod(
+        mesh.dim_size(name) for name in ShardingRules(rules, mesh).dimensions("batch")
+    )
+    batch_size, micro_batches = _resolve_batch_size(config, devices)
     strategy = MeshStrategy(mesh, rules, micro_batches=micro_batches, **choices)
-    optimizer = _with_loss_scale(optimizer_of(config), config.get("fp16") or {})
+    optimizer = _wrap_loss_scale(build_optimizer_config(config), config.get("fp16") or {})
     return DeepSpeedSettings(
-        strategy, optimizer, batch_size, _policy(config), keys.decided, keys.elsewhere
+        strategy, optimizer, batch_size, _select_policy(config), keys.decided, keys.elsewhere
     )
 
 
-def _divided(
+def _build_mesh(
     config: Mapping[str, Any], zero: Mapping[str, Any], mesh: Mesh | None, rules: str | None
 ) -> tuple[Mesh, str, dict[str, Any]]:
     """Build the mesh, its rules, and the options that refer to its dimensions."""
-    group_size = _inner(zero)
-    tensors = _integer(config.get("tensor_parallel"), "tensor_parallel.autotp_size", 0, 0)
-    stages = _integer(config.get("pipeline"), "pipeline.stages", 1, 1)
+    group_size = _get_zero_group_size(zero)
+    tensors = _get_integer(config.get("tensor_parallel"), "tensor_parallel.autotp_size", 0, 0)
+    stages = _get_integer(config.get("pipeline"), "pipeline.stages", 1, 1)
     sizes = {"stage": stages, "data": group_size, "model": tensors}
     sizes = {name: size for name, size in sizes.items() if size > 1}
     if mesh is None:
-        count, required = len(devices_of(main_kind())), math.prod(sizes.values())
+        count, required = len(list_devices(get_default_device_type())), math.prod(sizes.values())
         if count % required:
             raise InvalidValueError(
                 f"from_deepspeed: the configuration needs {required} devices ({sizes}), but the number of available "
                 f"devices, {count}, is not divisible by {required}."
             )
         rest = {"node": count // required} if group_size > 1 else {"data": count // required}
-        mesh = mesh_of_sizes({**rest, **sizes})
+        mesh = create_local_mesh({**rest, **sizes})
     for name, size in sizes.items():
         if name not in mesh or mesh.dim_size(name) != size:
             raise InvalidValueError(
@@ -186,7 +190,7 @@ def _divided(
     return mesh, rules, choices | ({"pipeline": "stage"} if stages > 1 else {})
 
 
-def _integer(part: Mapping[str, Json] | None, path: str, default: int, minimum: int) -> int:
+def _get_integer(part: Mapping[str, Json] | None, path: str, default: int, minimum: int) -> int:
     """Return an integer of a section of the configuration; 2.0 counts as an integer."""
     value = (part or {}).get(path.rpartition(".")[2])
     if value is None:
@@ -201,10 +205,10 @@ def _integer(part: Mapping[str, Json] | None, path: str, default: int, minimum: 
     return int(value)
 
 
-def _inner(zero: Mapping[str, Any]) -> int:
+def _get_zero_group_size(zero: Mapping[str, Any]) -> int:
     """Return the number of neighboring devices that ZeRO shards states over; 1 means all devices."""
-    hierarchical = _integer(zero, "zero_optimization.zero_hpz_partition_size", 1, 0)
-    mics = _integer(zero, "zero_optimization.mics_shard_size", -1, -1)
+    hierarchical = _get_integer(zero, "zero_optimization.zero_hpz_partition_size", 1, 0)
+    mics = _get_integer(zero, "zero_optimization.mics_shard_size", -1, -1)
     if mics > 0 and hierarchical > 1 and mics != hierarchical:
         raise InvalidValueError(
             f"from_deepspeed: zero_hpz_partition_size={hierarchical} and mics_shard_size={mics} both say over how "
@@ -213,7 +217,7 @@ def _inner(zero: Mapping[str, Any]) -> int:
     return max(1, mics if mics > 0 else hierarchical)
 
 
-def _offload(zero: Mapping[str, Any]) -> dict[str, Any]:
+def _get_offload_options(zero: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that offload states to the host's memory or to files."""
     oldest = {"cpu_offload": "optimizer", "cpu_offload_param": "parameters"}
     patterns = {kind: ".*" for key, kind in oldest.items() if zero.get(key)}
@@ -236,11 +240,11 @@ def _offload(zero: Mapping[str, Any]) -> dict[str, Any]:
     return choices | ({"offload_to": folders} if folders else {})
 
 
-def _batch_size(config: Mapping[str, Any], devices: int) -> tuple[int | None, int]:
+def _resolve_batch_size(config: Mapping[str, Any], devices: int) -> tuple[int | None, int]:
     """Return the global batch size, or None, and the number of micro-batches per device."""
-    total = _integer(config, "train_batch_size", 0, 1)
-    micro = _integer(config, "train_micro_batch_size_per_gpu", 0, 1)
-    accumulated = _integer(config, "gradient_accumulation_steps", 0, 1)
+    total = _get_integer(config, "train_batch_size", 0, 1)
+    micro = _get_integer(config, "train_micro_batch_size_per_gpu", 0, 1)
+    accumulated = _get_integer(config, "gradient_accumulation_steps", 0, 1)
     if not accumulated:
         # Any two of the three values determine the third.
         accumulated = max(1, total // (micro * devices)) if total and micro else 1
@@ -255,7 +259,7 @@ def _batch_size(config: Mapping[str, Any], devices: int) -> tuple[int | None, in
     return product or None, accumulated
 
 
-def _policy(config: Mapping[str, Any]) -> str:
+def _select_policy(config: Mapping[str, Any]) -> str:
     """Return the mixed precision policy that the configuration enables, or "float32"."""
     bfloat16 = config.get("bf16") or config.get("bfloat16") or {}
     cast = config.get("torch_autocast") or {}
@@ -277,7 +281,7 @@ def _policy(config: Mapping[str, Any]) -> str:
     return selected
 
 
-def _with_loss_scale(optimizer: Config | None, half: Mapping[str, Any]) -> Config | None:
+def _wrap_loss_scale(optimizer: Config | None, half: Mapping[str, Any]) -> Config | None:
     """Wrap an optimizer configuration in that of a `LossScaleOptimizer` if fp16 is enabled."""
     if not half.get("enabled"):
         return optimizer

@@ -14,10 +14,10 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Json
 
-__all__ = ["Keys", "keys_of"]
+__all__ = ["ClassifiedKeys", "classify_keys"]
 
 # Supported keys by section. A section is identified by its path.
-_READ = {
+_SUPPORTED = {
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
     "zero_optimization bf16 bfloat16 fp16 torch_autocast activation_checkpointing optimizer scheduler tensor_parallel "
     "pipeline compile",
@@ -37,7 +37,7 @@ _READ = {
 }
 # Keys without effect: the XLA compiler makes these decisions, or they have no meaning in a single
 # program for all devices.
-_DECIDED = {
+_COMPILER_DECIDED = {
     "": "dump_state prescale_gradients gradient_predivide_factor sparse_gradients disable_allgather "
     "communication_data_type seq_parallel_comm_data_type zero_allow_untested_optimizer zero_force_ds_cpu_optimizer aio "
     "data_types vocabulary_size graph_harvesting use_data_before_expert_parallelism disable_python_gc",
@@ -63,7 +63,7 @@ _DECIDED = {
     "compile": "deepcompile enabled backend kwargs",
 }
 # Keys of features that are no part of the strategy, with their replacements.
-_ELSEWHERE = {
+_REPLACEMENTS = {
     "steps_per_print": "fit(verbose=)",
     "wall_clock_breakdown": "meshflow profile",
     "flops_profiler": "meshflow profile",
@@ -82,7 +82,7 @@ _ELSEWHERE = {
 }
 # Unsupported keys by path: advice, and the values that do not request the feature if these differ
 # from the usual "off" values.
-_REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+_UNSUPPORTED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "amp": ('Write "fp16": {"enabled": true}.', ()),
     "autotuning": ("Use meshflow plan, or tf.distribute.plan.", ()),
     "elasticity": (
@@ -137,7 +137,7 @@ _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Keys:
+class ClassifiedKeys:
     """Keys of a configuration that have no direct effect.
 
     Attributes:
@@ -149,7 +149,7 @@ class Keys:
     elsewhere: dict[str, str]
 
 
-def keys_of(config: Mapping[str, Any]) -> Keys:
+def classify_keys(config: Mapping[str, Any]) -> ClassifiedKeys:
     """Classify all keys of a configuration.
 
     Args:
@@ -163,25 +163,25 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
         "auto". The message lists all such keys.
     """
     decided, replaced, unknown, unsupported, automatic = [], {}, [], [], []
-    for part, key, value in _walked(config):
+    for part, key, value in _iterate_keys(config):
         path = f"{part}.{key}" if part else key
-        kind = _KINDS[part].get(key) if part in _KINDS else "read"
+        kind = _KEY_CLASSES[part].get(key) if part in _KEY_CLASSES else "read"
         if kind is None:
             unknown.append((part, path))
         elif kind == "refused":
-            advice, harmless = _REFUSED[path]
-            if value is not None and value not in harmless if harmless else _asked_for(value):
+            advice, harmless = _UNSUPPORTED[path]
+            if value is not None and value not in harmless if harmless else _is_enabled(value):
                 unsupported.append(f"{path} ({advice})")
         elif kind == "elsewhere":
-            if _asked_for(value):
-                replaced[path] = _ELSEWHERE[path]
+            if _is_enabled(value):
+                replaced[path] = _REPLACEMENTS[path]
         elif kind == "decided":
             decided.append(path)
         elif value == "auto":
             automatic.append(path)
     if unknown:
         raise InvalidValueError(
-            f"from_deepspeed: {[path for _, path in unknown]} have no counterpart here{_meant(*unknown[0])} Take them "
+            f"from_deepspeed: {[path for _, path in unknown]} have no counterpart here{_suggest_key(*unknown[0])} Take them "
             "out of the configuration, and use the options of MeshStrategy, compile or fit instead."
         )
     if unsupported:
@@ -193,26 +193,26 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
             f'from_deepspeed: {automatic} are "auto", which only the trainer of another library replaces. Write their '
             "values, or leave the keys out."
         )
-    return Keys(tuple(decided), replaced)
+    return ClassifiedKeys(tuple(decided), replaced)
 
 
-def _kinds() -> dict[str, dict[str, str]]:
+def _build_key_classes() -> dict[str, dict[str, str]]:
     """Map every known key of every section to its class."""
-    classes: dict[str, dict[str, str]] = {part: {} for part in _READ}
-    for kind, table in (("read", _READ), ("decided", _DECIDED)):
+    classes: dict[str, dict[str, str]] = {part: {} for part in _SUPPORTED}
+    for kind, table in (("read", _SUPPORTED), ("decided", _COMPILER_DECIDED)):
         for part, keys in table.items():
             classes[part] |= dict.fromkeys(keys.split(), kind)
-    for kind, paths in (("elsewhere", _ELSEWHERE), ("refused", _REFUSED)):
+    for kind, paths in (("elsewhere", _REPLACEMENTS), ("refused", _UNSUPPORTED)):
         for path in paths:
             part, _, key = path.rpartition(".")
             classes[part][key] = kind
     return classes
 
 
-_KINDS = _kinds()
+_KEY_CLASSES = _build_key_classes()
 
 
-def _walked(
+def _iterate_keys(
     config: Mapping[str, Json], section: str = "", off: bool = False
 ) -> Iterator[tuple[str, str, Any]]:
     """Yield (section, key, value) of all keys; values in a disabled section are None."""
@@ -222,20 +222,20 @@ def _walked(
             "bf16" if key == "bfloat16" and not section else f"{section}.{key}" if section else key
         )
         # The arguments of optimizers and schedulers are visited only to find "auto".
-        if isinstance(value, Mapping) and (path in _KINDS or key == "params"):
-            yield from _walked(value, path, off or not _asked_for(value))
+        if isinstance(value, Mapping) and (path in _KEY_CLASSES or key == "params"):
+            yield from _iterate_keys(value, path, off or not _is_enabled(value))
 
 
-def _asked_for(value: Json) -> bool:
+def _is_enabled(value: Json) -> bool:
     """Check whether a value enables a feature."""
     if isinstance(value, Mapping):
         return bool(value) and bool(value.get("enabled", True))
     return value is not None and value is not False
 
 
-def _meant(section: str, path: str) -> str:
+def _suggest_key(section: str, path: str) -> str:
     """Return the end of an error sentence, with a similar known key if there is one."""
-    close = difflib.get_close_matches(path.rpartition(".")[2], _KINDS[section], n=1)
+    close = difflib.get_close_matches(path.rpartition(".")[2], _KEY_CLASSES[section], n=1)
     return (
         f" (did you mean {f'{section}.{close[0]}' if section else close[0]!r}?)." if close else "."
     )

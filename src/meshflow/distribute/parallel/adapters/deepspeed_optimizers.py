@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.parallel.adapters.deepspeed_schedules import schedule_of
+from meshflow.distribute.parallel.adapters.deepspeed_schedules import build_schedule_config
 from meshflow.environment.types import Config
 
-__all__ = ["optimizer_of"]
+__all__ = ["build_optimizer_config"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class _OptimizerMapping:
     """Keras counterpart of a DeepSpeed optimizer.
 
     Attributes:
@@ -28,57 +28,57 @@ class _Kind:
     name: str
     arguments: dict[str, str]
     defaults: dict[str, Any]
-    only: dict[str, Any] = dataclasses.field(default_factory=dict)
-    unused: str = "fused foreach capturable differentiable set_grad_none"
+    required_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    ignored: str = "fused foreach capturable differentiable set_grad_none"
 
 
-_ADAM = {"eps": "epsilon", "weight_decay": "weight_decay"}
+_ADAM_ARGUMENTS = {"eps": "epsilon", "weight_decay": "weight_decay"}
 _ADAM_DEFAULTS = {"learning_rate": 1e-3, "epsilon": 1e-8, "weight_decay": 0.0}
-_KINDS = {
-    "adam": _Kind(
+_OPTIMIZERS = {
+    "adam": _OptimizerMapping(
         "Adam",
-        {**_ADAM, "amsgrad": "amsgrad"},
+        {**_ADAM_ARGUMENTS, "amsgrad": "amsgrad"},
         {"learning_rate": 1e-3, "epsilon": 1e-8},
         {"bias_correction": True, "maximize": False, "weight_decay": 0},
     ),
-    "adamw": _Kind(
+    "adamw": _OptimizerMapping(
         "AdamW",
-        {**_ADAM, "amsgrad": "amsgrad"},
+        {**_ADAM_ARGUMENTS, "amsgrad": "amsgrad"},
         _ADAM_DEFAULTS,
         {"bias_correction": True, "maximize": False},
     ),
-    "sgd": _Kind(
+    "sgd": _OptimizerMapping(
         "SGD",
         {"momentum": "momentum", "nesterov": "nesterov", "weight_decay": "weight_decay"},
         {"learning_rate": 1e-3},
         {"dampening": 0, "maximize": False},
     ),
     # DeepSpeed adds epsilon to the square root, as TensorFlow did until 2.10.
-    "adagrad": _Kind(
+    "adagrad": _OptimizerMapping(
         "Adagrad",
         {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
         {"learning_rate": 1e-2, "epsilon": 1e-10, "initial_accumulator_value": 0.0},
         {"weight_decay": 0, "lr_decay": 0, "maximize": False},
     ),
-    "lion": _Kind("Lion", {"weight_decay": "weight_decay"}, {"learning_rate": 1e-3}),
-    "lamb": _Kind(
+    "lion": _OptimizerMapping("Lion", {"weight_decay": "weight_decay"}, {"learning_rate": 1e-3}),
+    "lamb": _OptimizerMapping(
         "Lamb",
-        _ADAM,
+        _ADAM_ARGUMENTS,
         _ADAM_DEFAULTS,
         # The Keras optimizer does not bound trust ratios. DeepSpeed's default bounds are wide.
         {"bias_correction": True, "eps_inside_sqrt": False, "amsgrad": False},
     ),
-    "onebitadam": _Kind(
+    "onebitadam": _OptimizerMapping(
         "OneBitAdam",
-        {**_ADAM, "freeze_step": "freeze_step"},
+        {**_ADAM_ARGUMENTS, "freeze_step": "freeze_step"},
         _ADAM_DEFAULTS,
-        unused="cuda_aware comm_backend_name bias_correction",
+        ignored="cuda_aware comm_backend_name bias_correction",
     ),
 }
 _WITH_BETAS = ("Adam", "AdamW", "Lamb", "Lion", "OneBitAdam")
 
 
-def optimizer_of(config: Mapping[str, Any]) -> Config | None:
+def build_optimizer_config(config: Mapping[str, Any]) -> Config | None:
     """Build the configuration of an optimizer, with its learning rate schedule and gradient clipping.
 
     Args:
@@ -94,18 +94,18 @@ def optimizer_of(config: Mapping[str, Any]) -> Config | None:
     section = config.get("optimizer")
     clip = float(config.get("gradient_clipping") or 0.0)
     if section is None:
-        _check_alone(config, clip)
+        _check_without_optimizer(config, clip)
         return None
     parameters = dict(section.get("params") or {})
-    mapping = _kind(str(section.get("type")), parameters)
-    arguments = _arguments(mapping, parameters)
+    mapping = _select_mapping(str(section.get("type")), parameters)
+    arguments = _translate_arguments(mapping, parameters)
     if clip and mapping.name == "OneBitAdam":
         raise InvalidValueError(
             "from_deepspeed: gradient_clipping has no counterpart under OneBitAdam, which sends only rounded momentum."
         )
     if config.get("scheduler"):
         rate = arguments.get("learning_rate")
-        schedule = schedule_of(config["scheduler"], rate, mapping.name in _WITH_BETAS)
+        schedule = build_schedule_config(config["scheduler"], rate, mapping.name in _WITH_BETAS)
         arguments["learning_rate"] = schedule
     if clip:
         arguments["global_clipnorm"] = clip
@@ -113,7 +113,7 @@ def optimizer_of(config: Mapping[str, Any]) -> Config | None:
     return {"class_name": mapping.name, "config": {"name": mapping.name, **arguments}}
 
 
-def _check_alone(config: Mapping[str, Any], clip: float) -> None:
+def _check_without_optimizer(config: Mapping[str, Any], clip: float) -> None:
     if clip:
         raise InvalidValueError(
             "from_deepspeed: gradient_clipping without an optimizer in the configuration: pass "
@@ -126,12 +126,12 @@ def _check_alone(config: Mapping[str, Any], clip: float) -> None:
         )
 
 
-def _kind(name: str, parameters: dict[str, Any]) -> _Kind:
+def _select_mapping(name: str, parameters: dict[str, Any]) -> _OptimizerMapping:
     """Select the counterpart of an optimizer; the parameters that choose a variant are removed."""
-    mapping = _KINDS.get(name.lower())
+    mapping = _OPTIMIZERS.get(name.lower())
     if mapping is None:
         raise InvalidValueError(
-            f"from_deepspeed: optimizer {name!r} has no counterpart; known are {sorted(_KINDS)}."
+            f"from_deepspeed: optimizer {name!r} has no counterpart; known are {sorted(_OPTIMIZERS)}."
         )
     if mapping.name not in ("Adam", "AdamW"):
         return mapping
@@ -139,10 +139,10 @@ def _kind(name: str, parameters: dict[str, Any]) -> _Kind:
     is_decoupled = parameters.pop("adam_w_mode", True) or mapping.name == "AdamW"
     if is_decoupled and is_torch:
         parameters.setdefault("weight_decay", 0.01)
-    return _KINDS["adamw"] if is_decoupled and parameters.get("weight_decay") else mapping
+    return _OPTIMIZERS["adamw"] if is_decoupled and parameters.get("weight_decay") else mapping
 
 
-def _arguments(mapping: _Kind, parameters: dict[str, Any]) -> Config:
+def _translate_arguments(mapping: _OptimizerMapping, parameters: dict[str, Any]) -> Config:
     """Translate the parameters of a DeepSpeed optimizer into arguments of the Keras class."""
     arguments: dict[str, Any] = {}
     if "betas" in parameters and mapping.name in _WITH_BETAS:
@@ -157,11 +157,15 @@ def _arguments(mapping: _Kind, parameters: dict[str, Any]) -> Config:
             f"from_deepspeed: optimizer.params {bounds} bound Lamb's trust ratios, which have no bounds in "
             "tf.keras.optimizers.Lamb. Take them out of the configuration."
         )
-    for name in mapping.unused.split():
+    for name in mapping.ignored.split():
         parameters.pop(name, None)
     # A decay that is added to the gradient passes through momentum and scaling, unlike a decoupled
     # one.
-    required = {**mapping.only, "weight_decay": 0} if parameters.get("momentum") else mapping.only
+    required = (
+        {**mapping.required_values, "weight_decay": 0}
+        if parameters.get("momentum")
+        else mapping.required_values
+    )
     for name, value in required.items():
         if name in parameters and parameters[name] != value:
             advice = (

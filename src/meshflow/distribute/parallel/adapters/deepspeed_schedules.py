@@ -8,7 +8,7 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Config, Json
 
-__all__ = ["schedule_of"]
+__all__ = ["build_schedule_config"]
 
 _WARMUP = {
     "warmup_min_lr": "minimum_learning_rate",
@@ -57,7 +57,7 @@ _SCHEDULES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
 }
 
 
-def schedule_of(scheduler: Mapping[str, Any], rate: Json, has_betas: bool) -> Config:
+def build_schedule_config(scheduler: Mapping[str, Any], rate: Json, has_betas: bool) -> Config:
     """Build the configuration of a learning rate schedule.
 
     Args:
@@ -88,24 +88,24 @@ def schedule_of(scheduler: Mapping[str, Any], rate: Json, has_betas: bool) -> Co
         if parameters.get(theirs) is not None
     }
     if name == "WarmupSchedule":
-        arguments |= _warmup(str(kind), parameters, arguments, rate)
+        arguments |= _translate_warmup(str(kind), parameters, arguments, rate)
     if kind == "OneCycle":
         if has_betas and parameters.get("cycle_momentum", True):
             raise InvalidValueError(
                 "from_deepspeed: OneCycle moves momentum as well, which has no counterpart here. Pass "
                 '"cycle_momentum": false.'
             )
-        _needed(parameters, "cycle_min_lr", "cycle_max_lr")
+        _check_required(parameters, "cycle_min_lr", "cycle_max_lr")
     return {"class_name": name, "config": arguments}
 
 
-def _warmup(kind: str, parameters: Config, arguments: Config, rate: Json) -> Config:
+def _translate_warmup(kind: str, parameters: Config, arguments: Config, rate: Json) -> Config:
     # DeepSpeed's warm-up has at least two steps, too.
     more: Config = {"warmup_steps": max(2, arguments.get("warmup_steps", 1000))}
     if kind == "WarmupLR":
         highest = rate if rate is not None else 0.001
         return {**more, "learning_rate": arguments.get("learning_rate", highest)}
-    _needed(parameters, "total_num_steps")
+    _check_required(parameters, "total_num_steps")
     if kind == "WarmupDecayLR":
         low = arguments.get("minimum_learning_rate", 0.0)
         highest = arguments.get("learning_rate", 0.001)
@@ -123,7 +123,7 @@ def _warmup(kind: str, parameters: Config, arguments: Config, rate: Json) -> Con
     }
 
 
-def _needed(parameters: Config, *names: str) -> None:
+def _check_required(parameters: Config, *names: str) -> None:
     missing = [name for name in names if parameters.get(name) is None]
     if missing:
         raise InvalidValueError(f"from_deepspeed: scheduler.params lacks {missing}.")

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.runtime.devices import devices_of, main_kind
+from meshflow.core.runtime.devices import get_default_device_type, list_devices
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.parallel.rules import Rules
+from meshflow.distribute.parallel.rules import ShardingRules
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["from_mesh_tensorflow", "mesh_of_sizes"]
+__all__ = ["create_local_mesh", "from_mesh_tensorflow"]
 
 
 # Names in Mesh-TensorFlow's transformers for the dimensions that Meshflow's layers name.
@@ -52,10 +52,10 @@ def from_mesh_tensorflow(
       >>> strategy.mesh.dim_names, strategy.rules.dimensions("hidden")
       (['rows', 'cols'], ('cols',))
     """
-    mesh = mesh_of_sizes(_sizes(mesh_shape))
+    mesh = create_local_mesh(_parse_mesh_shape(mesh_shape))
     rules: dict[str, str] = {}
     unused: list[str] = []
-    for name, target in _pairs("layout", layout, "batch:rows;hidden:cols"):
+    for name, target in _parse_pairs("layout", layout, "batch:rows;hidden:cols"):
         if target not in mesh:
             unused.append(f"{name}:{target}")
         elif rules.setdefault(name, target) != target:
@@ -69,11 +69,11 @@ def from_mesh_tensorflow(
             "Mesh-TensorFlow, they split nothing.",
             stacklevel=2,
         )
-    return MeshStrategy(mesh, Rules(rules, mesh, _SYNONYMS), **choices)
+    return MeshStrategy(mesh, ShardingRules(rules, mesh, _SYNONYMS), **choices)
 
 
-def _sizes(mesh_shape: str | Mapping[str, int]) -> dict[str, int]:
-    pairs = _pairs("mesh_shape", mesh_shape, "rows:4;cols:2")
+def _parse_mesh_shape(mesh_shape: str | Mapping[str, int]) -> dict[str, int]:
+    pairs = _parse_pairs("mesh_shape", mesh_shape, "rows:4;cols:2")
     sizes = {name: int(size) for name, size in pairs if size.isdigit() and int(size)}
     if len(sizes) < len(pairs):
         raise InvalidValueError(
@@ -83,7 +83,7 @@ def _sizes(mesh_shape: str | Mapping[str, int]) -> dict[str, int]:
     return sizes or {"data": 1}
 
 
-def _pairs(option: str, value: object, example: str) -> list[tuple[str, str]]:
+def _parse_pairs(option: str, value: object, example: str) -> list[tuple[str, str]]:
     """Parse (name, value) pairs as Mesh-TensorFlow does; commas, dots, semicolons and blanks separate them."""
     if isinstance(value, Mapping):
         return [(str(name), str(target)) for name, target in value.items()]
@@ -96,7 +96,9 @@ def _pairs(option: str, value: object, example: str) -> list[tuple[str, str]]:
     return [(name, target) for name, target in pairs]
 
 
-def mesh_of_sizes(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+def create_local_mesh(
+    sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None
+) -> Mesh:
     """Create a mesh of the first devices of this process.
 
     Args:
@@ -110,7 +112,7 @@ def mesh_of_sizes(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None
       ValueError: If there are too few devices.
     """
     count = math.prod(sizes.values())
-    available = list(devices_of(main_kind()) if devices is None else devices)
+    available = list(list_devices(get_default_device_type()) if devices is None else devices)
     if count > len(available) or count < 1:
         raise InvalidValueError(
             f"A mesh of {dict(sizes)} has {count} devices, there are {len(available)}. Call "

@@ -11,22 +11,22 @@ import numpy as np
 
 from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
 from meshflow.distribute.parallel.pipeline import check_pipeline
-from meshflow.distribute.parallel.planner.profile import ModelProfile
+from meshflow.distribute.parallel.planner.model_profile import ModelProfile
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["PARTS", "Choice", "choices", "refusal"]
+__all__ = ["SEQUENCE_PARALLEL_MODES", "PlanChoice", "enumerate_choices", "find_refusal"]
 
 # Named dimensions that tensor parallelism splits.
-SPLIT = ("heads", "hidden", "vocab", "gates")
+TENSOR_DIMENSIONS = ("heads", "hidden", "vocab", "gates")
 # Largest number of micro-batches in the search.
-_MOST = 64
+_MAX_MICRO_BATCHES = 64
 # Modes in which devices hold parts of the sequences in all layers, instead of parts of products.
-PARTS = ("ring", "ulysses")
+SEQUENCE_PARALLEL_MODES = ("ring", "ulysses")
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """A mesh with rules and options.
 
     Attributes:
@@ -100,10 +100,12 @@ class Choice:
             options["offload"] = self.offload
         return options
 
-    def lines(self) -> list[str]:
+    def to_script_lines(self) -> list[str]:
         """Return the lines of a script that create the strategy."""
         sizes = ", ".join(f'"{name}": {size}' for name, size in self.mesh.items())
-        choices = "".join(f", {name}={_literal(value)}" for name, value in self.options.items())
+        choices = "".join(
+            f", {name}={_format_literal(value)}" for name, value in self.options.items()
+        )
         return [
             f"mesh = tf.experimental.dtensor.create_mesh({{{sizes}}})",
             f'strategy = tf.distribute.MeshStrategy(mesh, rules="{self.rules}"{choices})',
@@ -112,10 +114,12 @@ class Choice:
     def __str__(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
         extra = ["experts"] if self.experts else []
-        return ", ".join([sizes, *extra, *(f"{n}={_literal(v)}" for n, v in self.options.items())])
+        return ", ".join(
+            [sizes, *extra, *(f"{n}={_format_literal(v)}" for n, v in self.options.items())]
+        )
 
 
-def _literal(value: object) -> str:
+def _format_literal(value: object) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
@@ -123,7 +127,7 @@ def _literal(value: object) -> str:
     return repr(value)
 
 
-def choices(profile: ModelProfile, devices: int) -> Iterator[Choice]:
+def enumerate_choices(profile: ModelProfile, devices: int) -> Iterator[PlanChoice]:
     """Enumerate all choices for a number of devices, including those that a strategy would reject.
 
     Args:
@@ -134,23 +138,23 @@ def choices(profile: ModelProfile, devices: int) -> Iterator[Choice]:
       The choices.
     """
     dimensions = {name for w in profile.weights for of_axis in w.dims or () for name in of_axis}
-    names = tuple(name for name in SPLIT if name in dimensions)
-    for stage in _divisors(devices):
-        for model in _divisors(devices // stage) if names or profile.attention else [1]:
+    names = tuple(name for name in TENSOR_DIMENSIONS if name in dimensions)
+    for stage in _list_divisors(devices):
+        for model in _list_divisors(devices // stage) if names or profile.attention else [1]:
             data = devices // stage // model
             for zero in (0, 1, 2, 3) if data > 1 else (0,):
-                for sequence in _sequences(profile, model, stage, bool(names)):
-                    base = Choice(data, model, stage, zero, sequence=sequence)
-                    if sequence not in PARTS:
+                for sequence in _list_sequence_modes(profile, model, stage, bool(names)):
+                    base = PlanChoice(data, model, stage, zero, sequence=sequence)
+                    if sequence not in SEQUENCE_PARALLEL_MODES:
                         base = dataclasses.replace(base, names=names)
-                    yield from _timed(base, profile)
+                    yield from _vary_options(base, profile)
 
 
-def _timed(base: Choice, profile: ModelProfile) -> Iterator[Choice]:
+def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoice]:
     """Yield a mesh and ZeRO stage with all micro-batches, recomputation, experts and offload."""
-    for count in _micro_batches(profile.batch, base.data):
+    for count in _list_micro_batch_counts(profile.batch, base.data):
         for recompute in (None, "layer", *(("gathers",) if base.zero == 3 else ())):
-            for experts in (False, True) if _has_experts(base, profile) else (False,):
+            for experts in (False, True) if _can_split_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
                     yield dataclasses.replace(
                         base,
@@ -161,7 +165,9 @@ def _timed(base: Choice, profile: ModelProfile) -> Iterator[Choice]:
                     )
 
 
-def _sequences(profile: ModelProfile, model: int, stage: int, has_names: bool) -> list[str | None]:
+def _list_sequence_modes(
+    profile: ModelProfile, model: int, stage: int, has_names: bool
+) -> list[str | None]:
     """Return the modes of sequence parallelism to consider."""
     if model == 1:
         return [None]
@@ -171,26 +177,28 @@ def _sequences(profile: ModelProfile, model: int, stage: int, has_names: bool) -
     # The planner has no costs for split sequences in pipeline stages, or together with experts;
     # users can still combine them.
     is_possible = has_sequences and stage == 1 and not profile.experts
-    return modes + ([*PARTS] if is_possible else [])
+    return modes + ([*SEQUENCE_PARALLEL_MODES] if is_possible else [])
 
 
-def _has_experts(base: Choice, profile: ModelProfile) -> bool:
+def _can_split_experts(base: PlanChoice, profile: ModelProfile) -> bool:
     # The planner does not combine split experts with pipelines or tensor parallelism.
     return bool(profile.experts) and base.data > 1 and base.model == base.stage == 1
 
 
-def _divisors(number: int) -> list[int]:
+def _list_divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _micro_batches(batch: int, data: int) -> list[int]:
+def _list_micro_batch_counts(batch: int, data: int) -> list[int]:
     """Return powers of two that divide a device's examples, or 1 for an indivisible batch."""
     if batch % data:
         return [1]
-    return [n for k in range(_MOST.bit_length()) if (batch // data) % (n := 1 << k) == 0]
+    return [
+        n for k in range(_MAX_MICRO_BATCHES.bit_length()) if (batch // data) % (n := 1 << k) == 0
+    ]
 
 
-def refusal(choice: Choice, profile: ModelProfile) -> str | None:
+def find_refusal(choice: PlanChoice, profile: ModelProfile) -> str | None:
     """Return the reason why a choice is impossible, or None.
 
     Args:
@@ -205,30 +213,30 @@ def refusal(choice: Choice, profile: ModelProfile) -> str | None:
     if choice.stage > len(profile.layers):
         return f"{choice.stage} stages are more than the {len(profile.layers)} layers"
     if choice.names and choice.model > 1:
-        for w, axis in zip(profile.weights, profile.axes(choice.names), strict=True):
+        for w, axis in zip(profile.weights, profile.find_named_axes(choice.names), strict=True):
             if axis is not None and w.shape[axis] % choice.model:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
     if choice.experts:
-        reasons = [e.refusal(choice.data, choice.micro_batches) for e in profile.experts]
+        reasons = [e.find_refusal(choice.data, choice.micro_batches) for e in profile.experts]
         if any(reasons):
             return next(filter(None, reasons))
-    if profile.own_step and ParallelOptions(**choice.options).in_region:
+    if profile.own_step and ParallelOptions(**choice.options).uses_region:
         return (
             "a train_step that computes gradients itself, where the options divide the loss: override compute_loss, or call "
             "super().train_step"
         )
-    heads = profile.attention.heads if profile.attention else 0
+    heads = profile.attention.common_heads if profile.attention else 0
     if choice.sequence == "ulysses" and heads % choice.model:
         return f"{heads} heads do not divide over {choice.model} devices"
     if choice.sequence and profile.sequence % choice.model:
         return f"sequences of {profile.sequence} do not divide into {choice.model} parts"
-    return _refused_options(choice)
+    return _check_options(choice)
 
 
-_known: dict[tuple[Any, ...], str | None] = {}
+_refusals: dict[tuple[Any, ...], str | None] = {}
 
 
-def _refused_options(choice: Choice) -> str | None:
+def _check_options(choice: PlanChoice) -> str | None:
     """Return the error of `ParallelOptions` for a choice, or None; the result is cached."""
     kind = (
         *(size > 1 for size in (choice.data, choice.model, choice.stage)),
@@ -239,12 +247,12 @@ def _refused_options(choice: Choice) -> str | None:
         choice.experts,
         choice.offload,
     )
-    if kind not in _known:
-        _known[kind] = _asked(choice)
-    return _known[kind]
+    if kind not in _refusals:
+        _refusals[kind] = _validate_options(choice)
+    return _refusals[kind]
 
 
-def _asked(choice: Choice) -> str | None:
+def _validate_options(choice: PlanChoice) -> str | None:
     # Options are checked by names and types of memory, so a mesh of one local device represents any
     # plan.
     names = list(choice.mesh)
@@ -252,7 +260,7 @@ def _asked(choice: Choice) -> str | None:
     try:
         options = ParallelOptions(**choice.options)
         over = {"sequence": ("model",)} if choice.sequence else {}
-        options.check(mesh, ("data",) if "data" in names else (), over)
+        options.check_mesh(mesh, ("data",) if "data" in names else (), over)
         if isinstance(options.pipeline, Pipeline):
             check_pipeline(options, mesh)
     except (ValueError, NotImplementedError) as error:

@@ -17,12 +17,12 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
-from meshflow.distribute.parallel.planner.choices import PARTS, Choice
+from meshflow.distribute.parallel.planner.choices import SEQUENCE_PARALLEL_MODES, PlanChoice
 from meshflow.distribute.parallel.planner.hardware import Hardware
-from meshflow.distribute.parallel.planner.profile import ModelProfile, Split
-from meshflow.placement.expected_traffic import ring
+from meshflow.distribute.parallel.planner.model_profile import ModelProfile, SplitProfile
+from meshflow.placement.expected_traffic import count_ring_bytes
 
-__all__ = ["Costs", "Estimate"]
+__all__ = ["CostEstimate", "CostModel"]
 
 # ---- counts that follow from the algorithm -----------------------------------------------------
 
@@ -89,7 +89,7 @@ _ARRIVING_BUFFERS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """Costs of a step on each device.
 
     Attributes:
@@ -123,7 +123,7 @@ class Estimate:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sizes:
+class _StateSizes:
     """Bytes of weights and slots on a device before ZeRO shards them.
 
     Attributes:
@@ -141,7 +141,7 @@ class _Sizes:
     own: int = 0
 
 
-class Costs:
+class CostModel:
     """Estimates of choices for one model on one machine.
 
     Args:
@@ -151,12 +151,12 @@ class Costs:
 
     def __init__(self, profile: ModelProfile, hardware: Hardware) -> None:
         self.profile, self.hardware = profile, hardware
-        self._sizes = functools.cache(self._make_sizes)
-        self._of_stage = functools.cache(self._make_stages)
-        self._of_weights = functools.cache(self._make_weights)
-        self._behind = functools.cache(self._make_behind)
+        self._cached_sizes = functools.cache(self._compute_sizes)
+        self._cached_stages = functools.cache(self._compute_stages)
+        self._cached_weights = functools.cache(self._compute_weight_bytes)
+        self._cached_later_weights = functools.cache(self._compute_later_weights)
 
-    def of(self, choice: Choice) -> Estimate:
+    def estimate(self, choice: PlanChoice) -> CostEstimate:
         """Estimate the costs of a choice.
 
         Args:
@@ -165,29 +165,29 @@ class Costs:
         Returns:
           The estimate.
         """
-        split = self._split(choice)
-        held = self._held(choice)
-        sent = self.sent(choice)
+        split = self._get_split(choice)
+        held = self._compute_state_bytes(choice)
+        sent = self.count_sent_bytes(choice)
         if choice.stage > 1:
-            held |= self._pipelined(choice, split)
+            held |= self._compute_pipeline_bytes(choice, split)
         else:
-            held |= self._step(choice, split)
-        seconds, bubble = self._seconds(choice, split, sent)
-        return Estimate(held, sent, seconds, bubble)
+            held |= self._compute_step_bytes(choice, split)
+        seconds, bubble = self._estimate_seconds(choice, split, sent)
+        return CostEstimate(held, sent, seconds, bubble)
 
-    def _split(self, choice: Choice) -> Split:
-        if choice.sequence in PARTS:
-            return self.profile.in_parts_of_sequences(choice.model)
-        return self.profile.split(choice.names, choice.model)
+    def _get_split(self, choice: PlanChoice) -> SplitProfile:
+        if choice.sequence in SEQUENCE_PARALLEL_MODES:
+            return self.profile.split_sequences(choice.model)
+        return self.profile.split_weights(choice.names, choice.model)
 
     # ---- between steps ---------------------------------------------------------------------
 
-    def _make_sizes(
+    def _compute_sizes(
         self, names: tuple[str, ...], data: int, model: int, stage: int, experts: bool
-    ) -> _Sizes:
+    ) -> _StateSizes:
         weights = slots = divisible = divisible_slots = own = 0.0
-        expert_axes = self.profile.axes(("experts",) if experts else ())
-        axes = zip(self.profile.axes(names), expert_axes, strict=True)
+        expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
+        axes = zip(self.profile.find_named_axes(names), expert_axes, strict=True)
         for w, (split, expert) in zip(self.profile.weights, axes, strict=True):
             if expert is not None:
                 own += w.bytes / data
@@ -197,17 +197,17 @@ class Costs:
             split_axes = [split if model > 1 else None]
             parts = model if split_axes[0] is not None else 1
             if stage > 1:
-                axis = w.free_axis(stage, split_axes)
+                axis = w.find_free_axis(stage, split_axes)
                 parts *= stage if axis is not None else 1
                 split_axes.append(axis)
             weights += w.bytes / parts
             slots += w.slots / parts
-            if data > 1 and w.free_axis(data, split_axes) is not None:
+            if data > 1 and w.find_free_axis(data, split_axes) is not None:
                 divisible += w.bytes / parts
                 divisible_slots += w.slots / parts
-        return _Sizes(int(weights), int(slots), int(divisible), int(divisible_slots), int(own))
+        return _StateSizes(int(weights), int(slots), int(divisible), int(divisible_slots), int(own))
 
-    def sizes(self, choice: Choice) -> _Sizes:
+    def get_sizes(self, choice: PlanChoice) -> _StateSizes:
         """Return the bytes of weights and slots on a device before ZeRO shards them.
 
         Args:
@@ -216,10 +216,12 @@ class Costs:
         Returns:
           The sizes.
         """
-        return self._sizes(choice.names, choice.data, choice.model, choice.stage, choice.experts)
+        return self._cached_sizes(
+            choice.names, choice.data, choice.model, choice.stage, choice.experts
+        )
 
-    def _held(self, choice: Choice) -> dict[str, int]:
-        sizes, d = self.sizes(choice), choice.data
+    def _compute_state_bytes(self, choice: PlanChoice) -> dict[str, int]:
+        sizes, d = self.get_sizes(choice), choice.data
         weights, slots = sizes.weights, sizes.slots
         if choice.zero == 3:
             weights -= sizes.divisible * (d - 1) // d
@@ -234,44 +236,48 @@ class Costs:
 
     # ---- a step ----------------------------------------------------------------------------
 
-    def _rows(self, choice: Choice) -> int:
+    def _count_rows(self, choice: PlanChoice) -> int:
         return self.profile.batch // (choice.data * choice.micro_batches)
 
-    def _make_weights(self, names: tuple[str, ...], model: int, over: int) -> tuple[int, ...]:
+    def _compute_weight_bytes(
+        self, names: tuple[str, ...], model: int, over: int
+    ) -> tuple[int, ...]:
         """Return the bytes of each weight on a device, split by rules or over `over` devices."""
-        axes = self.profile.axes(names if model > 1 else ())
-        expert_axes = self.profile.axes(("experts",) if over > 1 else ())
+        axes = self.profile.find_named_axes(names if model > 1 else ())
+        expert_axes = self.profile.find_named_axes(("experts",) if over > 1 else ())
         parts = [
             over if expert is not None else model if axis is not None else 1
             for axis, expert in zip(axes, expert_axes, strict=True)
         ]
         return tuple(w.bytes // n for w, n in zip(self.profile.weights, parts, strict=True))
 
-    def _make_behind(self, names: tuple[str, ...], model: int, over: int) -> list[int]:
+    def _compute_later_weights(self, names: tuple[str, ...], model: int, over: int) -> list[int]:
         """Return for each layer the bytes of the weights that later layers use."""
-        sizes = self._of_weights(names, model, over)
+        sizes = self._cached_weights(names, model, over)
         sizes_of_later, used = [], set[int]()
         for layer_weights in reversed(self.profile.uses):
             sizes_of_later.append(sum(sizes[n] for n in used))
             used.update(layer_weights)
         return sizes_of_later[::-1]
 
-    def _divided_by(self, choice: Choice) -> tuple[tuple[str, ...], int, int]:
+    def _get_split_key(self, choice: PlanChoice) -> tuple[tuple[str, ...], int, int]:
         """Return the parts of a choice that determine how rules split weights."""
         return choice.names, choice.model, choice.data if choice.experts else 1
 
-    def _own(self, weights: Sequence[int], choice: Choice) -> int:
+    def _sum_weight_bytes(self, weights: Sequence[int], choice: PlanChoice) -> int:
         """Return the bytes of some weights on a device."""
-        sizes = self._of_weights(*self._divided_by(choice))
+        sizes = self._cached_weights(*self._get_split_key(choice))
         return sum(sizes[n] for n in weights)
 
-    def _activations(self, choice: Choice, split: Split, layers: range, rows: int) -> int:
+    def _compute_activations(
+        self, choice: PlanChoice, split: SplitProfile, layers: range, rows: int
+    ) -> int:
         """Return the bytes of the residuals and temporaries of layers in a backward pass."""
         is_split = choice.sequence == "split"
         residuals = [(split.shared if is_split else split.kept)[u] for u in layers]
-        edges = self._edges(choice, split, layers)
+        edges = self._list_edges(choice, split, layers)
         largest = max(residuals, default=0)
-        between = self._between(choice, split, layers)
+        between = self._compute_boundary(choice, split, layers)
         if "activations" in choice.offload:
             # One layer's residuals are used while those of another are transferred.
             at_hand = max(edges, default=0) if choice.recompute == "layer" else largest
@@ -282,29 +288,29 @@ class Costs:
         inner_gradients = largest // _INNER_GRADIENT_DIVISOR
         return rows * ((0 if is_split else between) + sum(residuals) + inner_gradients)
 
-    def _edges(self, choice: Choice, split: Split, layers: range) -> list[int]:
+    def _list_edges(self, choice: PlanChoice, split: SplitProfile, layers: range) -> list[int]:
         """Return the bytes of an example that each layer passes to others on a device."""
         parts = choice.model if choice.sequence == "split" else 1
         return [split.edges[u] // parts for u in layers]
 
-    def _between(self, choice: Choice, split: Split, layers: range) -> int:
+    def _compute_boundary(self, choice: PlanChoice, split: SplitProfile, layers: range) -> int:
         """Return the bytes of an example at the boundary between layers."""
         return _BOUNDARY_COPIES * max((split.edges[u] for u in layers), default=0)
 
-    def _recomputed(self, choice: Choice, split: Split, rows: int) -> int:
+    def _compute_recomputed(self, choice: PlanChoice, split: SplitProfile, rows: int) -> int:
         """Return the largest bytes in the backward pass of recomputed layers, without a pipeline.
 
         During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held.
         """
         layers = range(len(self.profile.layers))
         is_split = choice.sequence == "split"
-        edges = self._edges(choice, split, layers)
+        edges = self._list_edges(choice, split, layers)
         # A sequence that is split between layers is gathered for the layer.
         gathered = max(split.edges, default=0)
-        boundary = gathered if is_split else self._between(choice, split, layers)
+        boundary = gathered if is_split else self._compute_boundary(choice, split, layers)
         # Gradients wait to be sent together, unless they are accumulated or each layer has its own exchange.
         waits = choice.micro_batches == 1 and choice.zero != 3
-        later_weights = self._behind(*self._divided_by(choice))
+        later_weights = self._cached_later_weights(*self._get_split_key(choice))
         divisor = _RECOMPUTED_SPLIT_DIVISOR if is_split else _RECOMPUTED_INNER_DIVISOR
         largest = 0
         for u, inputs in enumerate(itertools.accumulate(edges)):
@@ -314,17 +320,17 @@ class Costs:
             largest = max(largest, rows * (inputs + residuals + boundary) + gradients)
         return largest
 
-    def _step(self, choice: Choice, split: Split) -> dict[str, int]:
-        sizes, d, rows = self.sizes(choice), choice.data, self._rows(choice)
+    def _compute_step_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
+        sizes, d, rows = self.get_sizes(choice), choice.data, self._count_rows(choice)
         layers = range(len(self.profile.layers))
         recomputes = choice.recompute == "layer" and "activations" not in choice.offload
         activations = (
-            self._recomputed(choice, split, rows)
+            self._compute_recomputed(choice, split, rows)
             if recomputes
-            else self._activations(choice, split, layers, rows)
+            else self._compute_activations(choice, split, layers, rows)
         )
         full, parts = sizes.weights, sizes.weights - sizes.divisible * (d - 1) // d
-        largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
+        largest = max((self._sum_weight_bytes(u, choice) for u in self.profile.uses), default=0)
         has_loop = choice.micro_batches > 1
         gathered = 0
         if choice.zero == 3:
@@ -345,11 +351,11 @@ class Costs:
         else:
             at_end = parts if choice.zero else full * (_ALL_REDUCE_COPIES if d > 1 else 1)
             gradients = max(0, at_end - activations)
-        if choice.sequence in PARTS:
+        if choice.sequence in SEQUENCE_PARALLEL_MODES:
             # One all-reduce sums the gradients of all weights, so operands and results are live, unless the layers of a
             # micro-batch are recomputed one after the other. ZeRO 2 scatters the gradients only after this all-reduce.
             # Looked up rows of tables are gathered, too.
-            summed, looked_up = self._of_parts(choice)
+            summed, looked_up = self._count_sequence_gradients(choice)
             by_layer = choice.recompute == "layer" and (
                 choice.zero == 3 or (has_loop and choice.zero != 2)
             )
@@ -358,30 +364,30 @@ class Costs:
                 gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
-    def _make_stages(
+    def _compute_stages(
         self, count: int, names: tuple[str, ...], model: int
     ) -> tuple[list[range], list[int]]:
         """Return the layers and the bytes of weights of each stage of a pipeline."""
-        ends = self.profile.stages(count)
+        ends = self.profile.find_stage_ends(count)
         parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]
-        choice = Choice(1, model, 1, names=names)
+        choice = PlanChoice(1, model, 1, names=names)
         weights = [
-            self._own(sorted({n for u in part for n in self.profile.uses[u]}), choice)
+            self._sum_weight_bytes(sorted({n for u in part for n in self.profile.uses[u]}), choice)
             for part in parts
         ]
         return parts, weights
 
-    def _stages(self, choice: Choice) -> tuple[list[range], list[int], int]:
+    def _get_stages(self, choice: PlanChoice) -> tuple[list[range], list[int], int]:
         """Return layers and weights of each stage, and the bytes of a micro-batch's largest edge."""
-        parts, weights = self._of_stage(choice.stage, choice.names, choice.model)
-        crossing = self.profile.crossing()
+        parts, weights = self._cached_stages(choice.stage, choice.names, choice.model)
+        crossing = self.profile.count_crossing_bytes()
         edge = max(crossing[part[-1]] for part in parts[:-1])
-        return parts, weights, edge * self._rows(choice)
+        return parts, weights, edge * self._count_rows(choice)
 
-    def _pipelined(self, choice: Choice, split: Split) -> dict[str, int]:
-        parts, weights, edge = self._stages(choice)
-        rows = self._rows(choice)
-        inside = max(self._activations(choice, split, part, rows) for part in parts)
+    def _compute_pipeline_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
+        parts, weights, edge = self._get_stages(choice)
+        rows = self._count_rows(choice)
+        inside = max(self._compute_activations(choice, split, part, rows) for part in parts)
         # The number of inputs that paired 1F1B holds.
         inputs = min(2 * choice.stage - 1, choice.micro_batches)
         return {
@@ -392,7 +398,7 @@ class Costs:
 
     # ---- traffic ---------------------------------------------------------------------------
 
-    def sent(self, choice: Choice) -> dict[str, int]:
+    def count_sent_bytes(self, choice: PlanChoice) -> dict[str, int]:
         """Return the bytes that each device sends in a step, by purpose.
 
         Args:
@@ -401,84 +407,91 @@ class Costs:
         Returns:
           Bytes by purpose.
         """
-        sizes, d, m = self.sizes(choice), choice.data, choice.micro_batches
+        sizes, d, m = self.get_sizes(choice), choice.data, choice.micro_batches
         sent = dict[str, int]()
         if choice.stage > 1:
-            return self._divided(choice, self._sent_in_stages(choice, sizes))
+            return self._add_product_sums(choice, self._count_pipeline_bytes(choice, sizes))
         if choice.experts:
             sent["tokens"] = sum(
-                e.sent(self.profile.batch, d, m, choice.token_exchanges)
+                e.count_sent_bytes(self.profile.batch, d, m, choice.token_exchanges)
                 for e in self.profile.experts
             )
-        if choice.sequence in PARTS:
-            sent |= self._sent_between_parts(choice)
+        if choice.sequence in SEQUENCE_PARALLEL_MODES:
+            sent |= self._count_sequence_bytes(choice)
         rest = sizes.weights - sizes.divisible - sizes.own
         if not choice.zero:
-            sent["gradients"] = _ALL_REDUCE_HALVES * ring(sizes.weights - sizes.own, d)
-            return self._divided(choice, sent)
+            sent["gradients"] = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.weights - sizes.own, d)
+            return self._add_product_sums(choice, sent)
         turns = m if choice.zero >= 2 else 1
-        sent["gradients"] = turns * (ring(sizes.divisible, d) + _ALL_REDUCE_HALVES * ring(rest, d))
+        sent["gradients"] = turns * (
+            count_ring_bytes(sizes.divisible, d) + _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
+        )
         gathers = _GATHERS_WITH_RECOMPUTATION * m if choice.zero == 3 and choice.recompute else 1
-        sent["weights"] = gathers * ring(sizes.divisible, d)
-        return self._divided(choice, sent)
+        sent["weights"] = gathers * count_ring_bytes(sizes.divisible, d)
+        return self._add_product_sums(choice, sent)
 
-    def _sent_between_parts(self, choice: Choice) -> dict[str, int]:
+    def _count_sequence_bytes(self, choice: PlanChoice) -> dict[str, int]:
         """Return the bytes sent for attention between parts of sequences, and for their gradients."""
         t, attention = choice.model, self.profile.attention
         assert attention is not None and choice.sequence is not None
-        forward, backward = attention.sent(choice.sequence, t)
+        forward, backward = attention.count_sent_bytes(choice.sequence, t)
         if choice.recompute == "layer":
             forward *= 2
-        summed, looked_up = self._of_parts(choice)
+        summed, looked_up = self._count_sequence_gradients(choice)
         turns = choice.micro_batches
         return {
-            "attention": (forward + backward) * turns * self._rows(choice),
-            "parts": turns * (_ALL_REDUCE_HALVES * ring(summed, t) + ring(looked_up, t)),
+            "attention": (forward + backward) * turns * self._count_rows(choice),
+            "parts": turns
+            * (_ALL_REDUCE_HALVES * count_ring_bytes(summed, t) + count_ring_bytes(looked_up, t)),
         }
 
-    def _of_parts(self, choice: Choice) -> tuple[int, int]:
+    def _count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
         """Return the bytes of gradients summed over parts of sequences, and of gathered rows.
 
         The gradient of a table is computed from its looked up rows, which are gathered to full
         sequences.
         """
-        summed, looked_up = self._tables
-        return summed, looked_up * self._rows(choice)
+        summed, looked_up = self._table_sizes
+        return summed, looked_up * self._count_rows(choice)
 
     @functools.cached_property
-    def _tables(self) -> tuple[int, int]:
+    def _table_sizes(self) -> tuple[int, int]:
         """Return the bytes of weights that are no tables, and of a sequence's rows of tables."""
-        weights, axes = self.profile.weights, self.profile.axes(("vocab",))
+        weights, axes = self.profile.weights, self.profile.find_named_axes(("vocab",))
         is_table = [axis == 0 for axis in axes]
         summed = sum(w.bytes for w, table in zip(weights, is_table, strict=True) if not table)
         rows = (w.bytes // w.shape[0] for w, t in zip(weights, is_table, strict=True) if t)
         return summed, sum(rows) * self.profile.sequence
 
-    def _sent_in_stages(self, choice: Choice, sizes: _Sizes) -> dict[str, int]:
+    def _count_pipeline_bytes(self, choice: PlanChoice, sizes: _StateSizes) -> dict[str, int]:
         """Return the bytes that a pipeline sends to neighbors, and for the weights of stages."""
-        _, weights, edge = self._stages(choice)
+        _, weights, edge = self._get_stages(choice)
         p, d = choice.stage, choice.data
         packed = max(weights)
         # Weights that are sharded over the devices of the pipeline and of the batch.
         both = packed * sizes.divisible // max(sizes.weights, 1) if choice.zero else 0
-        scattered = _ALL_REDUCE_HALVES * ring(packed - both, d) + ring(packed - both, p)
-        scattered += ring(both, d) + ring(both, p) // d
-        gathered = ring(packed - both, p)
+        scattered = _ALL_REDUCE_HALVES * count_ring_bytes(packed - both, d) + count_ring_bytes(
+            packed - both, p
+        )
+        scattered += count_ring_bytes(both, d) + count_ring_bytes(both, p) // d
+        gathered = count_ring_bytes(packed - both, p)
         if choice.zero == 3:
-            gathered += ring(both, d) + ring(both, p) // d
+            gathered += count_ring_bytes(both, d) + count_ring_bytes(both, p) // d
         else:
             # The optimizer updates parts, which are gathered over the batch's devices before they
             # are sent to their stages.
-            gathered += ring(both, p) + (ring(sizes.divisible, d) if choice.zero else 0)
+            gathered += count_ring_bytes(both, p) + (
+                count_ring_bytes(sizes.divisible, d) if choice.zero else 0
+            )
         ticks = choice.micro_batches + 2 * p - 2
         neighbors = ticks * _SENDS_PER_TICK * edge
         return {"neighbours": neighbors, "weights": gathered, "gradients": scattered}
 
-    def _divided(self, choice: Choice, sent: dict[str, int]) -> dict[str, int]:
+    def _add_product_sums(self, choice: PlanChoice, sent: dict[str, int]) -> dict[str, int]:
         """Return the sent bytes, with the sums of tensor parallelism."""
         t = choice.model
         if t > 1 and choice.names:
-            split = self._split(choice)
+            split = self._get_split(choice)
             total = split.total
             backward = total.each if choice.zero == 3 else total.backward
             if choice.zero == 3 and choice.sequence == "split":
@@ -488,9 +501,9 @@ class Costs:
             sums = total.forward + backward
             if choice.stage > 1:
                 ticks = choice.micro_batches + 2 * choice.stage - 2
-                sums = self._sums_in_a_tick(choice, split) * ticks // choice.micro_batches
+                sums = self._count_tick_sums(choice, split) * ticks // choice.micro_batches
             elif choice.recompute == "layer":
-                sums += total.again
+                sums += total.recomputed
                 if choice.sequence == "split":
                     # A layer's result is scattered after it and gathered before the next layer,
                     # whose recomputation repeats the gather.
@@ -499,9 +512,9 @@ class Costs:
             sent["products"] = _ALL_REDUCE_HALVES * sums * (t - 1) // t
         return sent
 
-    def _sums_in_a_tick(self, choice: Choice, split: Split) -> int:
+    def _count_tick_sums(self, choice: PlanChoice, split: SplitProfile) -> int:
         """Return the bytes of an example that the busiest forward and backward passes sum."""
-        parts, _, _ = self._stages(choice)
+        parts, _, _ = self._get_stages(choice)
         forward, backward = [0], []
         for stage, part in enumerate(parts):
             sums = [split.sums[u] for u in part]
@@ -510,7 +523,7 @@ class Costs:
             if choice.sequence == "split":
                 backward_sums = (backward_sums + sum(s.backward for s in sums)) // 2
             if choice.recompute == "layer":
-                backward_sums += sum(s.again for s in sums)
+                backward_sums += sum(s.recomputed for s in sums)
             if stage < choice.stage - 1:
                 forward.append(forward_sums)
                 # Recomputation does not repeat the sum of the stage's result.
@@ -520,29 +533,29 @@ class Costs:
 
     # ---- time ------------------------------------------------------------------------------
 
-    def _seconds(
-        self, choice: Choice, split: Split, sent: Mapping[str, int]
+    def _estimate_seconds(
+        self, choice: PlanChoice, split: SplitProfile, sent: Mapping[str, int]
     ) -> tuple[dict[str, float], float]:
         examples = self.profile.batch / choice.data
         work, bubble = sum(split.work), 0.0
         passes = _TRAINING_PASSES
         if choice.stage > 1:
-            parts, _, _ = self._stages(choice)
+            parts, _, _ = self._get_stages(choice)
             work = max(sum(split.work[u] for u in part) for part in parts)
             p, m = choice.stage, choice.micro_batches
             bubble, passes = (p - 1) / (m + p - 1), _PIPELINE_PASSES
         # Recomputation repeats the forward pass.
         passes += choice.recompute == "layer"
         compute = passes * work * examples / self.hardware.products / (1 - bubble)
-        exchanges = self._exchanges(choice)
-        moved = self._moved(choice)
+        exchanges = self._count_exchanges(choice)
+        moved = self._count_host_bytes(choice)
         return {
             "compute": compute,
             "exchange": sum(sent.values()) / self.hardware.link + exchanges * self.hardware.wait,
             "host": moved / self.hardware.host,
         }, bubble
 
-    def _exchanges(self, choice: Choice) -> int:
+    def _count_exchanges(self, choice: PlanChoice) -> int:
         """Estimate the number of exchanges that wait for each other."""
         layers, m = len(self.profile.layers), choice.micro_batches
         count = 1 if choice.data > 1 else 0
@@ -556,15 +569,15 @@ class Costs:
             count += _SENDS_PER_TICK * (m + 2 * choice.stage - 2)
         return count
 
-    def _moved(self, choice: Choice) -> int:
+    def _count_host_bytes(self, choice: PlanChoice) -> int:
         """Return the bytes that move between a device and its host, in both directions."""
-        held, moved = self._held(choice), 0
+        held, moved = self._compute_state_bytes(choice), 0
         if "optimizer" in choice.offload:
             moved += _HOST_TRANSFERS * held["slots"]
         if "parameters" in choice.offload:
             moved += _HOST_TRANSFERS * held["weights"]
         if "activations" in choice.offload:
-            split = self._split(choice)
+            split = self._get_split(choice)
             residuals = split.edges if choice.recompute == "layer" else split.kept
             moved += (
                 _HOST_TRANSFERS * sum(residuals) * self.profile.batch // choice.data // choice.stage

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["Hardware", "bytes_of", "measured", "shown_bytes", "shown_seconds"]
+__all__ = ["Hardware", "format_bytes", "format_seconds", "measure_hardware", "parse_bytes"]
 
 _UNITS = {"": 1, "B": 1} | {
     letter + end: base**power
@@ -23,7 +23,7 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
-def bytes_of(text: object) -> int:
+def parse_bytes(text: object) -> int:
     """Parse a number of bytes.
 
     Args:
@@ -45,7 +45,7 @@ def bytes_of(text: object) -> int:
     return int(float(match[1]) * units[match[2].lower()])
 
 
-def shown_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Format a number of bytes with three digits, such as "15.2 GB"."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5 or unit == "TB":
@@ -54,7 +54,7 @@ def shown_bytes(count: float) -> str:
     return f"{count:.3g} {unit}"
 
 
-def shown_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Format a time with three digits, such as "13.5 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= 0.9995 * size:
@@ -93,7 +93,7 @@ class Hardware:
     wait: float = 1e-5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", bytes_of(self.memory))
+        object.__setattr__(self, "memory", parse_bytes(self.memory))
         is_integer = isinstance(self.devices, int) and not isinstance(self.devices, bool)
         if not is_integer or self.devices < 1:
             raise InvalidValueError(
@@ -111,7 +111,7 @@ class Hardware:
             )
 
 
-def measured(devices: int, memory: int | str) -> Hardware:
+def measure_hardware(devices: int, memory: int | str) -> Hardware:
     """Measure the speeds of this process's devices, in about a second.
 
     Args:
@@ -125,9 +125,9 @@ def measured(devices: int, memory: int | str) -> Hardware:
     size = 1024
     matrix = jax.device_put(np.ones((size, size), np.float32), local_devices[0])
     product = jax.jit(lambda a: a @ a)
-    speed = 2.0 * size**3 / _seconds(lambda: product(matrix))
+    speed = 2.0 * size**3 / _time_call(lambda: product(matrix))
     hardware = Hardware(devices, memory, products=speed)
-    host = matrix.nbytes / _seconds(lambda: jax.device_put(np.asarray(matrix), local_devices[0]))
+    host = matrix.nbytes / _time_call(lambda: jax.device_put(np.asarray(matrix), local_devices[0]))
     count = len(local_devices)
     if count > 1:
         mesh = jax.sharding.Mesh(np.array(local_devices), ("all",))
@@ -136,12 +136,12 @@ def measured(devices: int, memory: int | str) -> Hardware:
         )
         gather = jax.jit(lambda a: a * 1, out_shardings=NamedSharding(mesh, PartitionSpec()))
         sent = 4.0 * size * size * (count - 1)
-        link = sent / _seconds(lambda: gather(rows))
+        link = sent / _time_call(lambda: gather(rows))
         return dataclasses.replace(hardware, host=host, link=link)
     return dataclasses.replace(hardware, host=host)
 
 
-def _seconds(run: Callable[[], Any]) -> float:
+def _time_call(run: Callable[[], Any]) -> float:
     """Return the shortest of three times of a call, in seconds."""
     jax.block_until_ready(run())
     times = []

@@ -12,18 +12,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.distribute.parallel.cutting import size_of, work_of
+from meshflow.distribute.parallel.stage_programs import count_bytes, estimate_operations
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
-from meshflow.passes.jaxprs import inner_jaxprs, opened
+from meshflow.passes.jaxprs import find_inner_jaxprs, to_open_jaxpr
 
-__all__ = ["Splits", "splits_of"]
+__all__ = ["PropagatedSplits", "propagate_splits"]
 
 _SHAPE_ONLY = ("transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
 @dataclasses.dataclass
-class Splits:
+class PropagatedSplits:
     """Result of the propagation.
 
     Attributes:
@@ -41,15 +41,15 @@ class Splits:
     forward: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
     backward: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
     each: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
-    whole: set[Any] = dataclasses.field(default_factory=set)
+    unsplit_inputs: set[Any] = dataclasses.field(default_factory=set)
 
 
-def splits_of(
+def propagate_splits(
     jaxpr: Jaxpr,
     axes: Mapping[Var, int],
     from_trained: set[Var] | None = None,
     times: int = 1,
-) -> Splits:
+) -> PropagatedSplits:
     """Propagate split axes through a program.
 
     Args:
@@ -61,117 +61,117 @@ def splits_of(
     Returns:
       The split axes of all values, and the sums over devices.
     """
-    splits = Splits(dict(axes))
+    splits = PropagatedSplits(dict(axes))
     has_gradient: set[Any] = set() if from_trained is None else from_trained
     for eqn in jaxpr.eqns:
         inputs = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
         if any(v in has_gradient for v in inputs):
             has_gradient.update(eqn.outvars)
         if any(v in splits.axes for v in inputs):
-            _Step(eqn, splits, has_gradient, times).follow()
+            _EquationPropagation(eqn, splits, has_gradient, times).propagate()
     return splits
 
 
-class _Step:
+class _EquationPropagation:
     """Propagation through one equation with a split operand."""
 
-    def __init__(self, eqn: Any, found: Splits, known: set[Any], times: int) -> None:
-        self.eqn, self.found, self.known, self.times = eqn, found, known, times
+    def __init__(self, eqn: Any, found: PropagatedSplits, known: set[Any], times: int) -> None:
+        self.eqn, self.splits, self.has_gradient, self.times = eqn, found, known, times
 
-    def axis(self, atom: Atom) -> int | None:
-        return None if isinstance(atom, jex_core.Literal) else self.found.axes.get(atom)
+    def get_axis(self, atom: Atom) -> int | None:
+        return None if isinstance(atom, jex_core.Literal) else self.splits.axes.get(atom)
 
-    def follow(self) -> None:
+    def propagate(self) -> None:
         name = self.eqn.primitive.name
         if name == "dot_general":
-            return self._product()
+            return self._propagate_product()
         if name in _SHAPE_ONLY:
-            return self._reshaped(name)
+            return self._propagate_shape_change(name)
         if name == "unstack":
             return self._unstacked()
         if name.startswith(("reduce_", "arg")) and "axes" in self.eqn.params:
-            return self._reduced()
-        inner = list(inner_jaxprs(self.eqn))
+            return self._propagate_reduction()
+        inner = list(find_inner_jaxprs(self.eqn))
         if inner and name not in ("while", "cond"):
-            return self._inside(opened(inner[0]), name)
-        return self._elementwise()
+            return self._propagate_inner(to_open_jaxpr(inner[0]), name)
+        return self._propagate_elementwise()
 
-    def _put(self, axis: int | None, out: Var | None = None) -> None:
+    def _set_axis(self, axis: int | None, out: Var | None = None) -> None:
         if axis is not None:
-            self.found.axes[self.eqn.outvars[0] if out is None else out] = axis
+            self.splits.axes[self.eqn.outvars[0] if out is None else out] = axis
 
-    def _sum(self) -> None:
+    def _record_sums(self) -> None:
         """Record a sum, because every device has only a term of the results."""
         for v in self.eqn.outvars:
-            self.found.forward.append((v, self.times * size_of(v.aval)))
+            self.splits.forward.append((v, self.times * count_bytes(v.aval)))
 
-    def _owe(self, operand: Atom) -> None:
+    def _record_input_gradient(self, operand: Atom) -> None:
         """Record a sum of an operand's gradient, of which every device has only a term."""
-        if isinstance(operand, jex_core.Literal) or operand not in self.known:
+        if isinstance(operand, jex_core.Literal) or operand not in self.has_gradient:
             return
-        size = self.times * size_of(operand.aval)
+        size = self.times * count_bytes(operand.aval)
         owed = self.eqn.outvars[0], size
-        self.found.each.append(owed)
-        if operand not in self.found.whole:
-            self.found.whole.add(operand)
-            self.found.backward.append(owed)
+        self.splits.each.append(owed)
+        if operand not in self.splits.unsplit_inputs:
+            self.splits.unsplit_inputs.add(operand)
+            self.splits.backward.append(owed)
 
-    def _product(self) -> None:
+    def _propagate_product(self) -> None:
         left, right = self.eqn.invars[:2]
         (lc, rc), (lb, rb) = self.eqn.params["dimension_numbers"]
-        a, b = self.axis(left), self.axis(right)
-        self.found.divided += self.times * work_of(self.eqn)
+        a, b = self.get_axis(left), self.get_axis(right)
+        self.splits.divided += self.times * estimate_operations(self.eqn)
         if a in lc or b in rc:
-            return self._sum()
+            return self._record_sums()
         if a in lb or b in rb:
-            return self._put(lb.index(a) if a in lb else rb.index(b))
+            return self._set_axis(lb.index(a) if a in lb else rb.index(b))
         if a is not None:
             free = [i for i in range(left.aval.ndim) if i not in (*lc, *lb)]
-            self._owe(right)
-            return self._put(len(lb) + free.index(a))
+            self._record_input_gradient(right)
+            return self._set_axis(len(lb) + free.index(a))
         free = [i for i in range(right.aval.ndim) if i not in (*rc, *rb)]
-        self._owe(left)
+        self._record_input_gradient(left)
         assert b is not None
-        return self._put(
+        return self._set_axis(
             len(lb) + left.aval.ndim - len(lc) - len(lb) + free.index(b),
         )
 
-    def _reshaped(self, name: str) -> None:
+    def _propagate_shape_change(self, name: str) -> None:
         operand, out = self.eqn.invars[0], self.eqn.outvars[0]
-        axis, params = self.axis(operand), self.eqn.params
+        axis, params = self.get_axis(operand), self.eqn.params
         if axis is None:
             return
         if name == "transpose":
-            return self._put(params["permutation"].index(axis))
+            return self._set_axis(params["permutation"].index(axis))
         if name == "broadcast_in_dim":
             at = params["broadcast_dimensions"][axis]
-            return self._put(at if out.aval.shape[at] == operand.aval.shape[axis] else None)
+            return self._set_axis(at if out.aval.shape[at] == operand.aval.shape[axis] else None)
         # The split axis becomes the axis with the same number of elements before it; of merged axes
         # it is the first.
         before, size = math.prod(operand.aval.shape[:axis]), operand.aval.shape[axis]
         for at, length in enumerate(out.aval.shape):
             if math.prod(out.aval.shape[:at]) == before and length > 1:
                 if length % size == 0 or size % length == 0:
-                    self._put(at)
+                    self._set_axis(at)
                 return
 
     def _unstacked(self) -> None:
-        axis, removed = self.axis(self.eqn.invars[0]), self.eqn.params["axis"]
+        axis, removed = self.get_axis(self.eqn.invars[0]), self.eqn.params["axis"]
         if axis is not None and axis != removed:
             for out in self.eqn.outvars:
-                self._put(axis - (axis > removed), out)
+                self._set_axis(axis - (axis > removed), out)
 
-    def _reduced(self) -> None:
+    def _propagate_reduction(self) -> None:
         operand = self.eqn.invars[0]
-        axis = self.axis(operand)
+        axis = self.get_axis(operand)
         if axis is None:
             return
         axes = self.eqn.params["axes"]
         if axis in axes:
-            return self._sum()
-        return self._put(axis - sum(i < axis for i in axes))
+            return self._record_sums()
+        return self._set_axis(axis - sum(i < axis for i in axes))
 
-    def _inside(self, jaxpr: Jaxpr, name: str) -> None:
+    def _propagate_inner(self, jaxpr: Jaxpr, name: str) -> None:
         operands = self.eqn.invars[len(self.eqn.invars) - len(jaxpr.invars) :]
         times, lead, carried = self.times, 0, 0
         axes: dict[Any, int] = {}
@@ -180,33 +180,33 @@ class _Step:
             consts, carried = count_scan_operands(self.eqn.params)
             lead = consts + carried
         for i, (v, operand) in enumerate(zip(jaxpr.invars, operands, strict=True)):
-            axis = self.axis(operand)
+            axis = self.get_axis(operand)
             if axis is not None and (name != "scan" or i < lead or axis > 0):
                 axes[v] = axis - (1 if name == "scan" and i >= lead else 0)
         has_gradient = {
             v
             for v, operand in zip(jaxpr.invars, operands, strict=True)
-            if not isinstance(operand, jex_core.Literal) and operand in self.known
+            if not isinstance(operand, jex_core.Literal) and operand in self.has_gradient
         }
-        inner = splits_of(jaxpr, axes, has_gradient, times)
-        self.found.divided += inner.divided
+        inner = propagate_splits(jaxpr, axes, has_gradient, times)
+        self.splits.divided += inner.divided
         for direction in ("forward", "backward", "each"):
             sums = [(self.eqn.outvars[0], size) for _, size in getattr(inner, direction)]
-            getattr(self.found, direction).extend(sums)
+            getattr(self.splits, direction).extend(sums)
         for i, (out, result) in enumerate(zip(self.eqn.outvars, jaxpr.outvars, strict=False)):
             axis = None if isinstance(result, jex_core.Literal) else inner.axes.get(result)
             if axis is not None:
-                self._put(axis + (1 if name == "scan" and i >= carried else 0), out)
+                self._set_axis(axis + (1 if name == "scan" and i >= carried else 0), out)
 
-    def _elementwise(self) -> None:
+    def _propagate_elementwise(self) -> None:
         """Split results with the shape of a split operand; a lookup in a split table is a sum."""
         if self.eqn.primitive.name in ("gather", "take"):
-            return self._sum()
+            return self._record_sums()
         for out in self.eqn.outvars:
             for operand in self.eqn.invars:
-                axis, shape = self.axis(operand), getattr(out.aval, "shape", ())
+                axis, shape = self.get_axis(operand), getattr(out.aval, "shape", ())
                 if axis is None:
                     continue
                 if len(shape) == operand.aval.ndim and shape[axis] == operand.aval.shape[axis]:
-                    self.found.axes[out] = axis
+                    self.splits.axes[out] = axis
                     break

@@ -11,18 +11,24 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.import_paths import public_face
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.strategy import MeshStrategy
-from meshflow.distribute.replicas.context import entered
+from meshflow.distribute.replicas.context import context_scope
 from meshflow.environment.types import PyTree
 
-__all__ = ["Trial", "adopt", "bare", "tried", "unplaced"]
+__all__ = [
+    "CompiledTrial",
+    "adopt_model",
+    "compile_trial",
+    "shape_only_variables",
+    "suspend_layouts",
+]
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class CompiledTrial:
     """A compiled training step.
 
     Attributes:
@@ -34,7 +40,7 @@ class Trial:
     sent: int
 
 
-def tried(model: Any, batch: PyTree, strategy: MeshStrategy) -> Trial:
+def compile_trial(model: Any, batch: PyTree, strategy: MeshStrategy) -> CompiledTrial:
     """Compile the training step of a model under a strategy; the model is unchanged afterwards.
 
     Args:
@@ -45,47 +51,49 @@ def tried(model: Any, batch: PyTree, strategy: MeshStrategy) -> Trial:
     Returns:
       The memory and the bytes sent.
     """
-    rows = nest.map_structure(_shape, tuple(v for v in batch if v is not None))
-    with bare(model), entered(strategy):
-        adopt(strategy, model)
+    rows = nest.map_structure(_to_shape_struct, tuple(v for v in batch if v is not None))
+    with shape_only_variables(model), context_scope(strategy):
+        adopt_model(strategy, model)
         # The module that explains compiled steps is in a higher layer, so it is reached through the
         # public package.
-        step = public_face().experimental.dtensor.explain(model, *rows)
+        step = get_public_package().experimental.dtensor.explain(model, *rows)
     # Offloaded values are copied to the device in a step, so they count as arguments.
     held = sum(step.memory[name] for name in ("arguments", "results", "temporaries"))
-    return Trial(held, step.sent())
+    return CompiledTrial(held, step.sent())
 
 
-def _shape(value: Any) -> jax.ShapeDtypeStruct:
+def _to_shape_struct(value: Any) -> jax.ShapeDtypeStruct:
     dtype = getattr(value.dtype, "dtype", value.dtype)
     return jax.ShapeDtypeStruct(tuple(value.shape), dtype)
 
 
-def adopt(strategy: MeshStrategy, model: Any) -> None:
+def adopt_model(strategy: MeshStrategy, model: Any) -> None:
     """Set the layouts of a model's variables as if a strategy's scope had created them.
 
     Args:
       strategy: The strategy.
       model: A compiled model.
     """
-    dims = {id(w): d for layer in model._flatten_layers() for w, d in layer._named_axes()}
+    dims = {id(w): d for layer in model._flatten_layers() for w, d in layer._list_named_axes()}
     weights = {id(v) for v in model.variables}
-    slots = {id(s): owner for s, owner in _slots(model.optimizer)}
-    for variable in _variables(model):
+    slots = {id(s): owner for s, owner in _list_slots(model.optimizer)}
+    for variable in _list_variables(model):
         owner = slots.get(id(variable))
         variable._distribute_strategy = strategy  # type: ignore[attr-defined]
         if owner is not None and owner.shape == variable.shape:
             variable._layout = getattr(owner, "_slot_layout", None) or owner._layout
         elif id(variable) in weights:
-            layout = strategy.weight_layout(dims.get(id(variable)), variable._shape, variable.name)
+            layout = strategy.resolve_weight_layout(
+                dims.get(id(variable)), variable._shape, variable.name
+            )
             strategy.assign_layout(variable, layout)
         else:
-            variable._layout = strategy.replicated(variable.ndim)
+            variable._layout = strategy.get_replicated_layout(variable.ndim)
     model._strategy_at_compile = strategy
-    model._reset_compiled()
+    model._reset_steps()
 
 
-def _slots(optimizer: Any) -> list[tuple[Variable, Variable]]:
+def _list_slots(optimizer: Any) -> list[tuple[Variable, Variable]]:
     """Return (slot, variable that it belongs to) pairs."""
     inner = getattr(optimizer, "_optimizer", optimizer)
     return [
@@ -95,7 +103,7 @@ def _slots(optimizer: Any) -> list[tuple[Variable, Variable]]:
     ]
 
 
-def _variables(model: Any) -> list[Variable]:
+def _list_variables(model: Any) -> list[Variable]:
     """Return all variables of a training step, weights first."""
     built = getattr(model, "built", True)
     candidates = [*(model.variables if built else ()), *model.optimizer.variables]
@@ -105,7 +113,7 @@ def _variables(model: Any) -> list[Variable]:
 
 
 @contextlib.contextmanager
-def bare(model: Any) -> Iterator[None]:
+def shape_only_variables(model: Any) -> Iterator[None]:
     """Remove values and layouts of variables while the context is open, and restore them.
 
     Args:
@@ -113,33 +121,36 @@ def bare(model: Any) -> Iterator[None]:
     """
     if getattr(model, "built", True):
         model.optimizer.build(model.trainable_variables)
-    states = [(v, {n: v.__dict__[n] for n in _STATE if n in v.__dict__}) for v in _variables(model)]
+    states = [
+        (v, {n: v.__dict__[n] for n in _STATE_ATTRIBUTES if n in v.__dict__})
+        for v in _list_variables(model)
+    ]
     strategy = model.__dict__.get("_strategy_at_compile")
     for variable, _ in states:
-        shape = _shape(variable)
-        _forget(variable)
+        shape = _to_shape_struct(variable)
+        _clear_state(variable)
         variable._value = shape
     model._strategy_at_compile = None
-    model._reset_compiled()
+    model._reset_steps()
     try:
         yield
     finally:
         before = {id(v) for v, _ in states}
-        for variable in _variables(model):
+        for variable in _list_variables(model):
             if id(variable) not in before and not variable.has_no_value:
                 # The trial created this variable, on its own mesh.
                 value = np.asarray(variable._value)
-                _forget(variable)
+                _clear_state(variable)
                 variable._value = transfers.transfer(value)
         for variable, state in states:
-            _forget(variable)
+            _clear_state(variable)
             variable.__dict__.update(state)
         model._strategy_at_compile = strategy
-        model._reset_compiled()
+        model._reset_steps()
 
 
 @contextlib.contextmanager
-def unplaced(model: Any) -> Iterator[None]:
+def suspend_layouts(model: Any) -> Iterator[None]:
     """Remove layouts of the model's variables while the context is open.
 
     The model can then be traced for one device. Values of variables do not change.
@@ -148,7 +159,8 @@ def unplaced(model: Any) -> Iterator[None]:
       model: A compiled model.
     """
     layouts = [
-        (v, {n: v.__dict__.pop(n) for n in _PLACE if n in v.__dict__}) for v in _variables(model)
+        (v, {n: v.__dict__.pop(n) for n in _LAYOUT_ATTRIBUTES if n in v.__dict__})
+        for v in _list_variables(model)
     ]
     strategy, model._strategy_at_compile = model.__dict__.get("_strategy_at_compile"), None
     try:
@@ -160,10 +172,10 @@ def unplaced(model: Any) -> Iterator[None]:
 
 
 # Attributes with the layouts of a variable, and with its entire state.
-_PLACE = ("_own_layout", "_ruled_layout", "_slot_layout", "_distribute_strategy")
-_STATE = ("_value", *_PLACE)
+_LAYOUT_ATTRIBUTES = ("_own_layout", "_ruled_layout", "_slot_layout", "_distribute_strategy")
+_STATE_ATTRIBUTES = ("_value", *_LAYOUT_ATTRIBUTES)
 
 
-def _forget(variable: Variable) -> None:
-    for name in _STATE:
+def _clear_state(variable: Variable) -> None:
+    for name in _STATE_ATTRIBUTES:
         variable.__dict__.pop(name, None)

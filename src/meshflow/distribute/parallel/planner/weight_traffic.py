@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.compress import Sent
+from meshflow.distribute.parallel.gradient_compression import CompressedSum
 from meshflow.distribute.parallel.strategy import MeshStrategy
-from meshflow.distribute.parallel.zero import kept_like
-from meshflow.placement.expected_traffic import ring
-from meshflow.placement.layout import dimensions_of
+from meshflow.distribute.parallel.zero import resolve_region_sharding
+from meshflow.placement.expected_traffic import count_ring_bytes
+from meshflow.placement.layout import list_spec_dimensions
 
-__all__ = ["Lying", "weight_traffic"]
+__all__ = ["WeightLayout", "count_weight_traffic"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Lying:
+class WeightLayout:
     """Layout of a weight on the mesh of a strategy.
 
     Attributes:
@@ -37,7 +37,7 @@ class Lying:
     sizes: Mapping[str, int]
 
     @classmethod
-    def of(cls, variable: Variable, strategy: MeshStrategy) -> Lying:
+    def from_variable(cls, variable: Variable, strategy: MeshStrategy) -> WeightLayout:
         """Return the layout of a weight of a strategy.
 
         Args:
@@ -49,7 +49,7 @@ class Lying:
         """
         mesh = strategy.mesh
         sizes = dict(zip(mesh.dim_names, mesh.shape(), strict=True))
-        dims = lambda spec: tuple(n for n in dimensions_of(spec, mesh) if sizes[n] > 1)
+        dims = lambda spec: tuple(n for n in list_spec_dimensions(spec, mesh) if sizes[n] > 1)
         axes = tuple(dims(spec) for spec in variable._ruled_layout.sharding_specs)  # type: ignore[attr-defined]
         rule_dimensions = {n for names in axes for n in names}
         slots = variable._slot_layout.sharding_specs if strategy.options.zero else ()  # type: ignore[attr-defined]
@@ -63,26 +63,28 @@ class Lying:
         size //= math.prod(sizes[n] for n in rule_dimensions)
         return cls(axes, parts, copies, size, sizes)
 
-    def devices(self, names: Sequence[str]) -> int:
+    def count_devices(self, names: Sequence[str]) -> int:
         """Return the number of devices along mesh dimensions."""
         return math.prod(self.sizes[n] for n in names)
 
     @property
-    def over(self) -> set[str]:
+    def split_dimensions(self) -> set[str]:
         """Return the mesh dimensions that rules, or a layout map, split the weight over."""
         return {n for names in self.axes for n in names}
 
-    def scattered(self) -> int:
+    def count_scatter_bytes(self) -> int:
         """Return the bytes of a reduce-scatter of the gradient, or of an all-gather."""
-        return ring(self.bytes, self.devices(self.parts))
+        return count_ring_bytes(self.bytes, self.count_devices(self.parts))
 
-    def summed(self) -> int:
+    def count_sum_bytes(self) -> int:
         """Return the bytes that a device sends to sum gradients, or parts of them, over copies."""
-        return 2 * ring(self.bytes // self.devices(self.parts), self.devices(self.copies))
+        return 2 * count_ring_bytes(
+            self.bytes // self.count_devices(self.parts), self.count_devices(self.copies)
+        )
 
 
-def weight_traffic(
-    strategy: MeshStrategy, layouts: Sequence[tuple[Variable, Lying]], updates: int
+def count_weight_traffic(
+    strategy: MeshStrategy, layouts: Sequence[tuple[Variable, WeightLayout]], updates: int
 ) -> dict[str, int]:
     """Return the bytes that each device sends in a step for weights, without a pipeline.
 
@@ -99,18 +101,18 @@ def weight_traffic(
     again = 2 * options.micro_batches if options.zero == 3 and options.recompute else 1
     gradients = weights = coded = 0
     for variable, layout in layouts:
-        weights += again * layout.scattered()
+        weights += again * layout.count_scatter_bytes()
         plan = None
         if options.compress:
-            sharding = kept_like(strategy, variable)
-            plan = Sent.of(sharding, variable.shape.as_list(), strategy)
+            sharding = resolve_region_sharding(strategy, variable)
+            plan = CompressedSum.from_sharding(sharding, variable.shape.as_list(), strategy)
         if plan is None:
-            gradients += turns * (layout.scattered() + layout.summed())
+            gradients += turns * (layout.count_scatter_bytes() + layout.count_sum_bytes())
             continue
-        part = ring(plan.bytes, plan.devices)
+        part = count_ring_bytes(plan.encoded_bytes, plan.devices)
         coded += part
         if plan.axis is not None:
-            gradients += layout.summed()
+            gradients += layout.count_sum_bytes()
         elif options.zero:
             # All devices receive the full sum, as they receive new weights.
             weights += part

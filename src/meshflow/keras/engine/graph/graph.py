@@ -11,8 +11,8 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.helpers import unique
-from meshflow.keras.engine.symbolic.input_spec import sizes_agree
+from meshflow.keras.engine.layer.helpers import remove_duplicates
+from meshflow.keras.engine.symbolic.input_spec import are_sizes_compatible
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.ops import array, math
 
@@ -37,7 +37,7 @@ class Graph:
 
     def __init__(self, name: str, inputs: PyTree, outputs: PyTree) -> None:
         self.name = name
-        self.given: tuple[dict[int, Any], list[Node]] | None = None
+        self.precomputed: tuple[dict[int, Any], list[Node]] | None = None
         self.inputs = inputs
         self.outputs = outputs
         self.flat_inputs: list[KerasTensor] = nest.flatten(inputs)
@@ -49,10 +49,10 @@ class Graph:
                 "The list of inputs passed to the model contains the same input multiple times. All inputs should "
                 f"only appear once. Received inputs={inputs}"
             )
-        self.nodes = self._sort()
+        self.nodes = self._sort_nodes()
         self.layers = self._order_layers()
 
-    def _sort(self) -> list[Node]:
+    def _sort_nodes(self) -> list[Node]:
         """Return the nodes in topological order.
 
         The search is iterative, because graphs can be deeper than Python's recursion limit.
@@ -85,7 +85,7 @@ class Graph:
         depth: dict[int, int] = {}
         users: dict[int, list[Node]] = {}
         for node in self.nodes:
-            for tensor in node.keras_inputs if not self._is_given(node) else ():
+            for tensor in node.keras_inputs if not self._produces_input(node) else ():
                 users.setdefault(id(tensor.node), []).append(node)
         for node in reversed(self.nodes):
             depth[id(node)] = max((depth[id(u)] + 1 for u in users.get(id(node), [])), default=0)
@@ -95,10 +95,10 @@ class Graph:
         for tensor in self.flat_inputs:
             # Keras lists unused inputs right before the outputs.
             by_layer.setdefault(id(tensor._keras_history.layer), 0)
-        layers = unique(
+        layers = remove_duplicates(
             [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
         )
-        ranks = self._met_from_outputs()
+        ranks = self._rank_layers_from_outputs()
         names: dict[str, Layer] = {}
         for layer in layers:
             if layer.name in names:
@@ -108,7 +108,7 @@ class Graph:
             names[layer.name] = layer
         return sorted(layers, key=lambda layer: (-by_layer[id(layer)], ranks.get(id(layer), -1)))
 
-    def _met_from_outputs(self) -> dict[int, int]:
+    def _rank_layers_from_outputs(self) -> dict[int, int]:
         """Map the id of each layer to its rank in a backward traversal from the outputs."""
         ranks: dict[int, int] = {}
         done: set[int] = set()
@@ -119,11 +119,11 @@ class Graph:
                 continue
             done.add(id(node))
             ranks.setdefault(id(node.layer), len(ranks))
-            if not self._is_given(node):
+            if not self._produces_input(node):
                 pending.extend(reversed(node.keras_inputs))
         return ranks
 
-    def call_numbers(self) -> dict[int, int]:
+    def index_calls(self) -> dict[int, int]:
         """Map the id of each node to its index among the calls of its layer within this graph."""
         included = {id(n) for n in self.nodes}
         indices: dict[int, int] = {}
@@ -134,9 +134,9 @@ class Graph:
             indices.setdefault(id(tensor.node), 0)
         return indices
 
-    def tensors_by_place(self) -> dict[tuple[str, int, int], KerasTensor]:
+    def get_tensors_by_key(self) -> dict[tuple[str, int, int], KerasTensor]:
         """Return the tensors by their configuration key: (layer name, node index, tensor index)."""
-        indices = self.call_numbers()
+        indices = self.index_calls()
         nodes = [*self.nodes, *(t.node for t in self.flat_inputs)]
         return {
             (node.layer.name, indices[id(node)], i): tensor
@@ -144,7 +144,7 @@ class Graph:
             for i, tensor in enumerate(node.flat_outputs)
         }
 
-    def _is_given(self, node: Node) -> bool:
+    def _produces_input(self, node: Node) -> bool:
         input_ids = {id(t) for t in self.flat_inputs}
         return any(id(o) in input_ids for o in node.flat_outputs)
 
@@ -156,14 +156,14 @@ class Graph:
           training: Ignored; layers read the mode of the enclosing call.
           mask: Ignored; masks travel with the tensors.
         """
-        values, nodes = self.input_values(inputs), self.nodes
-        if self.given is not None:
-            known, nodes = self.given
+        values, nodes = self.bind_inputs(inputs), self.nodes
+        if self.precomputed is not None:
+            known, nodes = self.precomputed
             values.update(known)
         self.call_nodes(nodes, values)
         return nest.map_structure(lambda t: values[id(t)], self.outputs)
 
-    def input_values(self, inputs: PyTree) -> dict[int, Any]:
+    def bind_inputs(self, inputs: PyTree) -> dict[int, Any]:
         """Map the ids of the symbolic inputs to the given values, fitted in rank and dtype."""
         pairs = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
         return {id(reference): fit_input(reference, value, self.name) for reference, value in pairs}
@@ -173,7 +173,7 @@ class Graph:
         for node in nodes:
             if all(id(o) in values for o in node.flat_outputs):
                 continue
-            args, kwargs = node.arguments(values)
+            args, kwargs = node.get_arguments(values)
             results = nest.flatten(node.layer(*args, **kwargs))
             for symbolic, result in zip(
                 node.flat_outputs, [r for r in results if r is not None], strict=True
@@ -235,7 +235,9 @@ def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
         fitted = array.expand_dims(value, axis=-1)
     if fitted.dtype is not reference.dtype and fitted.dtype is not dtypes.string:
         fitted = math.cast(fitted, reference.dtype)
-    if not sizes_agree(reference.shape.as_list()[1:], TensorShape(fitted.shape).as_list()[1:]):
+    if not are_sizes_compatible(
+        reference.shape.as_list()[1:], TensorShape(fitted.shape).as_list()[1:]
+    ):
         raise ValueError(
             f'Input 0 of layer "{model}" is incompatible with the layer: expected shape='
             f"{tuple(reference.shape)}, found shape={tuple(TensorShape(value.shape))}"

@@ -75,7 +75,7 @@ class InputLayer(Layer):
             raise ValueError(
                 "Please provide to Input a `shape` or a `tensor` or a `type_spec` argument."
             )
-        name = name or settings.unique_name("input", zero_based=False)
+        name = name or settings.make_unique_name("input", zero_based=False)
         input_dtype = dtypes.as_dtype(dtype or settings.floatx())
         super().__init__(name=name, dtype=input_dtype.name)
         self._batch_input_shape = batch_shape

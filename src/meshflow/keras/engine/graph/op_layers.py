@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.dispatch import symbolic
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.indexing import getitem
@@ -21,12 +21,12 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.graph import op_table
-from meshflow.keras.engine.graph.public_calls import public_call
+from meshflow.keras.engine.graph.public_calls import to_public_call
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
-from meshflow.keras.safe_mode import HeldName
-from meshflow.ops.operators import OPERATOR_METHODS, install
+from meshflow.keras.safe_mode import BoundName
+from meshflow.ops.operators import OPERATOR_METHODS, install_operators
 
 # Keras names the layers of these ops by another of their public names.
 _KERAS_NAMES = {
@@ -49,13 +49,13 @@ _KERAS_NAMES = {
     **{f"math.{name}": name for name in ("saturate_cast", "realdiv", "truncatediv", "truncatemod")},
 }
 # Keras creates layers of the version 1 functions for these ops; those accept additional arguments.
-_NAMED_AS_OLDER = {
+_V1_NAMES = {
     "math.floordiv": "floor_div",
     **{name: name for name in ("gather", "norm", "pad", "shape", "size", "squeeze", "transpose")},
 }
 # Keras files store `name: null` for calls of these ops, because TensorFlow generates their Python
 # wrappers.
-_NAMED_NONE = {
+_OPS_WITH_NULL_NAME = {
     "": "band_part gather norm pad realdiv shape size squeeze tile truncatediv truncatemod",
     "bitwise": "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift",
     "image": "hsv_to_rgb rgb_to_hsv",
@@ -70,24 +70,26 @@ _NAMED_NONE = {
 
 
 @functools.cache
-def _says_no_name(symbol: str) -> bool:
+def _has_null_name(symbol: str) -> bool:
     space, _, plain = symbol.rpartition(".")
-    return plain in _NAMED_NONE.get(space, "").split()
+    return plain in _OPS_WITH_NULL_NAME.get(space, "").split()
 
 
-def _symbol(function: Callable[..., Any]) -> str:
+def _get_symbol(function: Callable[..., Any]) -> str:
     """Return the name of an op in files: TensorFlow's name if TensorFlow has the op."""
-    symbol = op_table.public_name(function)
+    symbol = op_table.get_public_name(function)
     return _KERAS_NAMES.get(symbol, symbol)
 
 
-def _layer_name(symbol: str) -> str:
+def _make_layer_name(symbol: str) -> str:
     """Return the name that Keras uses for the layer of an op, for example 'tf.math.reduce_mean'."""
     if symbol.startswith("ops."):  # The symbol names an internal op of a public function.
-        public = next(iter(op_table.public_like(symbol.rpartition(".")[2].strip("_"))), symbol)
+        public = next(
+            iter(op_table.find_ops_by_suffix(symbol.rpartition(".")[2].strip("_"))), symbol
+        )
         symbol = _KERAS_NAMES.get(public, public)
-    if symbol in _NAMED_AS_OLDER:
-        return f"tf.compat.v1.{_NAMED_AS_OLDER[symbol]}"
+    if symbol in _V1_NAMES:
+        return f"tf.compat.v1.{_V1_NAMES[symbol]}"
     return f"tf.{symbol}"
 
 
@@ -103,17 +105,17 @@ class TFOpLambda(Layer):
         if isinstance(function, str):
             self._function = (
                 function.value
-                if isinstance(function, HeldName)
+                if isinstance(function, BoundName)
                 else op_table.find_function(function)
             )
             self._symbol = function.removeprefix("tf.")
         else:
-            self._function, self._symbol = function, _symbol(function)
+            self._function, self._symbol = function, _get_symbol(function)
         # A one-element tuple holds the `name` argument of the call: files store it, the op does not
         # use it.
         self._call_name: tuple[Any, ...] = ()
         if "name" not in kwargs:
-            kwargs["name"] = settings.unseen_name(_layer_name(self._symbol))
+            kwargs["name"] = settings.make_unreserved_name(_make_layer_name(self._symbol))
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.built = True
@@ -124,13 +126,13 @@ class TFOpLambda(Layer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the op, or add the call to the graph if an argument is symbolic."""
-        if not symbolic.has_symbolic(args, kwargs):
+        if not symbolic_calls.has_symbolic(args, kwargs):
             return self.call_function(*args, **kwargs)
         if "name" in kwargs:
             self._call_name = (kwargs.pop("name"),)
-        outputs = shape_inference.infer_op(self.call_function, args, kwargs)
+        outputs = shape_inference.infer_op_outputs(self.call_function, args, kwargs)
         Node(self, args, kwargs, outputs)
-        self._build_input_shape = _shapes_of(args[0]) if args else None
+        self._build_input_shape = _get_build_shapes(args[0]) if args else None
         return outputs
 
     def get_config(self) -> Config:
@@ -139,7 +141,7 @@ class TFOpLambda(Layer):
             "name": self.name,
             "trainable": self.trainable,
             "dtype": self.dtype,
-            "function": HeldName(self._symbol, self._function),
+            "function": BoundName(self._symbol, self._function),
         }
 
     @classmethod
@@ -159,8 +161,8 @@ class SlicingOpLambda(TFOpLambda):
 
     def __init__(self, function: object = None, **kwargs: Any) -> None:
         if "name" not in kwargs:
-            kwargs["name"] = settings.unseen_name("tf.__operators__.getitem")
-        super().__init__(_index, **kwargs)
+            kwargs["name"] = settings.make_unreserved_name("tf.__operators__.getitem")
+        super().__init__(_apply_index, **kwargs)
         self._symbol = "__operators__.getitem"
 
     @classmethod
@@ -169,7 +171,7 @@ class SlicingOpLambda(TFOpLambda):
         return cls(**{k: v for k, v in config.items() if k != "function"})
 
 
-def _shapes_of(first: PyTree) -> PyTree:
+def _get_build_shapes(first: PyTree) -> PyTree:
     """Return the shapes of the first argument of a call, which Keras stores in configurations."""
     if any(isinstance(v, (str, bool)) or v is None for v in nest.flatten(first)):
         return None
@@ -177,7 +179,7 @@ def _shapes_of(first: PyTree) -> PyTree:
     return nest.map_structure(shape, first)
 
 
-def _index(x: Any, slice_spec: Any) -> Any:
+def _apply_index(x: Any, slice_spec: Any) -> Any:
     return getitem(x, decode_index(slice_spec))
 
 
@@ -207,10 +209,10 @@ def encode_index(key: Any, rank: int | None) -> Any:
 
 def decode_index(encoded: Any) -> tuple[Any, ...]:
     """Decode an index that `encode_index` or Keras encoded."""
-    return tuple(map(_decoded, encoded if isinstance(encoded, (list, tuple)) else [encoded]))
+    return tuple(map(_decode_item, encoded if isinstance(encoded, (list, tuple)) else [encoded]))
 
 
-def _decoded(item: Any) -> Any:
+def _decode_item(item: Any) -> Any:
     if isinstance(item, dict):
         return slice(item["start"], item["stop"], item["step"])
     return Ellipsis if isinstance(item, str) and item == "..." else item
@@ -221,17 +223,17 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     captured = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Variable)]
     if captured:
         warnings.warn(
-            f"The following Variables were used in a Lambda layer's call (tf.{op_table.public_name(function)}), but are not "
+            f"The following Variables were used in a Lambda layer's call (tf.{op_table.get_public_name(function)}), but are not "
             f"present in its tracked objects: {[v.name for v in captured]}. This is a strong indication that the "
             "Lambda layer should be rewritten as a subclassed Layer.",
             stacklevel=3,
         )
     call_name = {"name": kwargs.pop("name")} if "name" in kwargs else {}
-    function, args, kwargs = public_call(function, args, kwargs)
-    operator = op_table.operator_name(_symbol(function)) if _in_operator.get() else None
-    if _in_operator.get() and operator not in _WITHOUT_NAME:
+    function, args, kwargs = to_public_call(function, args, kwargs)
+    operator = op_table.get_operator_name(_get_symbol(function)) if _in_operator.get() else None
+    if _in_operator.get() and operator not in _OPERATORS_WITHOUT_NAME:
         call_name = {"name": None}
-    if operator is None and _says_no_name(_symbol(function)):
+    if operator is None and _has_null_name(_get_symbol(function)):
         call_name = {"name": None, **call_name}
     return TFOpLambda(operator or function)(*args, **kwargs, **call_name)
 
@@ -239,10 +241,10 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 # Python operators set this flag while they call an op, because Keras creates other layers for some
 # of them.
 _in_operator: contextvars.ContextVar[bool] = contextvars.ContextVar("in_operator", default=False)
-_WITHOUT_NAME = ("__operators__.eq", "__operators__.ne")
+_OPERATORS_WITHOUT_NAME = ("__operators__.eq", "__operators__.ne")
 
 
-def _as_operator(method: Callable[..., Any]) -> Callable[..., Any]:
+def _mark_as_operator(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def operator(*operands: Any) -> Any:
         token = _in_operator.set(True)
@@ -260,8 +262,8 @@ def _getitem(self: KerasTensor, key: Any) -> PyTree:
 
 KerasTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
 _unhashable = KerasTensor.__hash__
-install(KerasTensor)
+install_operators(KerasTensor)
 for _name in OPERATOR_METHODS:
-    setattr(KerasTensor, _name, _as_operator(getattr(KerasTensor, _name)))
+    setattr(KerasTensor, _name, _mark_as_operator(getattr(KerasTensor, _name)))
 KerasTensor.__hash__ = _unhashable  # type: ignore[method-assign]
-symbolic.register_symbolic(KerasTensor, call_op)
+symbolic_calls.register_symbolic_type(KerasTensor, call_op)

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.runtime.import_paths import public_face
+from meshflow.core.runtime.import_paths import get_public_package
 
 __all__ = [
-    "SPACES",
+    "NAMESPACES",
     "find_function",
-    "is_public",
-    "operator_name",
-    "ops_of",
-    "public_like",
-    "public_name",
+    "find_ops_by_suffix",
+    "get_operator_name",
+    "get_ops",
+    "get_public_name",
+    "has_public_name",
 ]
 
 # Keras names these Python operators by themselves, not by the function that they call.
@@ -29,14 +29,22 @@ _OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
 
 # Namespaces with public names; for a function with several names, configurations contain the last
 # one.
-_NAMING_SPACES = ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random") + (
-    "quantization",
-)
-SPACES = (*_NAMING_SPACES, "audio", "debugging", "io", "experimental.numpy")
+_NAMING_NAMESPACES = (
+    "",
+    "math",
+    "nn",
+    "linalg",
+    "image",
+    "strings",
+    "signal",
+    "bitwise",
+    "random",
+) + ("quantization",)
+NAMESPACES = (*_NAMING_NAMESPACES, "audio", "debugging", "io", "experimental.numpy")
 
 # Functions that are composed of ops. Functions that take functions, assert, print, keep state, or
 # read files or clocks are excluded.
-_MADE_OF_OPS = {
+_COMPOSITE_FUNCTIONS = {
     "": """
         accumulate_n argmax argmin bitcast boolean_mask broadcast_dynamic_shape broadcast_static_shape cast
         clip_by_global_norm concat constant convert_to_tensor divide dynamic_partition dynamic_stitch
@@ -100,9 +108,9 @@ _MADE_OF_OPS = {
 }
 
 
-def _members(space: str) -> dict[str, Any]:
+def _list_functions(space: str) -> dict[str, Any]:
     """Return the functions of a namespace of the package by name."""
-    module: Any = public_face()
+    module: Any = get_public_package()
     for part in space.split(".") if space else ():
         module = getattr(module, part, None)
     members = {} if module is None else vars(module)
@@ -110,77 +118,77 @@ def _members(space: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _public_names() -> dict[int, str]:
+def _map_public_names() -> dict[int, str]:
     """Map the id of each function to its public name, for example 'math.add'."""
     return {
         id(value): f"{space}.{name}" if space else name
-        for space in _NAMING_SPACES
-        for name, value in _members(space).items()
+        for space in _NAMING_NAMESPACES
+        for name, value in _list_functions(space).items()
     }
 
 
 @functools.cache
-def ops_of(space: str) -> dict[str, Callable[..., Any]]:
+def get_ops(space: str) -> dict[str, Callable[..., Any]]:
     """Return the ops of a namespace that files may name."""
-    allowed = set(_MADE_OF_OPS.get(space, "").split())
-    members = _members(space).items()
-    return {n: f for n, f in members if n in allowed or op_names.is_entered(f)}
+    allowed = set(_COMPOSITE_FUNCTIONS.get(space, "").split())
+    members = _list_functions(space).items()
+    return {n: f for n, f in members if n in allowed or op_names.is_registered(f)}
 
 
 # Names of version 1 functions in Keras 2 configurations that differ from Meshflow's names.
-_RENAMED = {"floor_div": "math.floordiv"}
+_V1_RENAMES = {"floor_div": "math.floordiv"}
 # Arguments of version 1 functions that version 2 renames or, where the value is None, does not
 # have.
-_OLDER_ARGUMENTS: dict[str, dict[str, str | None]] = {
+_V1_ARGUMENTS: dict[str, dict[str, str | None]] = {
     f"nn.{name}": {"filter": "filters", "use_cudnn_on_gpu": None} for name in ("conv2d", "conv3d")
 }
 
 
-def _public_op(name: str) -> Callable[..., Any] | None:
+def _find_public_op(name: str) -> Callable[..., Any] | None:
     """Return the op with a public name of version 2 or version 1, or None."""
     current = name.removeprefix("compat.v1.")
     is_v1 = current != name
-    current = _RENAMED.get(current, current) if is_v1 else current
+    current = _V1_RENAMES.get(current, current) if is_v1 else current
     space, _, plain = current.rpartition(".")
-    function = ops_of(space).get(plain) if space in SPACES else None
-    return _older(current, function) if is_v1 and function is not None else function
+    function = get_ops(space).get(plain) if space in NAMESPACES else None
+    return _find_v1_op(current, function) if is_v1 and function is not None else function
 
 
-def _older(name: str, current: Callable[..., Any]) -> Callable[..., Any]:
+def _find_v1_op(name: str, current: Callable[..., Any]) -> Callable[..., Any]:
     """Return the version 1 counterpart of a version 2 op, or the op itself if there is none."""
-    if name in _OLDER_ARGUMENTS:
-        return functools.partial(_with_older_arguments, current, _OLDER_ARGUMENTS[name])
-    function: Any = public_face().compat.v1
+    if name in _V1_ARGUMENTS:
+        return functools.partial(_call_with_v1_arguments, current, _V1_ARGUMENTS[name])
+    function: Any = get_public_package().compat.v1
     for part in name.split("."):
         function = getattr(function, part, None)
     return function or current
 
 
-def _with_older_arguments(
+def _call_with_v1_arguments(
     function: Callable[..., Any], renames: dict[str, str | None], *args: Any, **kwargs: Any
 ) -> Any:
     named = {renames.get(key, key): value for key, value in kwargs.items()}
     return function(*args, **{k: v for k, v in named.items() if k is not None and v is not None})
 
 
-def public_name(function: Callable[..., Any]) -> str:
+def get_public_name(function: Callable[..., Any]) -> str:
     """Return the name of a function in configurations."""
-    name = _public_names().get(id(function)) or op_names.name_of(function)
+    name = _map_public_names().get(id(function)) or op_names.get_name(function)
     return name or f"{function.__module__.removeprefix('meshflow.')}.{function.__name__}"
 
 
-def is_public(function: Callable[..., Any]) -> bool:
+def has_public_name(function: Callable[..., Any]) -> bool:
     """Check whether a function has a public name."""
-    return id(function) in _public_names()
+    return id(function) in _map_public_names()
 
 
-def public_like(plain: str) -> dict[str, Callable[..., Any]]:
+def find_ops_by_suffix(plain: str) -> dict[str, Callable[..., Any]]:
     """Return the ops with a given last name component that files may name, by public name."""
-    spaces = {space: ops_of(space) for space in _NAMING_SPACES}
+    spaces = {space: get_ops(space) for space in _NAMING_NAMESPACES}
     return {f"{s}.{plain}" if s else plain: ops[plain] for s, ops in spaces.items() if plain in ops}
 
 
-def operator_name(symbol: str) -> str | None:
+def get_operator_name(symbol: str) -> str | None:
     """Return the name of a Python operator, for example '__operators__.add', or None."""
     return f"__operators__.{_OPERATORS[symbol]}" if symbol in _OPERATORS else None
 
@@ -197,7 +205,7 @@ def find_function(name: str) -> Callable[..., Any]:
     operators = {f"__operators__.{short}": full for full, short in _OPERATORS.items()}
     key = str(name).removeprefix("tf.").removeprefix("meshflow.")
     key = operators.get(key, key)
-    function = _public_op(key) or op_names.find(key)
+    function = _find_public_op(key) or op_names.find_function(key)
     if function is None:
         raise ValueError(
             f"There is no op tf.{key} that a configuration may name: only ops that compute a result from their "

@@ -19,7 +19,7 @@ import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.runtime.annotations import scope
-from meshflow.core.runtime.context import as_stored, context
+from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
@@ -29,35 +29,39 @@ from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import regularizers, settings
-from meshflow.keras.engine.layer import keywords, made_with
-from meshflow.keras.engine.layer.calls import LayerGraph
-from meshflow.keras.engine.layer.dimensions import renames
+from meshflow.keras.engine.layer import default_config, keywords
+from meshflow.keras.engine.layer.dimensions import parse_renames
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
     as_tuples,
     cast_floating,
-    declared_shape,
+    get_declared_shape,
+    get_masks,
     has_keras_tensor,
-    masks_of,
-    overrides,
-    shapes_by_name,
-    unique_layer_name,
+    has_override,
+    make_build_arguments,
+    make_unique_layer_name,
 )
-from meshflow.keras.engine.layer.layout_map import current_map
-from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses, penalty
-from meshflow.keras.engine.layer.recomputing import run_call
+from meshflow.keras.engine.layer.layout_map import get_current_map
+from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses, compute_penalty
+from meshflow.keras.engine.layer.rematerialization import run_call
 from meshflow.keras.engine.layer.shape_inference import map_shapes
 from meshflow.keras.engine.layer.stateless_calls import StatelessCalls
+from meshflow.keras.engine.layer.symbolic_calls import SymbolicCallMethods
 from meshflow.keras.engine.layer.weights import LayerWeights
-from meshflow.keras.engine.symbolic.call_signature import CallSignature, call_signature, call_state
+from meshflow.keras.engine.symbolic.call_signature import (
+    CallSignature,
+    call_state,
+    get_call_signature,
+)
 from meshflow.keras.engine.symbolic.input_spec import InputSpec, assert_input_compatibility
-from meshflow.keras.engine.symbolic.keras_tensor import Node, shape_of
+from meshflow.keras.engine.symbolic.keras_tensor import Node, get_shapes
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.ops import array, math
 
 
 # As in TensorFlow, the variables of a layer are lists; those of a `Module` are tuples.
-class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # type: ignore[misc]
+class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Module):  # type: ignore[misc]
     """Computation with weights; subclasses define `build` and `call`.
 
     Args:
@@ -100,11 +104,11 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         super().__init_subclass__(**kwargs)
         build = cls.__dict__.get("build")
         if inspect.isfunction(build):
-            cls.build = made_with.noting_shape(build)  # type: ignore[method-assign]
+            cls.build = default_config.record_build_shape(build)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         layer = super().__new__(cls)
-        made_with.remember(layer, args, kwargs)
+        default_config.store_init_arguments(layer, args, kwargs)
         return layer
 
     def __init__(
@@ -115,18 +119,18 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         dynamic: bool = False,
         **kwargs: Any,
     ) -> None:
-        layouts = keywords.take_layouts(type(self), kwargs)
+        layouts = keywords.pop_layouts(type(self), kwargs)
         if layouts:
             self.__dict__.update(layouts, _layouts=layouts, _layouts_used=set())
-        self._layout_map = current_map()
+        self._layout_map = get_current_map()
         if kwargs.get("dims") is not None:
-            self._dims = renames(kwargs["dims"])
-        keywords.check_known(type(self), kwargs)
+            self._dims = parse_renames(kwargs["dims"])
+        keywords.check_keywords(type(self), kwargs)
         _check_arguments(trainable, dynamic, name)
-        self._name = name if name is not None else unique_layer_name(type(self))
+        self._name = name if name is not None else make_unique_layer_name(type(self))
         self._user_named = name is not None
         if name is not None:
-            settings.see_name(name)
+            settings.reserve_name(name)
         self._trainable = bool(trainable)
         self._dynamic = dynamic
         self._dtype_policy = policies.get(dtype)
@@ -144,7 +148,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         self._input_spec: Any = None
         self._build_input_shape: Any = None
         self.built = False
-        shape = declared_shape(kwargs)
+        shape = get_declared_shape(kwargs)
         if shape is not None:
             self._batch_input_shape = shape
 
@@ -204,7 +208,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     @property
     def input_spec(self) -> PyTree:
         """Return the `InputSpec` or structure of `InputSpec`s that inputs must match."""
-        return self._expected_inputs()
+        return self._get_input_spec()
 
     @input_spec.setter
     def input_spec(self, value: PyTree) -> None:
@@ -213,7 +217,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
                 raise TypeError(f"Layer input_spec must be an instance of InputSpec. Got: {spec!r}")
         self._input_spec = value
 
-    def _expected_inputs(self) -> PyTree:
+    def _get_input_spec(self) -> PyTree:
         return self._input_spec
 
     @property
@@ -252,10 +256,10 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Build the layer if needed and run `call`; on symbolic tensors, add a node to the graph."""
         self._check_initialized()
-        signature = call_signature(type(self))
+        signature = get_call_signature(type(self))
         inputs, args, kwargs = signature.split_inputs(self, args, kwargs)
         if has_keras_tensor(inputs, args, kwargs):
-            return self._symbolic_call(inputs, args, kwargs)
+            return self._call_symbolically(inputs, args, kwargs)
         inputs = nest.map_structure(as_tensor_like, inputs)
         outermost = not call_state.layers
         if outermost:
@@ -263,18 +267,18 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         if (
             signature.takes_mask
             and kwargs.get("mask") is None
-            and not signature.passed("mask", args, kwargs)
+            and not signature.is_passed("mask", args, kwargs)
         ):
-            mask = masks_of(inputs)
+            mask = get_masks(inputs)
             if mask is not None:
                 kwargs["mask"] = mask
         training = self._resolve_training(signature, args, kwargs)
         assert_input_compatibility(self._input_spec, inputs, self._name)
-        with self._calling(training), self._labelled():
+        with self._call_scope(training), self._label_scope():
             self._maybe_build(inputs, args, kwargs)
             if self._autocast:
                 inputs = self._cast_inputs(inputs)
-            with self._reading_weights():
+            with self._autocast_scope():
                 # In a tf.function, Python control flow in layers of users may depend on tensors.
                 outputs = run_call(self, convert_if_enabled(self.call), inputs, args, kwargs)
             if self._activity_regularizer is not None:
@@ -294,17 +298,17 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         """Choose the value of `training`: argument, enclosing call, learning phase, or default."""
         if not signature.takes_training:
             # Sublayers may use `training` even if this layer does not accept it.
-            explicit = None if signature.open_ended else kwargs.pop("training", None)
+            explicit = None if signature.accepts_any_keyword else kwargs.pop("training", None)
             if explicit is not None:
                 return explicit
             return call_state.training[-1] if call_state.training else None
-        if signature.passed("training", args, kwargs):
-            value = signature.value_of("training", args, kwargs)
+        if signature.is_passed("training", args, kwargs):
+            value = signature.get_value("training", args, kwargs)
             if value is not None:
                 return value
         value = call_state.training[-1] if call_state.training else None
         if value is None:
-            value = settings.chosen_learning_phase()
+            value = settings.get_explicit_learning_phase()
         if value is None:
             value = signature.default_training
         is_required = value is not None or signature.requires_training
@@ -313,45 +317,47 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         return value
 
     @contextlib.contextmanager
-    def _calling(self, training: Any, named: bool = True) -> Iterator[None]:
+    def _call_scope(self, training: Any, named: bool = True) -> Iterator[None]:
         """Enter the call of this layer; with `named`, new weights get names that contain its name."""
         call_state.layers.append(self)
         call_state.training.append(training)
-        names = list(context.names)
+        names = list(context.name_scopes)
         if named and self._opens_scope:
-            context.names.append(self._name)
+            context.name_scopes.append(self._name)
         try:
             with scope(self._name):
                 yield
         finally:
-            context.names[:] = names
+            context.name_scopes[:] = names
             call_state.training.pop()
             call_state.layers.pop()
 
-    def _labelled(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if context.labels is None else context.labels(self)
+    def _label_scope(self) -> contextlib.AbstractContextManager[None]:
+        return (
+            contextlib.nullcontext() if context.label_layer is None else context.label_layer(self)
+        )
 
     @contextlib.contextmanager
-    def _reading_weights(self) -> Iterator[None]:
+    def _autocast_scope(self) -> Iterator[None]:
         """Read weights in the compute dtype within the scope."""
-        saved = context.autocast
+        saved = context.autocast_dtype
         compute = self._dtype_policy.compute_dtype
-        context.autocast = None if compute is None else dtypes.as_dtype(compute)
+        context.autocast_dtype = None if compute is None else dtypes.as_dtype(compute)
         try:
             yield
         finally:
-            context.autocast = saved
+            context.autocast_dtype = saved
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if self.built:
             return
         if self._dtype_policy.compute_dtype is None:
             self._dtype_policy = policies.get(nest.flatten(inputs)[0].dtype)
-        shape = shape_of(inputs)
+        shape = get_shapes(inputs)
         self._build_input_shape = shape
         # Weights get their initial values immediately, even while a training step is traced.
-        with as_stored(), init_scope():
-            named = shapes_by_name(self, shape, args, kwargs or {})
+        with suspend_autocast(), init_scope():
+            named = make_build_arguments(self, shape, args, kwargs or {})
             self.build(shape) if named is None else self.build(**named)
         self.built = True
         if "_layouts" in self.__dict__:
@@ -373,7 +379,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     def _regularize_activity(self, outputs: PyTree) -> None:
         regularize: Any = self._activity_regularizer
         for output in nest.flatten(outputs):
-            loss = penalty(regularize, output)
+            loss = compute_penalty(regularize, output)
             # The penalty is averaged over the batch, so that it does not grow with the batch size.
             self.add_loss(loss / math.maximum(math.cast(array.shape(output)[0], loss.dtype), 1))
 
@@ -401,13 +407,13 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         return mask
 
     def _set_masks(self, inputs: PyTree, outputs: PyTree, explicit: PyTree) -> None:
-        has_own_rule = overrides(self, "compute_mask", Layer)
+        has_own_rule = has_override(self, "compute_mask", Layer)
         if not (self._supports_masking or has_own_rule):
             return
         flat = [o for o in nest.flatten(outputs) if isinstance(o, Tensor)]
         if not flat or any(getattr(o, "_keras_mask", None) is not None for o in flat):
             return
-        input_masks = explicit if explicit is not None else masks_of(inputs)
+        input_masks = explicit if explicit is not None else get_masks(inputs)
         if input_masks is None and not has_own_rule:
             return
         masks = nest.flatten(self.compute_mask(inputs, input_masks))
@@ -418,7 +424,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
 
     # ---- configuration ---------------------------------------------------------------------
 
-    @made_with.default
+    @default_config.mark_default
     def get_config(self) -> Config:
         """Return the configuration, from which `from_config` creates an equal layer without weights.
 
@@ -437,15 +443,15 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             config["dynamic"] = True
         if "_dims" in self.__dict__:
             config["dims"] = dict(self._dims)
-        if not made_with.is_default(type(self).get_config):
+        if not default_config.is_default(type(self).get_config):
             return config
-        init_arguments = made_with.arguments(self)
+        init_arguments = default_config.get_init_arguments(self)
         if init_arguments is None:
             raise NotImplementedError(
                 f"Layer {type(self).__name__} was created with `__init__` arguments that a configuration cannot hold, "
                 "and therefore must override `get_config`. Return all arguments of `__init__` from it."
             )
-        return made_with.accepted(self, config, init_arguments)
+        return default_config.merge_config(self, config, init_arguments)
 
     def get_build_config(self) -> Config | None:
         """Return the build configuration (the input shape), or None before the layer is built."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["dimensions_of_weight", "renames"]
+__all__ = ["get_weight_dimensions", "parse_renames"]
 
 _LINEAR = {"kernel": "in out", "bias": "out"}
 _RECURRENT = {"kernel": "in gates", "recurrent_kernel": "units gates", "bias": "gates"}
@@ -40,10 +40,10 @@ _AXES: dict[str, dict[str, str]] = {
     "_Scaled": dict.fromkeys(("gamma", "beta", "moving_mean", "moving_variance"), "channels"),
 }
 # Letters of the equations of attention layers.
-_LETTERS = {"d": "embed", "n": "heads", "h": "key"}
+_ATTENTION_LETTERS = {"d": "embed", "n": "heads", "h": "key"}
 
 
-def renames(dims: Mapping[str, str] | str) -> dict[str, str]:
+def parse_renames(dims: Mapping[str, str] | str) -> dict[str, str]:
     """Parse the `dims` argument of a layer: new names of axes by their old names."""
     if isinstance(dims, Mapping):
         return {str(name): str(new) for name, new in dims.items()}
@@ -56,7 +56,7 @@ def renames(dims: Mapping[str, str] | str) -> dict[str, str]:
     )
 
 
-def dimensions_of_weight(
+def get_weight_dimensions(
     layer: Any, weight: str | None, shape: Sequence[int], dims: Sequence[str] | None = None
 ) -> list[tuple[str, ...]] | None:
     """Return the names of each axis of a new weight, the most specific first.
@@ -82,14 +82,16 @@ def dimensions_of_weight(
                 f"{tuple(shape)}."
             )
     else:
-        class_names = _known(layer, weight)
+        class_names = _get_dimension_names(layer, weight)
         if class_names is None:
             return None
         _check_renames(layer, weight)
         class_names = class_names[-len(shape) :] if shape else []
         names = ["_"] * (len(shape) - len(class_names)) + class_names
     renamed = layer.__dict__.get("_dims") or {}
-    alternatives = _by_width(layer, weight, shape) if "Dense" in _classes(layer) else {}
+    alternatives = (
+        _name_axes_by_width(layer, weight, shape) if "Dense" in _list_class_names(layer) else {}
+    )
     dimensions: list[tuple[str, ...]] = []
     for name in names:
         if name in renamed:
@@ -104,8 +106,12 @@ def _check_renames(layer: Any, weight: str | None) -> None:
     renamed = layer.__dict__.get("_dims")
     if not renamed or not type(layer).__module__.startswith(__name__.partition(".")[0] + "."):
         return
-    weights = {w for name in _classes(layer) for w in _AXES.get(name, {})} or {weight or ""}
-    axes = {axis for w in (*weights, "kernel") for axis in _known(layer, w) or ()} - {"_"}
+    weights = {w for name in _list_class_names(layer) for w in _AXES.get(name, {})} or {
+        weight or ""
+    }
+    axes = {axis for w in (*weights, "kernel") for axis in _get_dimension_names(layer, w) or ()} - {
+        "_"
+    }
     unknown = [name for name in renamed if name not in axes]
     if unknown:
         raise ValueError(
@@ -113,27 +119,27 @@ def _check_renames(layer: Any, weight: str | None) -> None:
         )
 
 
-def _known(layer: Any, weight: str | None) -> list[str] | None:
+def _get_dimension_names(layer: Any, weight: str | None) -> list[str] | None:
     equation = getattr(layer, "_equation", None) or getattr(layer, "equation", None)
     if isinstance(equation, str) and weight in ("kernel", "bias"):
-        return _of_equation(equation, weight, hasattr(layer, "_equation"))
-    for name in _classes(layer):
+        return _name_equation_axes(equation, weight, hasattr(layer, "_equation"))
+    for name in _list_class_names(layer):
         names = _AXES.get(name, {}).get(weight or "")
         if names is not None:
             return names.split()
     return None
 
 
-def _of_equation(equation: str, weight: str, is_attention: bool) -> list[str] | None:
+def _name_equation_axes(equation: str, weight: str, is_attention: bool) -> list[str] | None:
     inputs, _, output = equation.replace(" ", "").replace("...", "").partition("->")
     data, _, kernel = inputs.partition(",")
     letters = kernel if weight == "kernel" else "".join(c for c in output if c not in data)
     if is_attention:
-        return [_LETTERS.get(c, "_") for c in letters]
+        return [_ATTENTION_LETTERS.get(c, "_") for c in letters]
     return [("in" if c in data else "out") for c in letters] if len(letters) <= 2 else None
 
 
-def _by_width(layer: Any, weight: str | None, shape: Sequence[int]) -> dict[str, str]:
+def _name_axes_by_width(layer: Any, weight: str | None, shape: Sequence[int]) -> dict[str, str]:
     """Name the wider side of the kernel of a Dense layer "hidden" and the other "embed"."""
     kernel = shape if weight == "kernel" else layer.kernel.shape
     inputs, outputs = int(kernel[0]), int(kernel[-1])
@@ -143,5 +149,5 @@ def _by_width(layer: Any, weight: str | None, shape: Sequence[int]) -> dict[str,
     return {wide: "hidden", narrow: "embed"}
 
 
-def _classes(layer: Any) -> list[str]:
+def _list_class_names(layer: Any) -> list[str]:
     return [cls.__name__ for cls in type(layer).__mro__]

@@ -22,8 +22,8 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.custom_gradient import custom_gradient
-from meshflow.core.gradients.tape import no_tapes
+from meshflow.core.gradients.custom_gradients import custom_gradient
+from meshflow.core.gradients.tape import suspend_tapes
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
@@ -35,7 +35,7 @@ from meshflow.keras.mixed_precision import float8
 
 # Rows of the history, and the float8 format of each.
 INPUT, KERNEL, GRADIENT = 0, 1, 2
-_KINDS = (float8.VALUES, float8.VALUES, float8.GRADIENTS)
+_FORMATS = (float8.VALUE_DTYPE, float8.VALUE_DTYPE, float8.GRADIENT_DTYPE)
 
 
 class Float8State:
@@ -54,7 +54,7 @@ class Float8State:
             zeros = np.zeros((3, length), np.float32)
             self.amax_history = Variable(zeros, trainable=False, name="amax_history")
 
-    def scales(
+    def update_scales(
         self, rows: tuple[int, ...], tensors: Sequence[Tensor], keep: Tensor | bool
     ) -> Tensor:
         """Compute scales for tensors from the history, then add their magnitudes to it.
@@ -67,18 +67,18 @@ class Float8State:
         Returns:
           A float32 tensor with a scale for each tensor.
         """
-        with no_tapes():
-            magnitudes = max_over_replicas(apply(_largest, (list(tensors),)))
+        with suspend_tapes():
+            magnitudes = max_over_replicas(apply(_amax_op, (list(tensors),)))
             history = self.amax_history.value()
-            scales, new_history = apply(_advanced, (history, magnitudes), (rows,))
+            scales, new_history = apply(_update_history_op, (history, magnitudes), (rows,))
             if isinstance(keep, Tensor):
-                new_history = apply(_either, (keep, new_history, history))
+                new_history = apply(_select_op, (keep, new_history, history))
             if keep is not False:
                 self.amax_history.assign(new_history)
         return scales
 
 
-def product(
+def compute_product(
     layer: Any,
     compute: Callable[[Any, Any], Any],
     inputs: Tensor,
@@ -98,22 +98,22 @@ def product(
       The result of `compute`.
     """
     policy = layer.dtype_policy
-    if not policy.float8:
+    if not policy.uses_float8:
         return compute(inputs, kernel)
     state = layer.__dict__.get(f"_float8_{part}")
     if state is None:
         state = Float8State(policy.amax_history_length)
         setattr(layer, f"_float8_{part}", state)
     kernel = kernel.value() if isinstance(kernel, Variable) else kernel
-    keep = _training()
-    scales = state.scales((INPUT, KERNEL), (inputs, kernel), keep)
+    keep = _should_update_history()
+    scales = state.update_scales((INPUT, KERNEL), (inputs, kernel), keep)
     outputs = compute(
-        apply(_rounded, (inputs, scales), (INPUT,)), apply(_rounded, (kernel, scales), (KERNEL,))
+        apply(_round_op, (inputs, scales), (INPUT,)), apply(_round_op, (kernel, scales), (KERNEL,))
     )
-    return _with_rounded_gradient(state, outputs, keep)
+    return _round_gradient(state, outputs, keep)
 
 
-def _training() -> Tensor | bool:
+def _should_update_history() -> Tensor | bool:
     """Check whether training runs; without an explicit mode, whether a tape records."""
     training = call_state.training[-1] if call_state.training else None
     if training is None:
@@ -121,11 +121,11 @@ def _training() -> Tensor | bool:
     return training if isinstance(training, Tensor) else bool(training)
 
 
-def _with_rounded_gradient(state: Float8State, outputs: Tensor, keep: Tensor | bool) -> Tensor:
+def _round_gradient(state: Float8State, outputs: Tensor, keep: Tensor | bool) -> Tensor:
     if not context.tapes:
         # An enclosing program differentiates these operations; its gradient cannot update the
         # history.
-        return apply(_self_scaled, (outputs,)) if context.trace is not None else outputs
+        return apply(_round_gradient_op, (outputs,)) if context.trace is not None else outputs
 
     scope = context.trace
 
@@ -134,22 +134,22 @@ def _with_rounded_gradient(state: Float8State, outputs: Tensor, keep: Tensor | b
         def gradient(arriving: Tensor) -> Tensor:
             if context.trace is not scope:
                 # The gradient is one of many rows of a Jacobian, which must not change the history.
-                return apply(_rounded_alone, (arriving,))
-            scales = state.scales((GRADIENT,), (arriving,), keep)
-            return apply(_rounded, (arriving, scales), (GRADIENT,))
+                return apply(_round_by_own_scale_op, (arriving,))
+            scales = state.update_scales((GRADIENT,), (arriving,), keep)
+            return apply(_round_op, (arriving, scales), (GRADIENT,))
 
         return value, gradient
 
     return identity(outputs)
 
 
-def _round(operands: tuple[Array, Array], static: tuple[int]) -> Array:
+def _round_operand(operands: tuple[Array, Array], static: tuple[int]) -> Array:
     array, scales = operands
     (row,) = static
-    return float8.rounded(array, scales[0 if row == GRADIENT else row], _KINDS[row])
+    return float8.round_scaled(array, scales[0 if row == GRADIENT else row], _FORMATS[row])
 
 
-def _advance(
+def _update_history(
     operands: tuple[jax.Array, jax.Array], static: tuple[tuple[int, ...]]
 ) -> tuple[jax.Array, jax.Array]:
     history, magnitudes = operands
@@ -159,7 +159,7 @@ def _advance(
         amax = jnp.max(history[row])
         # The history is empty before the first step, so the scale follows from the tensor itself.
         amax = jnp.where(amax > 0, amax, magnitudes[i])
-        scales.append(float8.scale_for(amax, _KINDS[row]))
+        scales.append(float8.compute_scale(amax, _FORMATS[row]))
         # The magnitude of a step that overflowed does not predict the next one.
         latest = jnp.where(jnp.isfinite(magnitudes[i]), magnitudes[i], 0)
         row_history = jnp.roll(history[row], 1).at[0].set(latest)
@@ -167,17 +167,19 @@ def _advance(
     return jnp.stack(scales), history
 
 
-def _op(name: str, call: Callable[..., Any], differentiable: bool = False) -> Op:
+def _make_op(name: str, call: Callable[..., Any], differentiable: bool = False) -> Op:
     return Op(f"float8_{name}", call, differentiable=differentiable)
 
 
-_rounded = _op("rounded", _round, differentiable=True)
-_rounded_alone = _op(
-    "rounded_alone", lambda operands, _: float8.rounded_alone(operands[0]), differentiable=True
+_round_op = _make_op("rounded", _round_operand, differentiable=True)
+_round_by_own_scale_op = _make_op(
+    "rounded_alone", lambda operands, _: float8.round_gradient(operands[0]), differentiable=True
 )
-_self_scaled = _op(
+_round_gradient_op = _make_op(
     "gradient", lambda operands, _: float8.with_rounded_gradient(operands[0]), differentiable=True
 )
-_advanced = _op("scales", _advance)
-_largest = _op("largest", lambda operands, _: jnp.stack([float8.largest(a) for a in operands[0]]))
-_either = _op("either", lambda operands, _: jax.lax.select(*operands))
+_update_history_op = _make_op("scales", _update_history)
+_amax_op = _make_op(
+    "largest", lambda operands, _: jnp.stack([float8.compute_amax(a) for a in operands[0]])
+)
+_select_op = _make_op("either", lambda operands, _: jax.lax.select(*operands))

@@ -16,34 +16,34 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
-from meshflow.keras.engine.symbolic.call_signature import call_signature
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
+from meshflow.keras.engine.symbolic.call_signature import get_call_signature
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, get_shapes
 from meshflow.ops.math import cast
 
 # A Keras object such as an initializer or activation function, its name, or its configuration.
 Identifier: TypeAlias = Callable[..., Any] | Config | str | None
 
-_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def overrides(layer: object, method: str, base: type) -> bool:
+def has_override(layer: object, method: str, base: type) -> bool:
     """Check whether the class of a layer overrides a method of a base class."""
     return getattr(type(layer), method) is not getattr(base, method)
 
 
-def unique_layer_name(cls: type) -> str:
+def make_unique_layer_name(cls: type) -> str:
     """Return the class name in snake case, with an index if it is already in use."""
-    return settings.unique_name(snake_case(cls.__name__))
+    return settings.make_unique_name(to_snake_case(cls.__name__))
 
 
-def snake_case(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """Convert a class name to snake case, for example `ConvLSTM2D` to `conv_lstm2d`."""
     spaced = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     result = re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()
     return result if not result.startswith("_") else "private" + result
 
 
-def unique(items: list[Any]) -> list[Any]:
+def remove_duplicates(items: list[Any]) -> list[Any]:
     """Return the items without later occurrences of the same object."""
     return list({id(item): item for item in items}.values())
 
@@ -59,7 +59,7 @@ def as_tuples(shape: PyTree) -> PyTree:
     return shape
 
 
-def shapes_by_name(
+def make_build_arguments(
     layer: Any, shape: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Return the keyword arguments of a `build` method with one shape for each argument of `call`.
@@ -67,12 +67,14 @@ def shapes_by_name(
     Keras 3 allows `build(self, x_shape, y_shape)` for `call(self, x, y)`. None for a single shape.
     """
     parameters = inspect.signature(layer.build).parameters.values()
-    required = [p.name for p in parameters if p.default is p.empty and p.kind is _NAMED]
+    required = [
+        p.name for p in parameters if p.default is p.empty and p.kind is _POSITIONAL_OR_KEYWORD
+    ]
     if len(required) < 2 or not all(name.endswith("_shape") for name in required):
         return None
-    first, *others = call_signature(type(layer)).names
+    first, *others = get_call_signature(type(layer)).names
     arguments = dict(zip(others, args, strict=False)) | kwargs
-    shapes = {f"{name}_shape": shape_of(value) for name, value in arguments.items()}
+    shapes = {f"{name}_shape": get_shapes(value) for name, value in arguments.items()}
     return {f"{first}_shape": shape} | {name: shapes[name] for name in required if name in shapes}
 
 
@@ -88,7 +90,7 @@ def cast_floating(value: Any, dtype: dtypes.DType) -> Any:
     return result
 
 
-def masks_of(inputs: PyTree) -> PyTree:
+def get_masks(inputs: PyTree) -> PyTree:
     """Return the masks of a structure of tensors, or None if there is no mask."""
     if isinstance(inputs, Tensor):
         return getattr(inputs, "_keras_mask", None)
@@ -114,7 +116,7 @@ def has_keras_tensor(inputs: PyTree, args: PyTree, kwargs: PyTree) -> bool:
     return any(isinstance(v, KerasTensor) for v in nest.flatten((inputs, args, kwargs)))
 
 
-def declared_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
+def get_declared_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
     """Return the batch input shape that `input_shape` and related arguments declare, or None."""
     if kwargs.get("input_dim") is not None and kwargs.get("input_shape") is None:
         kwargs = {**kwargs, "input_shape": (kwargs["input_dim"],)}

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-KNOWN = (
+COMMON_KEYWORDS = (
     *("input_dim", "input_shape", "batch_input_shape", "batch_size", "weights"),
     *("activity_regularizer", "autocast", "implementation", "dims", "enable_caching_device"),
 )
-_ENDING = "_layout"
+_LAYOUT_SUFFIX = "_layout"
 
 
-def take_layouts(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
+def pop_layouts(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Remove the `<weight>_layout` arguments from the keyword arguments of a layer and return them.
 
     Built-in classes list their weights in `_weights_with_layouts`. Classes of users need not: all
@@ -23,32 +23,32 @@ def take_layouts(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
     Raises:
       TypeError: If the class has no such weight.
     """
-    layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith(_ENDING)}
-    names = _layouts_of(cls)
+    layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith(_LAYOUT_SUFFIX)}
+    names = _list_layout_keywords(cls)
     unknown = [] if names is None else [key for key in layouts if key not in names]
     if unknown:
-        raise not_understood(cls, unknown)
+        raise make_keyword_error(cls, unknown)
     return {key: layout for key, layout in layouts.items() if layout is not None}
 
 
-def _layouts_of(cls: type) -> set[str] | None:
+def _list_layout_keywords(cls: type) -> set[str] | None:
     weights = getattr(cls, "_weights_with_layouts", None)
     if weights is None:
         return set() if cls.__module__.startswith("meshflow.") else None
-    return {f"{name}{_ENDING}" for name in weights}
+    return {f"{name}{_LAYOUT_SUFFIX}" for name in weights}
 
 
-def check_known(cls: type, kwargs: Iterable[str]) -> None:
+def check_keywords(cls: type, kwargs: Iterable[str]) -> None:
     """Raise a `TypeError` for keywords that no layer accepts."""
-    unknown = [key for key in kwargs if key not in KNOWN]
+    unknown = [key for key in kwargs if key not in COMMON_KEYWORDS]
     if unknown:
-        raise not_understood(cls, unknown)
+        raise make_keyword_error(cls, unknown)
 
 
-def not_understood(cls: type, unknown: Iterable[str]) -> TypeError:
+def make_keyword_error(cls: type, unknown: Iterable[str]) -> TypeError:
     """Make the error for unknown keywords, with the most similar valid ones."""
-    valid = set(inspect.signature(cls).parameters) | set(_layouts_of(cls) or ())
-    names = {*valid, *KNOWN, "trainable", "name", "dtype", "dynamic"} - {"kwargs"}
+    valid = set(inspect.signature(cls).parameters) | set(_list_layout_keywords(cls) or ())
+    names = {*valid, *COMMON_KEYWORDS, "trainable", "name", "dtype", "dynamic"} - {"kwargs"}
     hints = []
     for key in sorted(unknown):
         close = difflib.get_close_matches(key, names, n=1)
@@ -58,32 +58,32 @@ def not_understood(cls: type, unknown: Iterable[str]) -> TypeError:
     )
 
 
-def layout_of(layer: Any, weight: str | None) -> Any:
+def find_layout(layer: Any, weight: str | None) -> Any:
     """Return the layout argument for a weight; `recurrent_layout` is for `recurrent_kernel`."""
     layouts = layer.__dict__.get("_layouts")
     if not layouts or weight is None:
         return None
     for name in (weight, weight.removesuffix("_kernel")):
-        if f"{name}{_ENDING}" in layouts:
-            layer._layouts_used.add(f"{name}{_ENDING}")
-            return layouts[f"{name}{_ENDING}"]
+        if f"{name}{_LAYOUT_SUFFIX}" in layouts:
+            layer._layouts_used.add(f"{name}{_LAYOUT_SUFFIX}")
+            return layouts[f"{name}{_LAYOUT_SUFFIX}"]
     return None
 
 
 def check_layouts(layer: Any) -> None:
     """Raise a `TypeError` for layouts of weights that a built layer does not have."""
     unused = set(layer.__dict__.get("_layouts", ())) - layer.__dict__.get("_layouts_used", set())
-    if unused and _layouts_of(type(layer)) is None:
+    if unused and _list_layout_keywords(type(layer)) is None:
         weights = [variable.name for variable in layer._own_weights]
         raise TypeError(
             f"Layer {layer.name} was given {sorted(unused)}, but it has no such weights: it has {weights}."
         )
 
 
-def for_cell(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
+def make_cell_keywords(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that a recurrent layer's cell shares; pop layouts from `kwargs`."""
     shared = {key: value for key, value in kwargs.items() if key in ("dtype", "trainable")}
-    return {**shared, **take_layouts(cls, kwargs)}
+    return {**shared, **pop_layouts(cls, kwargs)}
 
 
 def copy_layouts(source: Any, target: Any) -> None:

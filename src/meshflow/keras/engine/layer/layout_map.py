@@ -11,16 +11,22 @@ from typing import Any
 
 from meshflow.core.variables.module import Module
 from meshflow.distribute.strategy import get_strategy
-from meshflow.keras.engine.layer.dimensions import dimensions_of_weight
-from meshflow.keras.engine.layer.keywords import layout_of
-from meshflow.keras.engine.layer.tracking import attributes
+from meshflow.keras.engine.layer.dimensions import get_weight_dimensions
+from meshflow.keras.engine.layer.keywords import find_layout
+from meshflow.keras.engine.layer.tracking import iterate_modules
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["LayoutMap", "current_map", "laid", "layout_for", "layout_map_scope"]
+__all__ = [
+    "LayoutMap",
+    "choose_layout",
+    "get_current_map",
+    "layout_map_scope",
+    "variable_layout_scope",
+]
 
-_current: list[LayoutMap] = []
+_scopes: list[LayoutMap] = []
 
 
 class LayoutMap(MutableMapping[str, Layout]):
@@ -47,11 +53,11 @@ class LayoutMap(MutableMapping[str, Layout]):
         self._used: set[str] = set()
 
     def __getitem__(self, key: str) -> Layout | None:  # type: ignore[override]
-        pattern = self._matching(key)
+        pattern = self._match_key(key)
         return None if pattern is None else self._layouts[pattern]
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._matching(key) is not None
+        return isinstance(key, str) and self._match_key(key) is not None
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key, which is compared literally, and return its layout.
@@ -65,14 +71,14 @@ class LayoutMap(MutableMapping[str, Layout]):
         """
         return self._layouts.pop(key, *default)
 
-    def _matching(self, key: str) -> str | None:
+    def _match_key(self, key: str) -> str | None:
         if key in self._layouts:
             return key
         return next((pattern for pattern in self._layouts if re.match(pattern, key)), None)
 
-    def of_weight(self, key: str) -> Layout | None:
+    def get_weight_layout(self, key: str) -> Layout | None:
         """Return the layout for a new weight, or None; mark the matching key as used."""
-        pattern = self._matching(key)
+        pattern = self._match_key(key)
         if pattern is None:
             return None
         self._used.add(pattern)
@@ -143,14 +149,14 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
       >>> tf.experimental.dtensor.fetch_layout(layer.kernel).sharding_specs
       ['unsharded', 'x']
     """
-    _current.append(layout_map)
+    _scopes.append(layout_map)
     try:
         yield
     finally:
-        _current.pop()
+        _scopes.pop()
 
 
-def layout_for(
+def choose_layout(
     layer: Any, name: str | None, shape: Sequence[int], dims: Sequence[str] | None = None
 ) -> Layout | None:
     """Choose the layout of a new weight: from an argument, the current map, or rules.
@@ -165,20 +171,24 @@ def layout_for(
       ValueError: If the rank of the layout differs.
     """
     rank = len(shape)
-    layout = layout_of(layer, name)
+    layout = find_layout(layer, name)
     strategy = get_strategy()
-    maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
+    maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _scopes[-1:]
     strategy_map = getattr(strategy, "layout_map", None)
     if not maps and strategy_map is not None:
         maps = [strategy_map]
-    if layout is None and not maps and hasattr(strategy, "weight_layout"):
-        names = dimensions_of_weight(layer, name, shape, dims)
-        layout = strategy.weight_layout(names, shape, f"the weight {name} of layer {layer.name}")
+    if layout is None and not maps and hasattr(strategy, "resolve_weight_layout"):
+        names = get_weight_dimensions(layer, name, shape, dims)
+        layout = strategy.resolve_weight_layout(
+            names, shape, f"the weight {name} of layer {layer.name}"
+        )
     if layout is None and maps:
-        layout = maps[0].of_weight(f"{layer.name}.{name}")
+        layout = maps[0].get_weight_layout(f"{layer.name}.{name}")
         root = call_state.layers[0] if call_state.layers else None
         if layout is None and len(maps[0]) and isinstance(root, Module):
-            layouts = (maps[0].of_weight(f"{path}.{name}") for path in _paths(root, layer, 0))
+            layouts = (
+                maps[0].get_weight_layout(f"{path}.{name}") for path in _find_paths(root, layer, 0)
+            )
             layout = next((found for found in layouts if found is not None), None)
         mesh = maps[0].get_default_mesh()
         if layout is None and mesh is not None:
@@ -191,23 +201,23 @@ def layout_for(
     return layout
 
 
-def laid(layout: Layout | None) -> contextlib.AbstractContextManager[None]:
+def variable_layout_scope(layout: Layout | None) -> contextlib.AbstractContextManager[None]:
     """Create variables within the scope with this layout, if the strategy shards variables further."""
     strategy = get_strategy()
-    if hasattr(strategy, "laying"):
-        return strategy.laying(layout)
+    if hasattr(strategy, "variable_layout_scope"):
+        return strategy.variable_layout_scope(layout)
     return contextlib.nullcontext()
 
 
-def _paths(owner: Module, layer: Module, depth: int) -> Iterator[str]:
+def _find_paths(owner: Module, layer: Module, depth: int) -> Iterator[str]:
     """Iterate over the attribute paths from an object to a layer."""
-    for name, child in attributes(owner):
+    for name, child in iterate_modules(owner):
         if child is layer:
             yield name
         elif depth < 8 and isinstance(child, Module):
-            yield from (f"{name}.{rest}" for rest in _paths(child, layer, depth + 1))
+            yield from (f"{name}.{rest}" for rest in _find_paths(child, layer, depth + 1))
 
 
-def current_map() -> LayoutMap | None:
+def get_current_map() -> LayoutMap | None:
     """Return the map of the innermost `layout_map_scope`; layers keep it for later weights."""
-    return _current[-1] if _current else None
+    return _scopes[-1] if _scopes else None

@@ -11,7 +11,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
-from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.tracking import Tracker
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.metrics.means import Mean
@@ -45,15 +45,15 @@ class LayerLosses:
         Layers that were only called on symbolic tensors contribute symbolic losses.
         """
         collected: list[Any] = []
-        for layer in self._unique_layers():
+        for layer in self._list_unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
             collected += layer._inferred_losses
             collected += [loss() for loss in layer._losses if callable(loss)]
-            collected += [penalty(regularize, v) for v, regularize in layer._regularized]
+            collected += [compute_penalty(regularize, v) for v, regularize in layer._regularized]
         return collected
 
-    def _unique_layers(self) -> list[Any]:
-        return unique(list(self._flatten_layers()))
+    def _list_unique_layers(self) -> list[Any]:
+        return remove_duplicates(list(self._flatten_layers()))
 
     def add_loss(self, losses: PyTree, **kwargs: Any) -> None:
         """Add losses to the loss that training minimizes.
@@ -125,9 +125,9 @@ class LayerLosses:
     def metrics(self) -> list[Any]:
         """Return the metrics of this layer and its sublayers."""
         collected: list[Any] = []
-        for layer in self._unique_layers():
+        for layer in self._list_unique_layers():
             collected += layer._own_metrics + layer._tracked.metrics
-        return unique(collected)
+        return remove_duplicates(collected)
 
     def add_metric(self, value: Any, name: str | None = None, **kwargs: Any) -> None:
         """Add a tensor computed in `call` to the metrics that training reports.
@@ -144,7 +144,7 @@ class LayerLosses:
         kwargs.pop("aggregation", None)
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
-        if any(metric._gave(value) for metric in self.metrics):
+        if any(metric.is_latest_result(value) for metric in self.metrics):
             return
         if name is None:
             raise ValueError(
@@ -159,7 +159,7 @@ class LayerLosses:
             self._own_metrics.append(metric)
         shares = current_shares()
         # The weights of the shares of a batch sum to 1, so that a batch counts once.
-        parts = 1 if shares is None else shares.row_parts * shares.micro_batches
+        parts = 1 if shares is None else shares.num_row_parts * shares.micro_batches
         metric.update_state(value, sample_weight=None if parts == 1 else 1 / parts)
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
@@ -168,6 +168,6 @@ class LayerLosses:
         )
 
 
-def penalty(regularize: Callable[..., Any], value: Any) -> Tensor:
+def compute_penalty(regularize: Callable[..., Any], value: Any) -> Tensor:
     """Compute a regularization loss; the regularizer may return a Python number."""
     return convert_to_tensor(regularize(value), dtype_hint=settings.floatx())

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.shape_probing import Probe, probing
+from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, string
@@ -25,15 +25,15 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
-_STAND_INS = (720, 5040)
+_PLACEHOLDER_SIZES = (720, 5040)
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
-_SMALL_STAND_INS = (6, 12)
+_SMALL_PLACEHOLDER_SIZES = (6, 12)
 # Maximum number of combinations of sizes that `infer_op_outputs` tries.
-_MOST_CHOICES = 64
+_MAX_CHOICES = 64
 
 
-def infer(
+def infer_outputs(
     call: Callable[..., PyTree],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -47,16 +47,16 @@ def infer(
       kwargs: Keyword arguments, which may contain `KerasTensor`s.
       declared: Function that returns the result if `call` fails with made-up values.
     """
-    probes = Probe(0), Probe(1)
+    probes = ShapeProbe(0), ShapeProbe(1)
     try:
-        return _infer(call, args, kwargs, probes)
+        return _infer_with_probes(call, args, kwargs, probes)
     except Exception:
         if declared is None or not any(probe.used for probe in probes):
             raise
         return declared()
 
 
-def infer_op(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
+def infer_op_outputs(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
     """Return the result structure of an op, where an unknown size may have to equal a known one.
 
     For example, `[None, 3]` and `[2, None]` are added as `[2, 3]`.
@@ -67,33 +67,33 @@ def infer_op(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
       kwargs: Keyword arguments, which may contain `KerasTensor`s.
     """
     try:
-        return infer(call, args, kwargs)
+        return infer_outputs(call, args, kwargs)
     except Exception as error:
-        for filled_args, filled_kwargs in _with_sizes_that_occur(args, kwargs):
+        for filled_args, filled_kwargs in _substitute_known_sizes(args, kwargs):
             try:
-                return infer(call, filled_args, filled_kwargs)
+                return infer_outputs(call, filled_args, filled_kwargs)
             except Exception:
                 continue
         raise error from None
 
 
-def _with_sizes_that_occur(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, Any]]:
+def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, Any]]:
     """Iterate over the arguments with known sizes for unknown ones, fewest changes first."""
     leaves = nest.flatten((args, kwargs))
-    symbolic = [v for v in leaves if _may_meet(v)]
+    symbolic = [v for v in leaves if _has_substitutable_sizes(v)]
     unknown = sum(size is None for t in symbolic for size in t.shape)
     sizes = {v for v in leaves if type(v) is int}
     if len(symbolic) > 1:
         sizes |= {size for t in symbolic for size in t.shape if size is not None}
     candidates = sorted(s for s in sizes if s > 1)
-    if not unknown or (1 + len(candidates)) ** unknown > _MOST_CHOICES:
+    if not unknown or (1 + len(candidates)) ** unknown > _MAX_CHOICES:
         return
     choices = itertools.product((None, *candidates), repeat=unknown)
     for choice in sorted(choices, key=lambda c: len(c) - c.count(None))[1:]:
         sizes_left = iter(choice)
 
         def fill(value: Any, chosen: Iterator[int | None] = sizes_left) -> Any:
-            if not _may_meet(value):
+            if not _has_substitutable_sizes(value):
                 return value
             shape = [next(chosen) if size is None else size for size in value.shape]
             return KerasTensor(TensorSpec(shape, value.dtype))
@@ -101,51 +101,53 @@ def _with_sizes_that_occur(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, 
         yield nest.map_structure(fill, (args, kwargs))
 
 
-def _may_meet(value: object) -> bool:
-    return isinstance(value, KerasTensor) and value.shape.rank is not None and not value._known
+def _has_substitutable_sizes(value: object) -> bool:
+    return (
+        isinstance(value, KerasTensor) and value.shape.rank is not None and not value._known_values
+    )
 
 
-def _infer(
-    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[Probe, Probe]
+def _infer_with_probes(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe]
 ) -> PyTree:
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
-    if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
-        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0], probes[0])
+    if all(t.shape.is_fully_defined() and not t._known_values for t in symbolic):
+        first, _, masks = _trace_specs(call, args, kwargs, _PLACEHOLDER_SIZES[0], probes[0])
         if probes[0].used:
-            return _with_unknown(call, args, kwargs, _STAND_INS, probes)
-        return _masked(nest.map_structure(_as_keras_tensor, first), masks)
+            return _compare_traces(call, args, kwargs, _PLACEHOLDER_SIZES, probes)
+        return _attach_masks(nest.map_structure(_as_keras_tensor, first), masks)
     try:
-        return _with_unknown(call, args, kwargs, _STAND_INS, probes)
+        return _compare_traces(call, args, kwargs, _PLACEHOLDER_SIZES, probes)
     except Exception as error:
-        if any(t._known for t in symbolic):
+        if any(t._known_values for t in symbolic):
             # The known values were computed for the large placeholder sizes only.
             raise
         try:
-            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS, probes)
+            return _compare_traces(call, args, kwargs, _SMALL_PLACEHOLDER_SIZES, probes)
         except Exception:
             raise error from None
 
 
-def _with_unknown(
+def _compare_traces(
     call: Callable[..., PyTree],
     args: PyTree,
     kwargs: PyTree,
     sizes: tuple[int, int],
-    probes: tuple[Probe, Probe],
+    probes: tuple[ShapeProbe, ShapeProbe],
 ) -> PyTree:
     """Return the result structure of a call; sizes that differ between two traces are unknown."""
-    first, known, masks = _specs(call, args, kwargs, sizes[0], probes[0])
-    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1], probes[1])
-    result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
-    masks = {i: _common(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
-    for index, tensor in enumerate(nest.flatten(_masked(result, masks))):
+    first, known, masks = _trace_specs(call, args, kwargs, sizes[0], probes[0])
+    second, also_known, also_masks = _trace_specs(call, args, kwargs, sizes[1], probes[1])
+    result = nest.map_structure(lambda a, b: _as_keras_tensor(_merge_specs(a, b)), first, second)
+    masks = {i: _merge_specs(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
+    for index, tensor in enumerate(nest.flatten(_attach_masks(result, masks))):
         if index in known and index in also_known:
-            tensor._known = dict(zip(sizes, (known[index], also_known[index]), strict=True))
+            tensor._known_values = dict(zip(sizes, (known[index], also_known[index]), strict=True))
     return result
 
 
-def _specs(
-    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, size: int, probe: Probe
+def _trace_specs(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, size: int, probe: ShapeProbe
 ) -> tuple[Any, dict[int, np.ndarray], dict[int, TensorSpec]]:
     """Trace a call for one placeholder size; return result specs, known values, mask specs.
 
@@ -154,7 +156,7 @@ def _specs(
     known: dict[int, np.ndarray] = {}
     masks: dict[int, TensorSpec] = {}
     input_masks = {
-        str(i): _filled(v._keras_mask, size)
+        str(i): _make_placeholder(v._keras_mask, size)
         for i, v in enumerate(nest.flatten((args, kwargs)))
         if isinstance(v, KerasTensor) and v._keras_mask is not None
     }
@@ -164,7 +166,7 @@ def _specs(
         for index, mask in input_masks.items():
             leaves[int(index)]._keras_mask = mask
         args, kwargs = nest.map_structure(
-            lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs)
+            lambda v: Tensor(v.value) if isinstance(v, _KnownValue) else v, (args, kwargs)
         )
         outputs = call(*args, **kwargs)
         for i, leaf in enumerate(nest.flatten(outputs)):
@@ -173,18 +175,20 @@ def _specs(
                 masks[i] = TensorSpec(mask.shape, mask.dtype)
             if (
                 isinstance(leaf, Tensor)
-                and type(leaf._value) is np.ndarray
+                and type(leaf.array) is np.ndarray
                 and leaf.dtype.is_integer
             ):
-                known[i] = leaf._value
+                known[i] = leaf.array
         return outputs
 
-    filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
-    with probing(probe):
+    filled_args, filled_kwargs = nest.map_structure(
+        lambda v: _make_placeholder(v, size), (args, kwargs)
+    )
+    with probe_shapes(probe):
         return trace_shapes(run, (input_masks, filled_args, filled_kwargs), {}), known, masks
 
 
-def _masked(result: PyTree, masks: dict[int, TensorSpec]) -> PyTree:
+def _attach_masks(result: PyTree, masks: dict[int, TensorSpec]) -> PyTree:
     """Attach symbolic masks to the symbolic results, for the layers that follow."""
     leaves = nest.flatten(result)
     for index, spec in masks.items():
@@ -193,18 +197,18 @@ def _masked(result: PyTree, masks: dict[int, TensorSpec]) -> PyTree:
     return result
 
 
-class _Known:
+class _KnownValue:
     """Value that is known for a placeholder size."""
 
     def __init__(self, value: np.ndarray) -> None:
         self.value = value
 
 
-def _filled(value: Any, size: int) -> Any:
+def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
-    if size in value._known:
-        return _Known(value._known[size])
+    if size in value._known_values:
+        return _KnownValue(value._known_values[size])
     if value.dtype is string:
         # XLA programs have no strings, so string tensors are constants while tracing.
         blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
@@ -213,7 +217,7 @@ def _filled(value: Any, size: int) -> Any:
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 
-def _common(a: Any, b: Any) -> Any:
+def _merge_specs(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor):
         a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
     if not isinstance(a, TensorSpec):
@@ -227,10 +231,12 @@ def _as_keras_tensor(value: Any) -> Any:
     return KerasTensor(value) if isinstance(value, TensorSpec) else value
 
 
-def output_shape(call: Callable[..., PyTree], input_shape: PyTree, dtype: DTypeLike) -> PyTree:
+def infer_output_shape(
+    call: Callable[..., PyTree], input_shape: PyTree, dtype: DTypeLike
+) -> PyTree:
     """Infer the shapes of the results of a call for an input shape or structure of shapes."""
     inputs = map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), input_shape)
-    outputs = infer(call, (inputs,), {})
+    outputs = infer_outputs(call, (inputs,), {})
     return nest.map_structure(lambda t: t.shape, outputs)
 
 

@@ -19,18 +19,18 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.environment.types import PyTree
 from meshflow.keras import constraints, initializers, regularizers, settings
-from meshflow.keras.engine.layer.dimensions import dimensions_of_weight
-from meshflow.keras.engine.layer.helpers import unique
-from meshflow.keras.engine.layer.layout_map import laid, layout_for
-from meshflow.keras.engine.layer.tracking import Tracker, Tracks, leads_nowhere
+from meshflow.keras.engine.layer.dimensions import get_weight_dimensions
+from meshflow.keras.engine.layer.helpers import remove_duplicates
+from meshflow.keras.engine.layer.layout_map import choose_layout, variable_layout_scope
+from meshflow.keras.engine.layer.tracking import TrackedLayer, Tracker, are_leaf_values
 from meshflow.keras.weight_values import WeightValues
 
 # Size in elements up to which untrained weights get values while a model is only planned:
 # preprocessing layers and metrics compute with them.
-_SMALL = 1 << 16
+_MAX_CONCRETE_SIZE = 1 << 16
 
 
-class LayerWeights(WeightValues, Tracks):
+class LayerWeights(WeightValues, TrackedLayer):
     """Methods of `Layer` for weights."""
 
     _TF_MODULE_IGNORED_PROPERTIES = frozenset(("_tracker",))
@@ -124,11 +124,11 @@ class LayerWeights(WeightValues, Tracks):
                 )
             initializer = "glorot_uniform" if weight_dtype.is_floating else "zeros"
         initialize = initializers.get(initializer)
-        sizes = _weight_shape(self.name, name, shape, initialize)
+        sizes = _check_weight_shape(self.name, name, shape, initialize)
         # The initializer determines the first value if the shape may change later.
         shape_argument: dict[str, Any] = {"shape": sizes} if None in sizes else {}
         dims = kwargs.pop("dims", None)
-        layout = kwargs.pop("layout", None) or layout_for(self, name, sizes, dims)
+        layout = kwargs.pop("layout", None) or choose_layout(self, name, sizes, dims)
         autocast = kwargs.pop("experimental_autocast", True)
         getter = kwargs.pop("getter", None) or Variable
         kwargs.pop("collections", None), kwargs.pop("partitioner", None)
@@ -141,9 +141,13 @@ class LayerWeights(WeightValues, Tracks):
             return _call_initializer(initialize, sizes, weight_dtype)
 
         initial: Any = initial_value
-        if context.shapes_only and not shape_argument and (trainable or math.prod(sizes) > _SMALL):
+        if (
+            context.shapes_only
+            and not shape_argument
+            and (trainable or math.prod(sizes) > _MAX_CONCRETE_SIZE)
+        ):
             initial = jax.ShapeDtypeStruct(sizes, weight_dtype.dtype)
-        with init_scope(), laid(layout):
+        with init_scope(), variable_layout_scope(layout):
             variable = getter(
                 initial,
                 trainable=trainable,
@@ -169,13 +173,13 @@ class LayerWeights(WeightValues, Tracks):
 
     add_variable = add_weight
 
-    def _named_axes(self) -> list[tuple[Variable, list[tuple[str, ...]]]]:
+    def _list_named_axes(self) -> list[tuple[Variable, list[tuple[str, ...]]]]:
         """Return the weights with named axes, and the names that rules may use for each axis."""
         named_axes = []
         for weight in self._own_weights:
             dimension_names = getattr(weight, "_dimension_names", None)
             name = weight._shared_name.rsplit("/", 1)[-1]
-            dims = dimensions_of_weight(self, name, weight._shape, dimension_names)
+            dims = get_weight_dimensions(self, name, weight._shape, dimension_names)
             if dims is not None:
                 named_axes.append((weight, dims))
         return named_axes
@@ -184,29 +188,29 @@ class LayerWeights(WeightValues, Tracks):
         before = self.__dict__.get(name)
         super().__setattr__(name, value)
         if before is not value and isinstance(before, Variable) and isinstance(value, Variable):
-            self._put_in_place(before, value)
-        if not leads_nowhere(before, value):
+            self._replace_weight(before, value)
+        if not are_leaf_values(before, value):
             self.__dict__.pop("_tracker", None)
         if before is not value and isinstance(before, Variable):
-            self._forget(before)
+            self._forget_weight(before)
 
     def __delattr__(self, name: str) -> None:
         before = self.__dict__.get(name)
         object.__delattr__(self, name)
         self.__dict__.pop("_tracker", None)
         if isinstance(before, Variable):
-            self._forget(before)
+            self._forget_weight(before)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         return {name: value for name, value in state.items() if name != "_tracker"}
 
-    def _put_in_place(self, before: Variable, after: Variable) -> None:
+    def _replace_weight(self, before: Variable, after: Variable) -> None:
         """Put a weight that replaces another one as an attribute at its index among the weights."""
         if all(v is not after for v in self._own_weights):
             self._own_weights = [after if v is before else v for v in self._own_weights]
 
-    def _forget(self, variable: Variable) -> None:
+    def _forget_weight(self, variable: Variable) -> None:
         """Remove a weight that is no longer an attribute."""
         if all(v is not variable for v in self.__dict__.values()):
             self._own_weights = [v for v in self._own_weights if v is not variable]
@@ -229,7 +233,7 @@ class LayerWeights(WeightValues, Tracks):
             tracker = self.__dict__["_tracker"] = Tracker(self)
         return tracker
 
-    def _own_variables(self, trainable: bool) -> list[Variable]:
+    def _list_own_variables(self, trainable: bool) -> list[Variable]:
         return [v for v in self._tracked.variables if v.trainable == trainable]
 
     @property
@@ -237,26 +241,26 @@ class LayerWeights(WeightValues, Tracks):
         """Return the weights that training updates."""
         if not self._trainable:
             return []
-        variables = self._own_variables(True)
-        return unique(
+        variables = self._list_own_variables(True)
+        return remove_duplicates(
             [*variables, *(v for layer in self._tracked.layers for v in layer.trainable_weights)]
         )
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
         """Return the weights that training does not update, such as moving averages."""
-        non_trainable, children = self._own_variables(False), self._tracked.layers
+        non_trainable, children = self._list_own_variables(False), self._tracked.layers
         if self._trainable:
-            return unique(
+            return remove_duplicates(
                 [*non_trainable, *(v for layer in children for v in layer.non_trainable_weights)]
             )
-        frozen = [*self._own_variables(True), *non_trainable]
-        return unique([*frozen, *(v for layer in children for v in layer.weights)])
+        frozen = [*self._list_own_variables(True), *non_trainable]
+        return remove_duplicates([*frozen, *(v for layer in children for v in layer.weights)])
 
     @property
     def weights(self) -> list[Variable]:
         """Return all weights: trainable ones first."""
-        return unique([*self.trainable_weights, *self.non_trainable_weights])
+        return remove_duplicates([*self.trainable_weights, *self.non_trainable_weights])
 
     @property
     def variables(self) -> list[Variable]:
@@ -287,7 +291,7 @@ class LayerWeights(WeightValues, Tracks):
         return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in self.weights)
 
 
-def _weight_shape(
+def _check_weight_shape(
     layer: str, name: str | None, shape: ShapeLike, initialize: object
 ) -> tuple[Any, ...]:
     sizes = TensorShape(() if shape is None else shape).as_list()

@@ -11,14 +11,18 @@ from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.operation import Operation
-from meshflow.keras.engine.saving.configuration import from_keras, to_json, to_keras
-from meshflow.keras.engine.saving.keras2_calls import CONSTANT, KEEP_LISTS
-from meshflow.keras.engine.saving.keras3_configuration import OPERATION
+from meshflow.keras.engine.saving.keras2_calls import CONSTANT_MARKER, OP_LAYERS
+from meshflow.keras.engine.saving.keras3_configuration import OPERATION_CLASS
+from meshflow.keras.engine.saving.model_configuration import (
+    from_keras2_calls,
+    to_json,
+    to_keras2_calls,
+)
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+from meshflow.keras.error_context import prefix_errors
 
 
 class Functional(Model):
@@ -54,82 +58,84 @@ class Functional(Model):
                 f"Keyword argument not understood: {sorted(kwargs)}. A model of symbolic tensors takes `inputs`, `outputs`, "
                 "`name` and `trainable`; pass other arguments to its layers."
             )
-        name = name or settings.unique_name("model")
+        name = name or settings.make_unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
     def get_config(self) -> Config:
         """Return the configuration: layers, their calls, inputs and outputs."""
-        return to_keras(graph_config(self._graph, self.name, self.trainable))
+        return to_keras2_calls(make_graph_config(self._graph, self.name, self.trainable))
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
         """Create a model from the result of `get_config`, with new weights."""
-        inputs, outputs = graph_from_config(from_keras(config), custom_objects)
+        inputs, outputs = build_graph_from_config(from_keras2_calls(config), custom_objects)
         model = cls(inputs=inputs, outputs=outputs, name=config.get("name"))
         if not config.get("trainable", True):
             model.trainable = False
         return model
 
 
-registry.LAYERS.add(**{OPERATION: Operation})
+registry.LAYERS.add(**{OPERATION_CLASS: Operation})
 
 
-def graph_config(graph: Graph, name: str, trainable: bool) -> Config:
+def make_graph_config(graph: Graph, name: str, trainable: bool) -> Config:
     """Describe a graph in the format of Keras 2."""
     included = {id(n) for n in graph.nodes}
-    indices = graph.call_numbers()
+    indices = graph.index_calls()
     layers = []
     for layer in graph.layers:
         calls = [n for n in layer._inbound_nodes if id(n) in included and not n.is_input]
         entry = serialization.serialize(layer)
-        call_configs = [_call_config(n, indices) for n in calls]
+        call_configs = [_make_call_config(n, indices) for n in calls]
         layers.append(entry | {"name": layer.name, "inbound_nodes": call_configs})
     return {
         "name": name,
         "trainable": trainable,
         "layers": layers,
-        "input_layers": _places(graph.inputs, indices),
-        "output_layers": _places(graph.outputs, indices),
+        "input_layers": _make_references(graph.inputs, indices),
+        "output_layers": _make_references(graph.outputs, indices),
     }
 
 
-def _places(structure: PyTree, indices: dict[int, int]) -> Json:
-    references = _plain(nest.map_structure(lambda t: _Reference(_place(t, indices)), structure))
+def _make_references(structure: PyTree, indices: dict[int, int]) -> Json:
+    references = _unwrap_references(
+        nest.map_structure(lambda t: _ReferenceLeaf(_make_reference(t, indices)), structure)
+    )
     return [references] if isinstance(structure, KerasTensor) else references
 
 
-class _Reference:
+class _ReferenceLeaf:
     """Leaf with a reference, [layer name, node index, tensor index], for `nest`."""
 
     def __init__(self, place: list[Any]) -> None:
-        self.place = place
+        self.reference = place
 
 
-def _plain(structure: PyTree) -> Json:
-    if isinstance(structure, _Reference):
-        return structure.place
+def _unwrap_references(structure: PyTree) -> Json:
+    if isinstance(structure, _ReferenceLeaf):
+        return structure.reference
     if isinstance(structure, dict):
-        return {key: _plain(value) for key, value in structure.items()}
-    return [_plain(value) for value in structure]
+        return {key: _unwrap_references(value) for key, value in structure.items()}
+    return [_unwrap_references(value) for value in structure]
 
 
-def _place(tensor: KerasTensor, indices: dict[int, int]) -> list[Any]:
+def _make_reference(tensor: KerasTensor, indices: dict[int, int]) -> list[Any]:
     layer, _, index = tensor._keras_history
     return [layer.name, indices[id(tensor.node)], index]
 
 
-def _call_config(node: Node, indices: dict[int, int]) -> Config:
+def _make_call_config(node: Node, indices: dict[int, int]) -> Config:
     def encode(value: Any) -> Json:
         if isinstance(value, KerasTensor):
-            return {"keras_tensor": _place(value, indices)}
+            return {"keras_tensor": _make_reference(value, indices)}
         if isinstance(value, dict):
             return {"mapping": {k: encode(v) for k, v in value.items()}}
         if isinstance(value, (list, tuple)):
             return {"list" if isinstance(value, list) else "tuple": [encode(v) for v in value]}
-        return _plain_constant(value)
+        return _encode_constant(value)
 
-    args, kwargs = _named(node)
-    _check_plain(node)
+    args, kwargs = _name_arguments(node)
+    _check_serializable(node)
     if args and type(args[0]) is int and node.keras_inputs[0].dtype.is_floating:
         # TensorFlow would convert an integer to an integer tensor before it inspects the other
         # argument.
@@ -141,12 +147,12 @@ def _call_config(node: Node, indices: dict[int, int]) -> Config:
     }
 
 
-def _check_plain(node: Node) -> None:
+def _check_serializable(node: Node) -> None:
     """Raise a `TypeError` for arguments of a call that a file cannot hold."""
     for value in nest.flatten((node.args, node.kwargs)):
         if not isinstance(value, (KerasTensor, DType)) and value is not Ellipsis:
             try:
-                to_json(_plain_constant(value))
+                to_json(_encode_constant(value))
             except TypeError as error:
                 raise TypeError(
                     f"Layer {node.layer.name} was passed non-JSON-serializable arguments. They cannot be serialized out "
@@ -154,7 +160,7 @@ def _check_plain(node: Node) -> None:
                 ) from error
 
 
-def _named(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _name_arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call, all but the first by name, as Keras 2 files store them."""
     args, kwargs, layer = node.args, node.kwargs, node.layer
     if len(args) < 2:
@@ -169,7 +175,7 @@ def _named(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args[:1], {**dict(zip(names[1:], args[1:], strict=False)), **kwargs}
 
 
-def _plain_constant(value: Any) -> Json:
+def _encode_constant(value: Any) -> Json:
     if value is Ellipsis:
         return {"ellipsis": True}
     if isinstance(value, DType):
@@ -181,7 +187,7 @@ def _plain_constant(value: Any) -> Json:
     return value
 
 
-def graph_from_config(
+def build_graph_from_config(
     config: Config, custom_objects: dict[str, Any] | None = None
 ) -> tuple[PyTree, PyTree]:
     """Create the graph of a configuration and return its symbolic inputs and outputs."""
@@ -189,22 +195,22 @@ def graph_from_config(
     results: dict[tuple[str, int], list[KerasTensor]] = {}
     pending: list[tuple[str, int, dict[str, Any]]] = []
     for entry in config["layers"]:
-        with within(f"Layer {entry['name']!r} of model {config.get('name')!r}"):
+        with prefix_errors(f"Layer {entry['name']!r} of model {config.get('name')!r}"):
             layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
         # Earlier calls of a layer that another model shares do not belong to this graph.
-        nodes = [] if registry.LAYERS.is_shared(layer, entry) else layer._inbound_nodes
+        nodes = [] if registry.LAYERS.is_called_replacement(layer, entry) else layer._inbound_nodes
         if nodes:
             results[entry["name"], 0] = nodes[0].flat_outputs
         offset = 1 if nodes and not hasattr(layer, "layers") else 0
-        keeps_lists = entry["class_name"] in KEEP_LISTS
+        keeps_lists = entry["class_name"] in OP_LAYERS
         for i, call in enumerate(entry["inbound_nodes"]):
-            pending.append((entry["name"], i + offset, _modern_call(call, keeps_lists)))
+            pending.append((entry["name"], i + offset, _convert_call(call, keeps_lists)))
 
     def decode(value: Json) -> Any:
         if isinstance(value, dict):
             if "keras_tensor" in value:
-                return _referred(results, value["keras_tensor"])
+                return _resolve_reference(results, value["keras_tensor"])
             if "mapping" in value:
                 return {k: decode(v) for k, v in value["mapping"].items()}
             if "list" in value:
@@ -230,7 +236,7 @@ def graph_from_config(
             except KeyError:
                 left.append((name, index, call))
                 continue
-            with within(f"Layer {name!r} of model {config.get('name')!r}"):
+            with prefix_errors(f"Layer {name!r} of model {config.get('name')!r}"):
                 outputs = layers[name](*args, **kwargs)
             results[name, index] = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
         if len(left) == len(pending):
@@ -244,7 +250,7 @@ def graph_from_config(
         if isinstance(structure, dict):
             return {key: resolve(value) for key, value in structure.items()}
         if len(structure) == 3 and isinstance(structure[0], str) and isinstance(structure[1], int):
-            return _referred(results, structure)
+            return _resolve_reference(results, structure)
         if not isinstance(structure, (list, tuple)):
             raise ValueError(
                 f"The configuration of model {config.get('name')!r} contains {structure!r}, which is not a reference to "
@@ -252,10 +258,14 @@ def graph_from_config(
             )
         return [resolve(value) for value in structure]
 
-    return _single(resolve(config["input_layers"])), _single(resolve(config["output_layers"]))
+    return _unwrap_single(resolve(config["input_layers"])), _unwrap_single(
+        resolve(config["output_layers"])
+    )
 
 
-def _referred(results: dict[tuple[str, int], list[KerasTensor]], reference: Json) -> KerasTensor:
+def _resolve_reference(
+    results: dict[tuple[str, int], list[KerasTensor]], reference: Json
+) -> KerasTensor:
     """Return the tensor at [layer, node, tensor]; raise a `KeyError` if it is not created yet."""
     try:
         name, node, index = reference
@@ -266,33 +276,34 @@ def _referred(results: dict[tuple[str, int], list[KerasTensor]], reference: Json
         ) from None
 
 
-def _single(structure: PyTree) -> PyTree:
+def _unwrap_single(structure: PyTree) -> PyTree:
     return structure[0] if isinstance(structure, list) and len(structure) == 1 else structure
 
 
-def _modern_call(call: Json, keeps_lists: bool) -> Config:
+def _convert_call(call: Json, keeps_lists: bool) -> Config:
     """Convert a call of a Keras 2 file: a list of [layer, node, tensor, kwargs], or one of these."""
     if isinstance(call, dict):
         return call
     is_single = bool(call) and isinstance(call[0], str)
     call = [call] if is_single else call
     tensors = [
-        _modern_argument(c[2]) if c[0] == CONSTANT else {"keras_tensor": list(c[:3])} for c in call
+        _convert_argument(c[2]) if c[0] == CONSTANT_MARKER else {"keras_tensor": list(c[:3])}
+        for c in call
     ]
     keywords = dict(call[0][3] or {}) if call and len(call[0]) > 3 else {}
-    kwargs = {key: _modern_argument(value) for key, value in keywords.items()}
+    kwargs = {key: _convert_argument(value) for key, value in keywords.items()}
     is_tensor_argument = is_single or (len(tensors) == 1 and not keeps_lists)
     return {"args": [tensors[0] if is_tensor_argument else {"list": tensors}], "kwargs": kwargs}
 
 
-def _modern_argument(value: Json) -> Json:
+def _convert_argument(value: Json) -> Json:
     """Convert an argument of a call; tensors are [layer, node, tensor]."""
     if isinstance(value, list):
         if len(value) == 3 and isinstance(value[0], str) and all(type(v) is int for v in value[1:]):
             return {"keras_tensor": value}
-        return {"list": [_modern_argument(v) for v in value]}
+        return {"list": [_convert_argument(v) for v in value]}
     if isinstance(value, dict) and value.get("class_name") == "__ellipsis__":
         return {"ellipsis": True}
     if isinstance(value, dict):
-        return {"mapping": {key: _modern_argument(v) for key, v in value.items()}}
+        return {"mapping": {key: _convert_argument(v) for key, v in value.items()}}
     return value

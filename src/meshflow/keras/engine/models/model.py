@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-from meshflow.core.runtime.names import name_scope
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -15,13 +15,13 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.graph.input_layer import Input
-from meshflow.keras.engine.layer import made_with, shape_inference
+from meshflow.keras.engine.layer import default_config, shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.helpers import unique
-from meshflow.keras.engine.models.summary import count, print_summary
-from meshflow.keras.engine.saving.methods import ModelSaving
+from meshflow.keras.engine.layer.helpers import remove_duplicates
+from meshflow.keras.engine.models.summary import count_scalars, print_summary
+from meshflow.keras.engine.saving.saving_methods import ModelSaving
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, get_shapes
 from meshflow.keras.engine.training.training import Trainer
 from meshflow.keras.metrics.means import Mean
 
@@ -75,11 +75,13 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         self._symbolic_metrics: list[tuple[str, KerasTensor, Any]] = []
         self._graph: Graph | None = None
         if inputs is not None and outputs is not None:
-            inputs, outputs = _without_list(inputs), _without_list(outputs)
-            self._graph = Graph(self._name, *_begun_with_inputs(self._name, inputs, outputs))
+            inputs, outputs = _unwrap_single_list(inputs), _unwrap_single_list(outputs)
+            self._graph = Graph(
+                self._name, *_replace_intermediate_inputs(self._name, inputs, outputs)
+            )
             self.built = True
 
-    def _current_graph(self) -> Graph | None:
+    def _get_graph(self) -> Graph | None:
         return self._graph
 
     # ---- structure -------------------------------------------------------------------------
@@ -89,12 +91,12 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """Return the direct sublayers."""
         if self._graph is not None:
             graph_layers = self._graph.layers
-            return unique(
+            return remove_duplicates(
                 [*graph_layers, *(layer for layer in self._tracked.layers if layer is not self)]
             )
         return list(self._tracked.layers)
 
-    def _weighted_groups(self) -> list[list[Any]]:
+    def _group_weighted_parts(self) -> list[list[Any]]:
         """Return the direct layers and metrics, grouped by the attribute that holds them."""
         if self._graph is None:
             return self._tracked.groups
@@ -139,7 +141,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     @property
     def submodules(self) -> tuple[Any, ...]:
         """Return all layers below this model."""
-        return tuple(unique(list(self._flatten_layers(include_self=False))))
+        return tuple(remove_duplicates(list(self._flatten_layers(include_self=False))))
 
     @property
     def weights(self) -> list[Any]:
@@ -154,13 +156,13 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
             )
         variables = self._tracked.variables
         nested: list[Any] = []
-        for group in self._weighted_groups():
+        for group in self._group_weighted_parts():
             if len(group) == 1:
                 nested += group[0].weights
             else:
                 nested += [w for layer in group for w in layer.trainable_weights]
                 nested += [w for layer in group for w in layer.non_trainable_weights]
-        return unique([*nested, *variables])
+        return remove_duplicates([*nested, *variables])
 
     @property
     def trainable_weights(self) -> list[Any]:
@@ -168,18 +170,18 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         if not self._trainable:
             return []
         nested = [w for layer in self.layers for w in layer.trainable_weights]
-        return unique([*nested, *self._own_variables(True)])
+        return remove_duplicates([*nested, *self._list_own_variables(True)])
 
     @property
     def non_trainable_weights(self) -> list[Any]:
         """Return the weights that training does not update."""
         trainable_ids = {id(w) for w in self.trainable_weights}
         if self._trainable:
-            parts = [part for group in self._weighted_groups() for part in group]
+            parts = [part for group in self._group_weighted_parts() for part in group]
             weights = [w for part in parts for w in part.non_trainable_weights]
-            weights += self._own_variables(False)
-            return unique([w for w in weights if id(w) not in trainable_ids])
-        return unique(
+            weights += self._list_own_variables(False)
+            return remove_duplicates([w for w in weights if id(w) not in trainable_ids])
+        return remove_duplicates(
             [*(w for layer in self.layers for w in layer.trainable_weights), *self.weights]
         )
 
@@ -189,8 +191,8 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         metric_weight_ids = {id(w) for metric in self.metrics for w in metric.weights}
         return [w for w in self.weights if id(w) not in metric_weight_ids]
 
-    def _graph_or_error(self, attribute: str) -> Graph:
-        graph = self._current_graph()
+    def _require_graph(self, attribute: str) -> Graph:
+        graph = self._get_graph()
         if graph is None:
             raise AttributeError(
                 f"Model {self.name} has no symbolic {attribute}: it was not created with the Functional API and has "
@@ -201,49 +203,49 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     @property
     def inputs(self) -> list[KerasTensor] | None:
         """Return the symbolic inputs as a list, or None for a subclassed model."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         return None if graph is None else list(graph.flat_inputs)
 
     @property
     def outputs(self) -> list[KerasTensor] | None:
         """Return the symbolic outputs as a list, or None for a subclassed model."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         return None if graph is None else list(graph.flat_outputs)
 
     @property
     def input(self) -> PyTree:
         """Return the symbolic input or structure of inputs."""
-        return self._graph_or_error("inputs").inputs
+        return self._require_graph("inputs").inputs
 
     @property
     def output(self) -> PyTree:
         """Return the symbolic output or structure of outputs."""
-        return self._graph_or_error("outputs").outputs
+        return self._require_graph("outputs").outputs
 
     @property
     def input_shape(self) -> PyTree:
         """Return the shape of the input as a tuple or structure of tuples."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         if graph is None:
             return super().input_shape
-        return _tuples(graph.inputs)
+        return _to_tuples(graph.inputs)
 
     @property
     def output_shape(self) -> PyTree:
         """Return the shape of the output as a tuple or structure of tuples."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         if graph is None:
             return super().output_shape
-        return _tuples(graph.outputs)
+        return _to_tuples(graph.outputs)
 
     @property
     def input_names(self) -> list[str]:
         """Return the names of the inputs."""
-        return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]
+        return [t._keras_history.layer.name for t in self._require_graph("inputs").flat_inputs]
 
-    def _expected_inputs(self) -> PyTree:
+    def _get_input_spec(self) -> PyTree:
         """Return the explicit specs, or those of the inputs of a graph unless they are nested."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         if self._input_spec is not None or graph is None:
             return self._input_spec
         inputs = graph.inputs if isinstance(graph.inputs, (dict, list, tuple)) else [graph.inputs]
@@ -262,7 +264,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     @property
     def output_names(self) -> list[str] | None:
         """Return the names of the layers that create the outputs, or None for a subclassed model."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         if graph is None:
             return self.__dict__.get("_output_names")
         names: list[str] = []
@@ -286,7 +288,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         if self._graph is not None:
             self.built = True
             return
-        inputs = shape_inference.map_shapes(lambda s: KerasTensor(_spec(s)), input_shape)
+        inputs = shape_inference.map_shapes(lambda s: KerasTensor(_make_spec(s)), input_shape)
         self._build_input_shape = input_shape
         self.built = True
         if type(self).call is Model.call:
@@ -313,14 +315,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
-            self._save_spec = _specs_of(inputs)
-            self._more_specs = _specs_of_others(args, kwargs or {})
+            self._save_spec = _get_input_specs(inputs)
+            self._more_specs = _get_argument_specs(args, kwargs or {})
         # Sublayers are built by their own calls, so only an overridden `build` runs here.
         if not self.built:
             if type(self).build is not Model.build:
                 super()._maybe_build(inputs, args, kwargs)
             else:
-                self._build_input_shape = shape_of(inputs)
+                self._build_input_shape = get_shapes(inputs)
                 self.built = True
 
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
@@ -337,7 +339,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         Raises:
           NotImplementedError: If a subclass does not define it.
         """
-        graph = self._current_graph()
+        graph = self._get_graph()
         if graph is None:
             raise NotImplementedError(
                 f"Unimplemented `tf.keras.Model.call()`: {type(self).__name__} was not made from inputs and outputs, "
@@ -361,7 +363,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
           inputs: Tensors or symbolic tensors.
           mask: Mask or structure of masks of the inputs.
         """
-        graph = self._current_graph()
+        graph = self._get_graph()
         if graph is None:
             return super().compute_mask(inputs, mask)
         masks = nest.flatten(mask) if mask is not None else []
@@ -389,12 +391,12 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_graph" not in self.__dict__ and not name.startswith("__") and _has_layer(value):
+        if "_graph" not in self.__dict__ and not name.startswith("__") and _contains_layer(value):
             self._check_initialized()
         super().__setattr__(name, value)
 
     def _add_symbolic_loss(self, loss: KerasTensor) -> None:
-        self._graph_or_error("inputs")
+        self._require_graph("inputs")
         self._symbolic_losses.append(loss)
         self._extras: Any = None
 
@@ -407,7 +409,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return computed
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
-        self._graph_or_error("inputs")
+        self._require_graph("inputs")
         metric = Mean(name=name)
         self._own_metrics.append(metric)
         self._symbolic_metrics.append((name, value, metric))
@@ -457,7 +459,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         Raises:
           ValueError: If the model is not built.
         """
-        self._current_graph()
+        self._get_graph()
         if not self.built:
             raise ValueError(
                 "This model has not yet been built. Build the model first by calling `build()` or by calling the "
@@ -471,18 +473,18 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """Count the scalars in the weights."""
         if not self.built:
             super().count_params()
-        return count(self.weights)
+        return count_scalars(self.weights)
 
-    @made_with.default
+    @default_config.mark_default
     def get_config(self) -> Config:
         """Return the configuration; for a subclass, the constructor arguments.
 
         If these contain other values than numbers, strings and structures of these, the
         configuration is empty and a warning is logged.
         """
-        if not made_with.is_default(type(self).get_config):
+        if not default_config.is_default(type(self).get_config):
             return {}
-        if type(self).__init__ is Model.__init__ and self._current_graph() is not None:
+        if type(self).__init__ is Model.__init__ and self._get_graph() is not None:
             return dict(registry.LAYERS.table["Functional"].get_config(self))
         if not self._has_config:
             _log.warning(
@@ -495,18 +497,21 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def get_build_config(self) -> Config | None:
         """Return the build configuration, which contains the input shapes, or None before building."""
-        graph = self._current_graph()
+        graph = self._get_graph()
         if graph is None:
             return super().get_build_config()
-        return {"input_shape": _tuples(graph.inputs)}
+        return {"input_shape": _to_tuples(graph.inputs)}
 
     @property
     def _has_config(self) -> bool:
         """Return whether `get_config` describes how to create the model again."""
         method = type(self).get_config
-        if type(self).__init__ is Model.__init__ and self._current_graph() is not None:
+        if type(self).__init__ is Model.__init__ and self._get_graph() is not None:
             return True
-        return not made_with.is_default(method) or made_with.arguments(self) is not None
+        return (
+            not default_config.is_default(method)
+            or default_config.get_init_arguments(self) is not None
+        )
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
@@ -518,14 +523,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return cls(**config)
 
 
-def _has_layer(value: object) -> bool:
+def _contains_layer(value: object) -> bool:
     """Check whether a value is a layer, or a list or dictionary that contains one."""
     if isinstance(value, (list, tuple, dict)):
-        return any(map(_has_layer, value.values() if isinstance(value, dict) else value))
+        return any(map(_contains_layer, value.values() if isinstance(value, dict) else value))
     return isinstance(value, Layer)
 
 
-def _specs_of(inputs: PyTree) -> PyTree:
+def _get_input_specs(inputs: PyTree) -> PyTree:
     """Return the specs of the first argument of a call, or None if not all are tensors."""
     leaves = nest.flatten(inputs)
     if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
@@ -533,7 +538,7 @@ def _specs_of(inputs: PyTree) -> PyTree:
     return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
 
 
-def _specs_of_others(args: tuple, kwargs: dict) -> tuple[PyTree, PyTree]:
+def _get_argument_specs(args: tuple, kwargs: dict) -> tuple[PyTree, PyTree]:
     """Return the specs of the further arguments of a call; keywords without tensors are omitted."""
 
     def spec(x: Any) -> TensorSpec | None:
@@ -544,11 +549,13 @@ def _specs_of_others(args: tuple, kwargs: dict) -> tuple[PyTree, PyTree]:
     return nest.map_structure(spec, args), tensor_specs
 
 
-def _spec(shape: TensorShape) -> TensorSpec:
+def _make_spec(shape: TensorShape) -> TensorSpec:
     return TensorSpec(shape, settings.floatx())
 
 
-def _begun_with_inputs(name: str, inputs: PyTree, outputs: PyTree) -> tuple[PyTree, PyTree]:
+def _replace_intermediate_inputs(
+    name: str, inputs: PyTree, outputs: PyTree
+) -> tuple[PyTree, PyTree]:
     """Call the layers of a graph on new inputs, if its inputs are intermediate tensors."""
     flat = nest.flatten(inputs)
     if not all(isinstance(t, KerasTensor) for t in flat) or all(t.node.is_input for t in flat):
@@ -561,15 +568,15 @@ def _begun_with_inputs(name: str, inputs: PyTree, outputs: PyTree) -> tuple[PyTr
     return nest.map_structure(look_up, inputs), nest.map_structure(look_up, outputs)
 
 
-def _without_list(structure: PyTree) -> PyTree:
+def _unwrap_single_list(structure: PyTree) -> PyTree:
     """Replace a list of one tensor by the tensor, as Keras 2 does: the model returns a tensor as well."""
     is_single = isinstance(structure, list) and len(nest.flatten(structure)) == 1
     return structure[0] if is_single else structure
 
 
-def _tuples(structure: PyTree) -> PyTree:
+def _to_tuples(structure: PyTree) -> PyTree:
     if isinstance(structure, KerasTensor):
         return tuple(structure.shape.as_list())
     if isinstance(structure, dict):
-        return {key: _tuples(value) for key, value in structure.items()}
-    return [_tuples(value) for value in structure]
+        return {key: _to_tuples(value) for key, value in structure.items()}
+    return [_to_tuples(value) for value in structure]

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from meshflow.environment.types import Config
-from meshflow.keras.engine.saving.keras3_operations import function_of
+from meshflow.keras.engine.saving.keras3_operations import find_function
 
 __all__ = ["Operation"]
 
@@ -27,7 +27,7 @@ class Operation:
 
     def __init__(self, name: str, operation: str, arguments: dict[str, Any]) -> None:
         self.name = name
-        function = _item if operation == "GetItem" else function_of(operation)
+        function = _get_item if operation == "GetItem" else find_function(operation)
         if not callable(function) or isinstance(function, type):
             raise ValueError(
                 f"The model calls {operation} of keras.src.ops as {name!r}, which keras.ops of Meshflow does not have."
@@ -36,7 +36,9 @@ class Operation:
         parameters = inspect.signature(function).parameters
         self._arguments = {k: v for k, v in arguments.items() if k != "dtype" or k in parameters}
         # The equation of `einsum` precedes its operands.
-        self._first = [self._arguments.pop("subscripts")] if operation == "Einsum" else []
+        self._leading_arguments = (
+            [self._arguments.pop("subscripts")] if operation == "Einsum" else []
+        )
 
     @classmethod
     def from_config(cls, config: Config) -> Operation:
@@ -45,8 +47,8 @@ class Operation:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        return self._function(*self._first, *args, **{**kwargs, **self._arguments})
+        return self._function(*self._leading_arguments, *args, **{**kwargs, **self._arguments})
 
 
-def _item(x: Any, key: Any) -> Any:
+def _get_item(x: Any, key: Any) -> Any:
     return x[tuple(key) if isinstance(key, list) else key]

@@ -10,13 +10,13 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
-from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph, fit_input
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.helpers import as_tuples, unique
+from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.error_context import prefix_errors
 
 
 class Sequential(Model):
@@ -43,20 +43,20 @@ class Sequential(Model):
         self._stack: list[Layer] = []
         self._input: KerasTensor | None = None
         self._output: Any = None
-        self._declared_input = False
+        self._is_input_declared = False
         for layer in [layers] if isinstance(layers, Layer) else (layers or []):
             self.add(layer)
 
     @property
     def layers(self) -> list[Layer]:
         """Return the layers without an `InputLayer`; a repeated layer is listed once."""
-        return unique(self._stack)
+        return remove_duplicates(self._stack)
 
     @property
     def _builds_by_shape(self) -> bool:
         return True
 
-    def _weighted_groups(self) -> list[list[Any]]:
+    def _group_weighted_parts(self) -> list[list[Any]]:
         return [[layer] for layer in self.layers]
 
     def add(self, layer: Any) -> None:
@@ -85,35 +85,37 @@ class Sequential(Model):
                 "unique name."
             )
         self.built = False
-        self._reset_compiled()
+        self._reset_steps()
         if isinstance(layer, InputLayer):
             if self._stack or self._input is not None:
                 raise ValueError(
                     f"Model {self.name} has layers already; add an Input as the first layer only."
                 )
-            self._start(layer._inbound_nodes[0].outputs)
-            self._declared_input = True
+            self._set_input(layer._inbound_nodes[0].outputs)
+            self._is_input_declared = True
             return
         if not self._stack and self._input is None:
-            shape = _first_shape(layer)
+            shape = _get_declared_shape(layer)
             if shape is not None:
-                self._start(
-                    Input(batch_shape=shape, dtype=_input_dtype(layer), name=f"{layer.name}_input")
+                self._set_input(
+                    Input(
+                        batch_shape=shape, dtype=_get_input_dtype(layer), name=f"{layer.name}_input"
+                    )
                 )
-                self._declared_input = True
+                self._is_input_declared = True
         self._stack.append(layer)
         if self._input is not None:
             self._output = layer(self._output)
-            self._refresh_graph()
+            self._invalidate_graph()
 
-    def _start(self, tensor: KerasTensor) -> None:
+    def _set_input(self, tensor: KerasTensor) -> None:
         self._input = self._output = tensor
 
-    def _refresh_graph(self) -> None:
+    def _invalidate_graph(self) -> None:
         self._graph_pending = True
         self.built = bool(self._stack)
 
-    def _current_graph(self) -> Graph | None:
+    def _get_graph(self) -> Graph | None:
         if self.__dict__.get("_graph_pending"):
             self._graph = Graph(self.name, self._input, self._output)
             self._graph_pending = False
@@ -128,14 +130,14 @@ class Sequential(Model):
         if not self._stack:
             raise TypeError("There are no layers in the model.")
         layer = self._stack.pop()
-        self._reset_compiled()
+        self._reset_steps()
         if self._input is not None:
             if layer._inbound_nodes:
                 layer._inbound_nodes.pop()
             self._output = (
                 self._stack[-1]._inbound_nodes[-1].outputs if self._stack else self._input
             )
-            self._refresh_graph()
+            self._invalidate_graph()
         return layer
 
     def build(self, input_shape: ShapeLike = None) -> None:
@@ -147,7 +149,7 @@ class Sequential(Model):
                 )
             name = f"{self._stack[0].name}_input" if self._stack else None
             self._connect(TensorShape(input_shape).as_list(), None, name)
-            self._declared_input = True
+            self._is_input_declared = True
         self._build_input_shape = TensorShape(
             as_tuples(self._input.shape) if self._input is not None else input_shape
         )
@@ -167,14 +169,14 @@ class Sequential(Model):
         self, shape: Sequence[int | None], dtype: DTypeLike | None, name: str | None
     ) -> None:
         """Call the layers on a symbolic input of a shape."""
-        self._start(Input(batch_shape=list(shape), dtype=dtype, name=name))
+        self._set_input(Input(batch_shape=list(shape), dtype=dtype, name=name))
         for layer in self._stack:
             self._output = layer(self._output)
-        self._refresh_graph()
+        self._invalidate_graph()
 
-    def _relax(self, inputs: Any) -> None:
+    def _relax_input_shape(self, inputs: Any) -> None:
         """Make input sizes unknown that differ from the first inputs, unless declared."""
-        if self._declared_input or self._input is None or not self._stack:
+        if self._is_input_declared or self._input is None or not self._stack:
             return
         current, new = self._input.shape.as_list(), inputs.shape.as_list()
         if len(current) != len(new) or all(
@@ -207,10 +209,10 @@ class Sequential(Model):
             inputs = inputs[0]
         if mask is not None:
             inputs._keras_mask = mask
-        if self._graph is not None and self._graph.given is not None:
+        if self._graph is not None and self._graph.precomputed is not None:
             return self._graph.run(inputs)
         if self._input is not None and hasattr(inputs, "_value"):
-            self._relax(inputs)
+            self._relax_input_shape(inputs)
             inputs = fit_input(self._input, inputs, self.name)
         for layer in self._stack:
             inputs = layer(inputs)
@@ -256,7 +258,7 @@ class Sequential(Model):
         model = cls(name=name)
         layers: dict[str, Layer] = {}
         for i, entry in enumerate(entries):
-            with within(f"Layer {i} of model {name!r}"):
+            with prefix_errors(f"Layer {i} of model {name!r}"):
                 layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
             # Names are unique, so a second entry with the same name is the same layer.
             model.add(layers.setdefault(layer.name, layer))
@@ -265,20 +267,20 @@ class Sequential(Model):
         return model
 
 
-def _first_shape(layer: Layer) -> tuple[int | None, ...] | None:
+def _get_declared_shape(layer: Layer) -> tuple[int | None, ...] | None:
     """Return the batch input shape that a layer, or the first layer of a nested model, declares."""
     shape = getattr(layer, "_batch_input_shape", None)
     if shape is not None:
         # A layer that was called on single elements does not determine the batch size.
         return shape or None
-    graph = layer._current_graph() if isinstance(layer, Model) else None
+    graph = layer._get_graph() if isinstance(layer, Model) else None
     if graph is not None and len(graph.flat_inputs) == 1:
         return as_tuples(graph.flat_inputs[0].shape)
     return None
 
 
-def _input_dtype(layer: Layer) -> DTypeLike | None:
-    graph = layer._current_graph() if isinstance(layer, Model) else None
+def _get_input_dtype(layer: Layer) -> DTypeLike | None:
+    graph = layer._get_graph() if isinstance(layer, Model) else None
     if graph is not None:
         return graph.flat_inputs[0].dtype
     return getattr(layer, "_input_dtype", None)

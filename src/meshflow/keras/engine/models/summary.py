@@ -14,7 +14,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import Node
 
 # A field continues on the next line after one of these.
-_BREAKS = ("),", "},", "],", "',")
+_BREAK_MARKS = ("),", "},", "],", "',")
 
 
 class LayerStack(Protocol):
@@ -63,9 +63,9 @@ def print_summary(
     columns = [int(length * s) for s in stops]
     write(f'Model: "{model.name}"')
     write("_" * length)
-    write(_row(headings, columns))
+    write(_format_row(headings, columns))
     write("=" * length)
-    for layer in chosen_layers(model, layer_range):
+    for layer in select_layers(model, layer_range):
         _write_layer(write, layer, columns, linear, show_trainable, graph, expand_nested, 0, False)
     write("=" * length)
     trainable, non_trainable = model.trainable_weights, model.non_trainable_weights
@@ -74,7 +74,7 @@ def print_summary(
         ("Trainable", trainable),
         ("Non-trainable", non_trainable),
     ):
-        write(f"{label} params: {count(weights)} ({_memory(weights)})")
+        write(f"{label} params: {count_scalars(weights)} ({_format_memory(weights)})")
     write("_" * length)
 
 
@@ -86,9 +86,9 @@ def _is_chain(nodes: list[Node]) -> bool:
     return starts <= 1 and len(set(sources)) == len(sources) and len(layers) == len(nodes)
 
 
-def _memory(weights: list[Variable]) -> str:
+def _format_memory(weights: list[Variable]) -> str:
     """Format the memory size of weights in the largest unit in which it is below 1024."""
-    size = float(sum(count([w]) * w.dtype.size for w in weights))
+    size = float(sum(count_scalars([w]) * w.dtype.size for w in weights))
     for unit in ("Byte", "KB", "MB", "GB", "TB"):
         if size < 1024:
             return f"{size:.2f} {unit}"
@@ -96,7 +96,7 @@ def _memory(weights: list[Variable]) -> str:
     return f"{size:.2f} PB"
 
 
-def chosen_layers(model: LayerStack, layer_range: Sequence[str] | None) -> list[Layer]:
+def select_layers(model: LayerStack, layer_range: Sequence[str] | None) -> list[Layer]:
     """Return the layers between two named ones, or all for None."""
     layers = model.layers
     if layer_range is None:
@@ -135,14 +135,14 @@ def _write_layer(
         shape = [shape] if type(layer).__name__ == "InputLayer" else shape
     except AttributeError:
         shape = "multiple"
-    params = str(count(layer.weights)) if layer.built or layer.weights else "0 (unused)"
+    params = str(count_scalars(layer.weights)) if layer.built or layer.weights else "0 (unused)"
     fields = [f"{layer.name} ({type(layer).__name__})", str(shape), params]
     if not linear:
-        fields.append(_connections(layer, graph))
+        fields.append(_format_connections(layer, graph))
     if show_trainable:
         fields.append("Y" if layer.trainable else "N")
-    write(_row(fields, columns, depth))
-    sublayers = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []
+    write(_format_row(fields, columns, depth))
+    sublayers = select_layers(layer, None) if expand and hasattr(layer, "layers") else []
     bars, width = "|" * depth, columns[-1] - 2 * depth
     if sublayers:
         write(f"{bars}|{'¯' * (width - 2)}|{bars}")
@@ -163,7 +163,7 @@ def _write_layer(
         write(f"{bars}{' ' * width}{bars}")
 
 
-def _connections(layer: Layer, graph: Graph | None) -> str:
+def _format_connections(layer: Layer, graph: Graph | None) -> str:
     relevant = {id(n) for n in graph.nodes} if graph is not None else set()
     texts = []
     for node in layer._inbound_nodes:
@@ -174,7 +174,7 @@ def _connections(layer: Layer, graph: Graph | None) -> str:
     return "[" + ", ".join(texts) + "]"
 
 
-def _row(fields: list[str], columns: list[int], depth: int = 0) -> str:
+def _format_row(fields: list[str], columns: list[int], depth: int = 0) -> str:
     """Format a row: several lines if a field is wider than its column or contains several items."""
     starts, remaining, lines = [0, *columns[:-1]], list(fields), []
     bars = "|" * depth
@@ -184,7 +184,7 @@ def _row(fields: list[str], columns: list[int], depth: int = 0) -> str:
             final = i == len(columns) - 1
             room = end - start - (0 if final else 3) - (depth if i == 0 else 0)
             text = remaining[i][:room]
-            breaks = [text.index(mark) + 2 for mark in _BREAKS if mark in text]
+            breaks = [text.index(mark) + 2 for mark in _BREAK_MARKS if mark in text]
             text = text[: min(breaks, default=room)]
             remaining[i] = remaining[i][len(text) :]
             line += text.ljust(end - len(line) - (depth if final else 0))
@@ -192,6 +192,6 @@ def _row(fields: list[str], columns: list[int], depth: int = 0) -> str:
     return "\n".join(lines)
 
 
-def count(weights: Sequence[Variable]) -> int:
+def count_scalars(weights: Sequence[Variable]) -> int:
     """Count the scalars in variables."""
     return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in weights)

@@ -20,31 +20,31 @@ from pathlib import PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from meshflow.environment import extras
-from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment import optional_packages
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import Config
 
 if TYPE_CHECKING:
     from h5py import Group as HDF5Group
 
-__all__ = ["Archive", "h5py", "is_hdf5", "open_hdf5"]
+__all__ = ["Archive", "is_open_hdf5", "load_h5py", "open_hdf5"]
 
 # Number of bytes that are unpacked at once.
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 # Errors that `zipfile` raises while it reads a damaged member.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
+_READ_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
 
 
-def h5py() -> ModuleType:
+def load_h5py() -> ModuleType:
     """Import the module `h5py`.
 
     Raises:
       ImportError: if h5py is not installed; the message names the extra that installs it.
     """
-    return extras.load("h5py", "keras", "HDF5 files need h5py")
+    return optional_packages.import_extra("h5py", "keras", "HDF5 files need h5py")
 
 
-def is_hdf5(value: object) -> bool:
+def is_open_hdf5(value: object) -> bool:
     """Check whether a value is an open HDF5 file or group.
 
     Args:
@@ -58,7 +58,7 @@ class _TooLargeError(ValueError):
     """Error for a file that holds more bytes than may be unpacked."""
 
 
-def _too_large(name: str, size: int, limit: int) -> ValueError:
+def _make_size_error(name: str, size: int, limit: int) -> ValueError:
     return _TooLargeError(
         f"{name} holds {size:,} bytes when unpacked, but at most {limit:,} bytes are read from a file of its size. If "
         f"you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
@@ -92,11 +92,11 @@ class Archive:
                     f"{self._path} is not a model file: its member {member.filename!r} leads out of it. Expected "
                     "members with relative paths inside the archive."
                 )
-        self._limit = unpacked_limit(os.path.getsize(path))
+        self._limit = get_unpacked_limit(os.path.getsize(path))
         total = sum(member.file_size for member in members)
         if total > self._limit:
             self.close()
-            raise _too_large(self._path, total, self._limit)
+            raise _make_size_error(self._path, total, self._limit)
 
     def __enter__(self) -> Archive:
         return self
@@ -122,15 +122,17 @@ class Archive:
         content = io.BytesIO()
         try:
             with self._zip.open(member) as stream:
-                while chunk := stream.read(_CHUNK):
+                while chunk := stream.read(_CHUNK_BYTES):
                     content.write(chunk)
                     if content.tell() > self._limit:
-                        raise _too_large(f"{name} of {self._path}", content.tell(), self._limit)
-        except _DAMAGE as error:
+                        raise _make_size_error(
+                            f"{name} of {self._path}", content.tell(), self._limit
+                        )
+        except _READ_ERRORS as error:
             raise ValueError(f"{name} of {self._path} is damaged: {error}.") from error
         return content
 
-    def config(self) -> Config:
+    def read_config(self) -> Config:
         """Read the model's configuration.
 
         Raises:
@@ -151,7 +153,7 @@ class Archive:
             )
         return config
 
-    def keras_version(self) -> str:
+    def read_keras_version(self) -> str:
         """Read the version of Keras that defines the file's format.
 
         Returns:
@@ -171,7 +173,7 @@ class Archive:
         return str(metadata.get("keras_version", "")) if isinstance(metadata, dict) else ""
 
     @contextlib.contextmanager
-    def weights(self) -> Iterator[HDF5Group]:
+    def open_weights(self) -> Iterator[HDF5Group]:
         """Open the HDF5 file with the weights.
 
         Raises:
@@ -202,23 +204,23 @@ def open_hdf5(file: Any, label: str | None = None, size: int | None = None) -> I
       ValueError: if the file links to other files, or holds more than `unpacked_limit` bytes.
     """
     label = label or str(file)
-    library = h5py()
+    library = load_h5py()
     try:
-        context = contextlib.nullcontext(file) if is_hdf5(file) else library.File(file, "r")
+        context = contextlib.nullcontext(file) if is_open_hdf5(file) else library.File(file, "r")
         with context as group:
             size = group.file.id.get_filesize() if size is None else size
-            limit = unpacked_limit(size)
-            _check_hdf5(group, label, limit)
+            limit = get_unpacked_limit(size)
+            _check_hdf5_contents(group, label, limit)
             yield group
     except FileNotFoundError:
         raise
     except Exception as error:
-        if not _is_from_hdf5(error):
+        if not _is_raised_by_h5py(error):
             raise
         raise OSError(f"{label} is no HDF5 file, or it is damaged: {error}") from error
 
 
-def _is_from_hdf5(error: Exception) -> bool:
+def _is_raised_by_h5py(error: Exception) -> bool:
     """Check whether h5py raised an error; a damaged file can cause errors of any class."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -226,13 +228,13 @@ def _is_from_hdf5(error: Exception) -> bool:
     return trace is not None and "h5py" in trace.tb_frame.f_code.co_filename
 
 
-def _check_hdf5(file: HDF5Group, label: str, limit: int) -> None:
+def _check_hdf5_contents(file: HDF5Group, label: str, limit: int) -> None:
     """Visit every object of an HDF5 file once, and reject links to other files and too large data.
 
     Soft links are skipped: they lead to objects that a hard link of the same file also reaches, or
     to nothing.
     """
-    library = h5py()
+    library = load_h5py()
     total = 0
     seen: set[object] = set()
     stack: list[tuple[str, HDF5Group]] = [("", file)]
@@ -243,7 +245,7 @@ def _check_hdf5(file: HDF5Group, label: str, limit: int) -> None:
             if isinstance(link, library.SoftLink):
                 continue
             if not isinstance(link, library.HardLink):
-                raise _elsewhere(label, path, "is a link to another file")
+                raise _make_link_error(label, path, "is a link to another file")
             item = group[name]
             key = library.h5o.get_info(item.id).addr
             if key in seen:
@@ -253,13 +255,13 @@ def _check_hdf5(file: HDF5Group, label: str, limit: int) -> None:
                 stack.append((path, item))
             elif isinstance(item, library.Dataset):
                 if item.is_virtual or item.external:
-                    raise _elsewhere(label, path, "keeps its values in another file")
+                    raise _make_link_error(label, path, "keeps its values in another file")
                 total += (item.size or 0) * item.dtype.itemsize
                 if total > limit:
-                    raise _too_large(label, total, limit)
+                    raise _make_size_error(label, total, limit)
 
 
-def _elsewhere(label: str, path: str, reason: str) -> ValueError:
+def _make_link_error(label: str, path: str, reason: str) -> ValueError:
     return ValueError(
         f"{label}: {path} {reason}, but a model is only read from its own file. Save the model without "
         "external links."

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from meshflow.core.variables.sharded_variable import whole_variables
-from meshflow.keras.engine.saving.configuration import KERAS_VERSION
+from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.keras.engine.saving.group_paths import AnyVariable
+from meshflow.keras.engine.saving.model_configuration import KERAS_VERSION
 
 if TYPE_CHECKING:
     from h5py import Dataset as HDF5Dataset
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from meshflow.keras.engine.layer.base_layer import Layer
 
 # HDF5 stores at most 64 kB of attributes for an object, so longer lists of names are split.
-_HEADER_LIMIT = 64512
+_MAX_ATTRIBUTE_BYTES = 64512
 
 # Dtypes that HDF5 does not know, and that Keras 3 stores as bytes.
-_OPAQUE = {
+_OPAQUE_DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name))
     for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")
 }
@@ -41,12 +41,14 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
       RuntimeError: if a name is too long for HDF5.
     """
     data = [name.encode() for name in names]
-    if any(len(name) > _HEADER_LIMIT for name in data):
+    if any(len(name) > _MAX_ATTRIBUTE_BYTES for name in data):
         raise RuntimeError(
-            f"A name in {key!r} is longer than {_HEADER_LIMIT} bytes, the limit of HDF5. Use shorter names."
+            f"A name in {key!r} is longer than {_MAX_ATTRIBUTE_BYTES} bytes, the limit of HDF5. Use shorter names."
         )
     pieces = 1
-    while any(np.asarray(p).nbytes > _HEADER_LIMIT for p in np.array_split(data, pieces) if data):
+    while any(
+        np.asarray(p).nbytes > _MAX_ATTRIBUTE_BYTES for p in np.array_split(data, pieces) if data
+    ):
         pieces += 1
     if pieces == 1:
         group.attrs[key] = np.asarray(data) if data else []
@@ -83,16 +85,16 @@ def read_names(group: HDF5Group, key: str) -> list[str]:
         ) from None
 
 
-def layer_weights(layer: Layer) -> list[AnyVariable]:
+def list_layer_weights(layer: Layer) -> list[AnyVariable]:
     """Return the weights of a layer and its sublayers in the order of the files: trainable ones first.
 
     Args:
       layer: A layer or model.
     """
-    return whole_variables([*layer.trainable_weights, *layer.non_trainable_weights])
+    return merge_shards([*layer.trainable_weights, *layer.non_trainable_weights])
 
 
-def names_of(weights: Sequence[Any]) -> list[str]:
+def format_weight_names(weights: Sequence[Any]) -> list[str]:
     """Return the names of weights in files; a sharded table has the name of the unsharded table.
 
     Args:
@@ -101,7 +103,7 @@ def names_of(weights: Sequence[Any]) -> list[str]:
     return [f"{w._shared_name}:0" for w in weights]
 
 
-def assign(
+def assign_values(
     pairs: Sequence[tuple[AnyVariable, HDF5Dataset | np.ndarray]],
     skip_mismatch: bool,
     location: str,
@@ -142,14 +144,14 @@ def _write_group(group: HDF5Group, weights: Sequence[Any], names: Sequence[str])
         unique.append(name if counts[name] == 1 else f"{name}_{counts[name] - 1}")
     write_names(group, "weight_names", unique)
     for name, weight in zip(unique, weights, strict=True):
-        group.create_dataset(name, data=storable(weight))
+        group.create_dataset(name, data=to_storable(weight))
 
 
 def _read_group(group: HDF5Group) -> list[np.ndarray]:
-    return [stored(group[name]) for name in read_names(group, "weight_names")]
+    return [read_dataset(group[name]) for name in read_names(group, "weight_names")]
 
 
-def storable(weight: Any) -> np.ndarray:
+def to_storable(weight: Any) -> np.ndarray:
     """Convert a weight's value to an array that HDF5 can hold; bfloat16 becomes float32.
 
     Args:
@@ -159,7 +161,7 @@ def storable(weight: Any) -> np.ndarray:
     return value.astype("float32") if value.dtype.kind == "V" else value
 
 
-def stored(dataset: HDF5Dataset) -> np.ndarray:
+def read_dataset(dataset: HDF5Dataset) -> np.ndarray:
     """Read a data set.
 
     Keras 3 stores some dtypes, such as bfloat16, as bytes with the dtype's name in an attribute.
@@ -176,11 +178,11 @@ def stored(dataset: HDF5Dataset) -> np.ndarray:
     # Keras 3 omits the name in .h5 files; bfloat16 is its only such dtype with two bytes.
     name = dataset.attrs.get("dtype", "bfloat16")
     name = name.decode() if isinstance(name, bytes) else name
-    dtype = _OPAQUE.get(name) if isinstance(name, str) else None
+    dtype = _OPAQUE_DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None or dtype.itemsize != value.dtype.itemsize:
         raise ValueError(
             f"The stored value {dataset.name!r} has {value.dtype.itemsize} bytes per element, but declares dtype "
-            f"{name!r}. Expected one of {', '.join(_OPAQUE)} with its size."
+            f"{name!r}. Expected one of {', '.join(_OPAQUE_DTYPES)} with its size."
         )
     return value.view(dtype)
 
@@ -197,21 +199,21 @@ def write_model(model: Any, group: HDF5Group) -> None:
     group.attrs["backend"] = b"jax"
     group.attrs["keras_version"] = KERAS_VERSION.encode()
     for layer in layers:
-        weights = layer_weights(layer)
+        weights = list_layer_weights(layer)
         # A name may lead into the group of another layer, such as `conv/pointwise` next to `conv`.
-        _write_group(group.require_group(layer.name), weights, names_of(weights))
-    top_level_weights = _top_level(model)
+        _write_group(group.require_group(layer.name), weights, format_weight_names(weights))
+    top_level_weights = _find_top_level_weights(model)
     _write_group(
         group.create_group("top_level_model_weights"),
         top_level_weights,
-        names_of(top_level_weights),
+        format_weight_names(top_level_weights),
     )
 
 
-def _top_level(model: Any) -> list[AnyVariable]:
+def _find_top_level_weights(model: Any) -> list[AnyVariable]:
     """Return the model's weights that belong to none of its layers."""
     layer_weight_ids = {id(w) for layer in model.layers for w in layer.weights}
-    return whole_variables(w for w in model._saved_weights if id(w) not in layer_weight_ids)
+    return merge_shards(w for w in model._saved_weights if id(w) not in layer_weight_ids)
 
 
 def read_model(
@@ -246,25 +248,28 @@ def read_model(
         matched = [(layer, values) for layer, (_, values) in zip(layers, stored, strict=True)]
     for i, (layer, values) in enumerate(matched):
         location = f"layer #{i} (named {layer.name})"
-        variables = layer_weights(layer)
+        variables = list_layer_weights(layer)
         if len(variables) != len(values):
             message = f"Weight count mismatch for {location}: it has {len(variables)} weights, the file {len(values)}."
             if not skip_mismatch:
                 raise ValueError(message)
             _warn_skipped(message)
             continue
-        assign(list(zip(variables, values, strict=True)), skip_mismatch, location)
+        assign_values(list(zip(variables, values, strict=True)), skip_mismatch, location)
     if "top_level_model_weights" in group:
-        values, top_level_weights = _read_group(group["top_level_model_weights"]), _top_level(model)
+        values, top_level_weights = (
+            _read_group(group["top_level_model_weights"]),
+            _find_top_level_weights(model),
+        )
         if len(values) == len(top_level_weights):
-            assign(
+            assign_values(
                 list(zip(top_level_weights, values, strict=True)), skip_mismatch, "model weights"
             )
 
 
 # Groups of the optimizer's state, and of state that Keras 2's order has no slot for, such as a loss
 # scale.
-_STATE, _BESIDE = "optimizer_weights", "optimizer_weights_beside"
+_STATE_GROUP, _EXTRA_STATE_GROUP = "optimizer_weights", "optimizer_weights_beside"
 
 
 def write_optimizer(slots: Sequence[Any], file: HDF5Group, extra: Sequence[Any] = ()) -> None:
@@ -275,9 +280,9 @@ def write_optimizer(slots: Sequence[Any], file: HDF5Group, extra: Sequence[Any] 
       file: An HDF5 file.
       extra: State that this order has no slot for, such as a loss scale.
     """
-    _write_group(file.create_group(_STATE), slots, names_of(slots))
+    _write_group(file.create_group(_STATE_GROUP), slots, format_weight_names(slots))
     if extra:
-        _write_group(file.create_group(_BESIDE), extra, names_of(extra))
+        _write_group(file.create_group(_EXTRA_STATE_GROUP), extra, format_weight_names(extra))
 
 
 def read_optimizer(file: HDF5Group) -> tuple[list[str], list[np.ndarray]]:
@@ -289,6 +294,6 @@ def read_optimizer(file: HDF5Group) -> tuple[list[str], list[np.ndarray]]:
     Returns:
       Names and arrays; two empty lists if the file holds no such state.
     """
-    groups = [file[path] for path in (_STATE, _BESIDE) if path in file]
+    groups = [file[path] for path in (_STATE_GROUP, _EXTRA_STATE_GROUP) if path in file]
     names = [name for group in groups for name in read_names(group, "weight_names")]
     return names, [value for group in groups for value in _read_group(group)]

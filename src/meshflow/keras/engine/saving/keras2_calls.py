@@ -9,26 +9,26 @@ from typing import Any
 
 from meshflow.environment.types import Json
 
-__all__ = ["CONSTANT", "KEEP_LISTS", "listed_call"]
+__all__ = ["CONSTANT_MARKER", "OP_LAYERS", "to_keras2_call"]
 
 # Takes the position of a layer's name before -1 and a constant, which is not a tensor of the graph.
-CONSTANT = "_CONSTANT_VALUE"
+CONSTANT_MARKER = "_CONSTANT_VALUE"
 # Layers that wrap ops: a single tensor is written without an outer list, unless the op takes a
 # list.
-KEEP_LISTS = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"})
+OP_LAYERS = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"})
 # Dtypes that TensorFlow assigns to Python numbers; the lists do not hold the dtype of a constant.
-_PLAIN = frozenset({"float32", "int32", "bool"})
+_IMPLICIT_DTYPES = frozenset({"float32", "int32", "bool"})
 # Layers that receive their initial states in one list after their input.
-_WITH_STATES = frozenset(
+_STATEFUL_LAYERS = frozenset(
     ["RNN", "SimpleRNN", "LSTM", "GRU", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
 )
 
 
-class _Unsaid(Exception):
+class _InexpressibleError(Exception):
     """Keras 2's form cannot express an argument."""
 
 
-def listed_call(call: Json, class_name: str) -> Json:
+def to_keras2_call(call: Json, class_name: str) -> Json:
     """Convert a call to Keras 2's form.
 
     Args:
@@ -49,35 +49,37 @@ def listed_call(call: Json, class_name: str) -> Json:
     if not isinstance(call, dict):
         return call
     try:
-        return _listed(call, class_name)
-    except _Unsaid:
+        return _convert_call(call, class_name)
+    except _InexpressibleError:
         return None
 
 
-def _listed(call: dict[str, Any], class_name: str) -> Json:
+def _convert_call(call: dict[str, Any], class_name: str) -> Json:
     args, kwargs = call["args"], dict(call["kwargs"])
     if len(args) != 1:
         return None
     (first,) = args
     parts: dict[str, Any] = first if isinstance(first, dict) else {}
-    if class_name in KEEP_LISTS:
-        settings = {key: _argument(value) for key, value in kwargs.items()} | call.get("said", {})
+    if class_name in OP_LAYERS:
+        settings = {key: _convert_argument(value) for key, value in kwargs.items()} | call.get(
+            "said", {}
+        )
         is_list = "list" in parts or "tuple" in parts
         items = parts.get("list", parts.get("tuple", [first]))
         if not items or not _is_tensor(items[0]):
             # A list of numbers is one constant.
-            return [CONSTANT, -1, _argument(first), settings]
-        arguments = [_first_argument(item, settings) for item in items]
+            return [CONSTANT_MARKER, -1, _convert_argument(first), settings]
+        arguments = [_convert_first_argument(item, settings) for item in items]
         return arguments if is_list else arguments[0]
     tensors = parts.get("list", [first])
     if "list" in parts and len(tensors) == 1:
         return None
-    if class_name in _WITH_STATES and len(tensors) == 1:
+    if class_name in _STATEFUL_LAYERS and len(tensors) == 1:
         states = kwargs.pop("initial_state", None) or {}
         tensors = [*tensors, *(states.get("list", [states]) if states else [])]
     if not tensors or not all(map(_is_tensor, tensors)):
         return None
-    settings = {key: _argument(value) for key, value in kwargs.items()}
+    settings = {key: _convert_argument(value) for key, value in kwargs.items()}
     if class_name == "Bidirectional" and len(tensors) > 1:
         settings |= {"initial_state": None, "constants": None}
     return [[*t["keras_tensor"], settings] for t in tensors]
@@ -87,13 +89,13 @@ def _is_tensor(value: Json) -> bool:
     return isinstance(value, dict) and set(value) == {"keras_tensor"}
 
 
-def _first_argument(value: Json, settings: dict[str, Any]) -> list[Json]:
+def _convert_first_argument(value: Json, settings: dict[str, Any]) -> list[Json]:
     if _is_tensor(value):
         return [*value["keras_tensor"], settings]
-    return [CONSTANT, -1, _argument(value), settings]
+    return [CONSTANT_MARKER, -1, _convert_argument(value), settings]
 
 
-def _argument(value: Json) -> Json:
+def _convert_argument(value: Json) -> Json:
     """Convert an argument: tensors to [layer, call, output], dtypes to names, constants to numbers."""
     if not isinstance(value, dict):
         return value
@@ -101,13 +103,13 @@ def _argument(value: Json) -> Json:
         return value["keras_tensor"]
     if set(value) == {"dtype"}:
         return value["dtype"]
-    if "constant" in value and value.get("of") in _PLAIN:
+    if "constant" in value and value.get("of") in _IMPLICIT_DTYPES:
         return value["constant"]
     for sequence in ("list", "tuple"):
         if sequence in value:
-            return [_argument(v) for v in value[sequence]]
+            return [_convert_argument(v) for v in value[sequence]]
     if "mapping" in value:
-        return {key: _argument(v) for key, v in value["mapping"].items()}
+        return {key: _convert_argument(v) for key, v in value["mapping"].items()}
     if "ellipsis" in value:
         return {"class_name": "__ellipsis__", "config": {}}
-    raise _Unsaid
+    raise _InexpressibleError

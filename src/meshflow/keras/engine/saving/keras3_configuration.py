@@ -11,26 +11,26 @@ from collections.abc import Iterator
 
 from meshflow.environment.types import Config, Json
 from meshflow.keras import registry
-from meshflow.keras.engine.layer.keywords import KNOWN
+from meshflow.keras.engine.layer.keywords import COMMON_KEYWORDS
 
 __all__ = [
-    "OPERATION",
-    "OTHERWISE_IN_KERAS_3",
-    "for_all_versions",
+    "KERAS_3_ACTIVATION_NAMES",
+    "OPERATION_CLASS",
     "from_keras_3",
-    "with_its_functions",
+    "restore_activation_names",
+    "to_common_form",
 ]
 
 # Class name under which `keras.engine.models.operation` creates the call of a `keras.ops` function.
-OPERATION = "Keras3Operation"
+OPERATION_CLASS = "Keras3Operation"
 _OPS_MODULE = "keras.src.ops."
-_TENSOR = "__keras_tensor__"
-_TAKE_WORDS = ("TextVectorization", "StringLookup", "IntegerLookup")
+_TENSOR_CLASS = "__keras_tensor__"
+_TEXT_LAYERS = ("TextVectorization", "StringLookup", "IntegerLookup")
 # Activations that are different functions in Keras 3: their names here, and in Keras 3.
-OTHERWISE_IN_KERAS_3 = {"keras.ops.hard_sigmoid": "hard_sigmoid"}
-_OURS = {theirs: name for name, theirs in OTHERWISE_IN_KERAS_3.items()}
+KERAS_3_ACTIVATION_NAMES = {"keras.ops.hard_sigmoid": "hard_sigmoid"}
+_MESHFLOW_ACTIVATION_NAMES = {theirs: name for name, theirs in KERAS_3_ACTIVATION_NAMES.items()}
 # Default values of settings that only Keras 3 knows.
-_USUAL = {"oov_method": "floormod"}
+_KERAS_3_DEFAULTS = {"oov_method": "floormod"}
 
 
 def from_keras_3(config: Json) -> Json:
@@ -46,31 +46,31 @@ def from_keras_3(config: Json) -> Json:
       ValueError: if the configuration holds a dtype policy of quantized weights, or is damaged.
     """
     try:
-        return _translated(config)
+        return _translate(config)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"A configuration is damaged: {error!r}.") from None
 
 
-def with_its_functions(config: Json) -> Json:
+def restore_activation_names(config: Json) -> Json:
     """Replace the names of activations that are different functions in Keras 2 by Meshflow's names.
 
     Args:
       config: Any part of the configuration of a file of Keras 3.
     """
     if isinstance(config, list):
-        return [with_its_functions(value) for value in config]
+        return [restore_activation_names(value) for value in config]
     if not isinstance(config, dict):
         return config
-    converted = {key: with_its_functions(value) for key, value in config.items()}
+    converted = {key: restore_activation_names(value) for key, value in config.items()}
     for key in {"activation", "recurrent_activation"} & set(converted):
         if isinstance(converted[key], str):
-            converted[key] = _OURS.get(converted[key], converted[key])
+            converted[key] = _MESHFLOW_ACTIVATION_NAMES.get(converted[key], converted[key])
     return converted
 
 
-def _translated(config: Json) -> Json:
+def _translate(config: Json) -> Json:
     if isinstance(config, list):
-        return [_translated(value) for value in config]
+        return [_translate(value) for value in config]
     if not isinstance(config, dict):
         return config
     name = config.get("class_name")
@@ -82,36 +82,36 @@ def _translated(config: Json) -> Json:
             "read. Save the model before `quantize` is called."
         )
     if name == "__tuple__" and "items" in config:
-        return tuple(_translated(value) for value in config["items"])
+        return tuple(_translate(value) for value in config["items"])
     module = config.get("module")
     if _is_operation(config, name, module):
-        config = _operation(config)
+        config = _convert_operation(config)
     elif isinstance(name, str) and (module is None or str(module).partition(".")[0] == "keras"):
-        config = {**config, **_known_only(name, config.get("config"))}
-    converted = {key: _translated(v) for key, v in config.items() if key != "inbound_nodes"}
+        config = {**config, **_drop_inactive_settings(name, config.get("config"))}
+    converted = {key: _translate(v) for key, v in config.items() if key != "inbound_nodes"}
     if "inbound_nodes" in config:
-        converted["inbound_nodes"] = [_call(call) for call in config["inbound_nodes"]]
+        converted["inbound_nodes"] = [_convert_call(call) for call in config["inbound_nodes"]]
     return converted
 
 
 # Settings that layers inherit but do not use.
-_KERNEL = ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint")
-_UNUSED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("SeparableConv1D", "SeparableConv2D"), _KERNEL),
+_KERNEL_SETTINGS = ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint")
+_UNUSED_SETTINGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("SeparableConv1D", "SeparableConv2D"), _KERNEL_SETTINGS),
     **dict.fromkeys(("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"), ("groups",)),
 }
 
 
-def for_all_versions(config: Json) -> Json:
+def to_common_form(config: Json) -> Json:
     """Convert a configuration to a form that both Keras 2 and Keras 3 read, where there is one.
 
     Args:
       config: Any part of a configuration, as JSON values.
     """
-    return _understood(config, inside=False)
+    return _convert_to_common_form(config, inside=False)
 
 
-def _understood(config: Json, inside: bool) -> Json:
+def _convert_to_common_form(config: Json, inside: bool) -> Json:
     """Convert a part of a configuration.
 
     Args:
@@ -119,7 +119,7 @@ def _understood(config: Json, inside: bool) -> Json:
       inside: Whether the part is a layer's setting, where Keras 3 requires the module of a class.
     """
     if isinstance(config, list):
-        return [_understood(value, inside) for value in config]
+        return [_convert_to_common_form(value, inside) for value in config]
     if not isinstance(config, dict):
         return config
     name = config.get("class_name")
@@ -127,13 +127,13 @@ def _understood(config: Json, inside: bool) -> Json:
         return config["config"]["name"]
     settings = {k: v for k, v in config.items() if (k, v) != ("time_major", False)}
     converted = {
-        key: _understood(value, key != "layers" and (inside or key == "config"))
+        key: _convert_to_common_form(value, key != "layers" and (inside or key == "config"))
         for key, value in settings.items()
     }
     if isinstance(name, str) and isinstance(converted.get("config"), dict):
         layer_settings = converted["config"]
         converted["config"] = {
-            k: v for k, v in layer_settings.items() if k not in _UNUSED.get(name, ())
+            k: v for k, v in layer_settings.items() if k not in _UNUSED_SETTINGS.get(name, ())
         }
         if name == "BatchNormalization" and isinstance(layer_settings.get("axis"), list):
             # Keras 3 accepts only a number.
@@ -145,14 +145,14 @@ def _understood(config: Json, inside: bool) -> Json:
         if (
             inside
             and "module" not in converted
-            and _is_ours(name)
+            and _is_built_in_layer(name)
             and "registered_name" not in converted
         ):
             return {"module": "keras.layers", "registered_name": None, **converted}
     return converted
 
 
-def _is_ours(name: str) -> bool:
+def _is_built_in_layer(name: str) -> bool:
     """Check whether a name belongs to a built-in layer, and not to a registered custom one."""
     cls = registry.LAYERS.table.get(name)
     return getattr(cls, "__module__", "").startswith("meshflow.keras.layers")
@@ -173,12 +173,12 @@ def _is_operation(entry: Config, name: object, module: object) -> bool:
     is_function = isinstance(settings, dict) and not {"trainable", "layers"} & set(settings)
     return (
         is_function
-        and _names_tensors(entry["inbound_nodes"])
+        and _contains_tensors(entry["inbound_nodes"])
         and not registry.get_registered_object(name)
     )
 
 
-def _operation(entry: Config) -> Config:
+def _convert_operation(entry: Config) -> Config:
     """Convert a call of a `keras.ops` function, which Keras 3 stores as an object of a separate class."""
     arguments = dict(entry.get("config") or {})
     name = arguments.pop("name", entry.get("name"))
@@ -186,10 +186,10 @@ def _operation(entry: Config) -> Config:
         # This is the dtype policy of Keras 3's object, not an argument of the function.
         arguments.pop("dtype", None)
     function = {"name": name, "operation": entry["class_name"], "arguments": arguments}
-    return {**entry, "class_name": OPERATION, "config": function, "registered_name": None}
+    return {**entry, "class_name": OPERATION_CLASS, "config": function, "registered_name": None}
 
 
-def _known_only(name: str, config: Json) -> Config:
+def _drop_inactive_settings(name: str, config: Json) -> Config:
     """Remove a built-in class's settings that Keras 2 does not know and that have no effect."""
     if not isinstance(config, dict) or registry.get_registered_object(name) is not None:
         return {}
@@ -197,27 +197,29 @@ def _known_only(name: str, config: Json) -> Config:
     if name == "InputLayer" and "batch_shape" in config:
         config["batch_input_shape"] = config.pop("batch_shape")
         config.pop("optional", None)
-    if name in _TAKE_WORDS and isinstance(config.get("dtype"), dict):
+    if name in _TEXT_LAYERS and isinstance(config.get("dtype"), dict):
         # Keras 3 stores the dtype of the computation here, not that of the inputs.
         config.pop("dtype")
-    accepted = set().union(*map(_parameters, _classes(name)))
+    accepted = set().union(*map(_list_parameters, _find_built_in_classes(name)))
     if accepted:
-        inactive = [k for k, v in config.items() if v is None or v is False or _USUAL.get(k) == v]
+        inactive = [
+            k for k, v in config.items() if v is None or v is False or _KERAS_3_DEFAULTS.get(k) == v
+        ]
         config = {k: v for k, v in config.items() if k in accepted or k not in inactive}
     return {"config": config}
 
 
-def _classes(name: str) -> Iterator[type]:
-    for family in registry.FAMILIES.values():
+def _find_built_in_classes(name: str) -> Iterator[type]:
+    for family in registry.REGISTRIES.values():
         cls = family.table.get(name)
         if isinstance(cls, type) and cls.__module__.startswith("meshflow."):
             yield cls
 
 
 @functools.cache
-def _parameters(cls: type) -> set[str]:
+def _list_parameters(cls: type) -> set[str]:
     """Return the names of a class's arguments, also of those that it passes on to its bases."""
-    names = set(KNOWN)
+    names = set(COMMON_KEYWORDS)
     for base in cls.__mro__:
         initializer = vars(base).get("__init__")
         names |= (
@@ -231,34 +233,36 @@ def _parameters(cls: type) -> set[str]:
 # ---- calls -------------------------------------------------------------------------------
 
 
-def _call(call: Json) -> Json:
+def _convert_call(call: Json) -> Json:
     """Convert a call of a layer in a graph; calls in the form of Keras 2 or Meshflow do not change."""
-    if not isinstance(call, dict) or not _names_tensors(call):
+    if not isinstance(call, dict) or not _contains_tensors(call):
         return call
     return {
-        "args": [_argument(value) for value in call["args"]],
-        "kwargs": {key: _argument(value) for key, value in call["kwargs"].items()},
+        "args": [_convert_argument(value) for value in call["args"]],
+        "kwargs": {key: _convert_argument(value) for key, value in call["kwargs"].items()},
     }
 
 
-def _names_tensors(value: Json) -> bool:
+def _contains_tensors(value: Json) -> bool:
     """Check whether a value contains a symbolic tensor in Keras 3's form."""
     if isinstance(value, dict):
-        return value.get("class_name") == _TENSOR or any(map(_names_tensors, value.values()))
-    return isinstance(value, list) and any(map(_names_tensors, value))
+        return value.get("class_name") == _TENSOR_CLASS or any(
+            map(_contains_tensors, value.values())
+        )
+    return isinstance(value, list) and any(map(_contains_tensors, value))
 
 
-def _argument(value: Json) -> Json:
+def _convert_argument(value: Json) -> Json:
     """Convert an argument of a call to Meshflow's form."""
     if isinstance(value, list):
-        return {"list": [_argument(v) for v in value]}
+        return {"list": [_convert_argument(v) for v in value]}
     if not isinstance(value, dict):
         return value
     name, config = value.get("class_name"), value.get("config", {})
-    if name == _TENSOR:
+    if name == _TENSOR_CLASS:
         return {"keras_tensor": list(config["keras_history"])}
     if name == "__tuple__":
-        return {"tuple": [_argument(v) for v in value["items"]]}
+        return {"tuple": [_convert_argument(v) for v in value["items"]]}
     if name in ("__tensor__", "__numpy__"):
         return {"constant": config["value"], "of": config["dtype"]}
     if name == "__slice__":
@@ -266,5 +270,5 @@ def _argument(value: Json) -> Json:
     if name == "__ellipsis__":
         return {"ellipsis": True}
     if name is None:
-        return {"mapping": {key: _argument(v) for key, v in value.items()}}
-    return _translated(value)
+        return {"mapping": {key: _convert_argument(v) for key, v in value.items()}}
+    return _translate(value)

@@ -17,14 +17,14 @@ import numpy as np
 from meshflow.core.dispatch import op_names
 from meshflow.environment.types import Config, Json
 from meshflow.keras import ops
-from meshflow.keras.engine.layer.helpers import snake_case
+from meshflow.keras.engine.layer.helpers import to_snake_case
 from meshflow.keras.ops import transforms
 from meshflow.keras.settings import image_data_format
 
-__all__ = ["function_of", "operation"]
+__all__ = ["find_function", "make_operation_entry"]
 
 
-class _Form(NamedTuple):
+class _OperationForm(NamedTuple):
     """The form of an op in Keras 3.
 
     Attributes:
@@ -43,7 +43,7 @@ class _Form(NamedTuple):
 
 # Each entry holds TensorFlow's op, Keras 3's class, the operands and, after a semicolon, the
 # settings. A setting that Keras 3 names differently is written as old=new.
-_SAME = """
+_OPERATION_TABLE = """
 __operators__.add numpy.Add(x, y) | math.add numpy.Add(x, y) | math.subtract numpy.Subtract(x, y)
 math.multiply numpy.Multiply(x, y) | math.truediv numpy.TrueDivide(x, y) | math.divide numpy.TrueDivide(x, y)
 math.floordiv numpy.FloorDivide(x, y) | math.floormod numpy.Mod(x, y) | math.pow numpy.Power(x, y)
@@ -77,20 +77,27 @@ stop_gradient core.StopGradient(input) | split numpy.Split(value; num_or_size_sp
 __operators__.getitem numpy.GetItem(x, slice_spec)
 """
 # TensorFlow's default values of settings for which Keras 3 has other defaults.
-_DEFAULTS: dict[str, dict[str, Any]] = {
+_TENSORFLOW_DEFAULTS: dict[str, dict[str, Any]] = {
     "nn.gelu": {"approximate": False},
     "gather": {"axis": 0},
     "math.cumsum": {"axis": 0},
 }
 # Arguments that have no effect, with these values.
-_USUAL = {("keeps_dtype", True), ("on_value", 1.0), ("off_value", 0.0)}
-_OF_NN = ("hard_sigmoid", "hard_silu", "hard_tanh", "sparse_plus", "sparse_sigmoid", "tanh_shrink")
-_MADE, _REDUCED = "keras.ops.making.", "keras.ops.reductions."
+_NEUTRAL_ARGUMENTS = {("keeps_dtype", True), ("on_value", 1.0), ("off_value", 0.0)}
+_NN_FUNCTIONS = (
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_tanh",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "tanh_shrink",
+)
+_MAKING_PREFIX, _REDUCTIONS_PREFIX = "keras.ops.making.", "keras.ops.reductions."
 
 
-_OWN = "keras.ops."
+_KERAS_OPS_PREFIX = "keras.ops."
 # Classes of Keras 3 that are not named after their functions in camel case.
-_CLASSES = {
+_CLASS_NAMES = {
     "batch_normalization": "BatchNorm",
     "allclose": "AllClose",
     "cdist": "CDist",
@@ -116,7 +123,7 @@ _CLASSES = {
 }
 # Arguments that a class takes in its call and not in its constructor, in addition to tensors of the
 # graph.
-_FED: dict[str, tuple[str, ...]] = {
+_CALL_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "affine_transform": ("images", "transform"),
     "average": ("weights",),
     "batch_normalization": ("mean", "variance", "offset", "scale"),
@@ -153,9 +160,9 @@ _MODULES = {
 
 
 @functools.cache
-def _forms() -> dict[str, _Form]:
+def _parse_operation_table() -> dict[str, _OperationForm]:
     forms = {}
-    for row in _SAME.replace("\n", " | ").split(" | "):
+    for row in _OPERATION_TABLE.replace("\n", " | ").split(" | "):
         if not row.strip():
             continue
         parts = re.fullmatch(r"\s*(\S+) (\w+)\.(\w+)\(([^;)]*)(?:; ([^)]*))?\)\s*", row)
@@ -163,25 +170,27 @@ def _forms() -> dict[str, _Form]:
         symbol, module, name, operands, settings = parts.groups()
         pairs = [p.partition("=") for p in (settings or "").split(", ") if p]
         renamed = {old: new or old for old, _, new in pairs}
-        forms[symbol] = _Form(module, name, tuple(operands.split(", ")), renamed)
+        forms[symbol] = _OperationForm(module, name, tuple(operands.split(", ")), renamed)
     return forms
 
 
-def _form(symbol: str) -> _Form | None:
+def _find_form(symbol: str) -> _OperationForm | None:
     """Return Keras 3's form of an op of TensorFlow or of `keras.ops`, or None."""
     function_name = symbol.rpartition(".")[2]
     name = "".join(part.capitalize() for part in function_name.split("_"))
-    if symbol.startswith(_MADE):
-        return _Form("nn" if function_name in _OF_NN else "numpy", name, ("x1", "x2"), {})
-    if symbol.startswith(_REDUCED):
+    if symbol.startswith(_MAKING_PREFIX):
+        return _OperationForm(
+            "nn" if function_name in _NN_FUNCTIONS else "numpy", name, ("x1", "x2"), {}
+        )
+    if symbol.startswith(_REDUCTIONS_PREFIX):
         settings = (
             {"axis": "axis"} if "cum" in function_name else {"axis": "axis", "keepdims": "keepdims"}
         )
-        return _Form("numpy", name, ("x",), settings)
-    return _forms().get(symbol)
+        return _OperationForm("numpy", name, ("x",), settings)
+    return _parse_operation_table().get(symbol)
 
 
-def function_of(class_name: str) -> Callable[..., Any] | None:
+def find_function(class_name: str) -> Callable[..., Any] | None:
     """Find the `keras.ops` function that a class of Keras 3 represents.
 
     Args:
@@ -190,13 +199,13 @@ def function_of(class_name: str) -> Callable[..., Any] | None:
     Returns:
       The function, or None if there is no such class.
     """
-    names = {known: name for name, known in _CLASSES.items()}
-    name = names.get(class_name) or snake_case(class_name)
+    names = {known: name for name, known in _CLASS_NAMES.items()}
+    name = names.get(class_name) or to_snake_case(class_name)
     module = ops if name in ops.__all__ else ops.image if name in ops.image.__all__ else None
     return getattr(module, name) if module is not None else None
 
 
-def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
+def make_operation_entry(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
     """Convert the entry of an op in a graph's configuration.
 
     Args:
@@ -218,10 +227,12 @@ def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
         )
     args, kwargs = calls[0]["args"], calls[0]["kwargs"]
     if symbol == "ops.linalg.products._einsum":
-        return _entry(name, "numpy", "Einsum", {"subscripts": kwargs["equation"]}, args[0])
-    if symbol.startswith(_OWN) and not symbol.startswith((_MADE, _REDUCED)):
-        return _own(name, symbol, args, kwargs)
-    form = _form(symbol)
+        return _make_entry(name, "numpy", "Einsum", {"subscripts": kwargs["equation"]}, args[0])
+    if symbol.startswith(_KERAS_OPS_PREFIX) and not symbol.startswith(
+        (_MAKING_PREFIX, _REDUCTIONS_PREFIX)
+    ):
+        return _make_keras_op_entry(name, symbol, args, kwargs)
+    form = _find_form(symbol)
     if form is None or not args:
         raise ValueError(
             f"Op tf.{symbol} ({name!r}) between layers cannot be written to a file of Keras 3: call a function of "
@@ -229,14 +240,18 @@ def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
         )
     arguments = dict(zip(form.operands, args, strict=False)) | kwargs
     operands = [
-        _key(arguments.pop(key)) if key == "slice_spec" else arguments.pop(key)
+        _convert_slice(arguments.pop(key)) if key == "slice_spec" else arguments.pop(key)
         for key in form.operands
         if key in arguments
     ]
     explicit = {new: arguments.pop(old) for old, new in form.settings.items() if old in arguments}
-    settings = _DEFAULTS.get(symbol, {}) | {k: v for k, v in explicit.items() if v is not None}
+    settings = _TENSORFLOW_DEFAULTS.get(symbol, {}) | {
+        k: v for k, v in explicit.items() if v is not None
+    }
     unsupported = [
-        k for k, value in arguments.items() if value and (k, _number(value)) not in _USUAL
+        k
+        for k, value in arguments.items()
+        if value and (k, _get_constant_number(value)) not in _NEUTRAL_ARGUMENTS
     ]
     if (
         unsupported
@@ -248,27 +263,29 @@ def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
             f"Op tf.{symbol} ({name!r}) with {reason} cannot be written to a file of Keras 3: call a function of "
             "tf.keras.ops instead, or move the op into a custom layer."
         )
-    return _entry(name, form.module, form.name, settings, operands)
+    return _make_entry(name, form.module, form.name, settings, operands)
 
 
-def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _make_keras_op_entry(
+    name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """Create the entry of a `keras.ops` function.
 
     The call of the function's class takes the tensors, and its constructor the other arguments.
     """
     *_, function_name = symbol.split(".")
-    function: Any = op_names.find(symbol)
+    function: Any = op_names.find_function(symbol)
     module = next((m for m, known in _MODULES.items() if function_name in known), "core")
-    class_name = _CLASSES.get(function_name) or "".join(
+    class_name = _CLASS_NAMES.get(function_name) or "".join(
         p.capitalize() for p in function_name.split("_")
     )
     if function_name == "einsum":
-        return _entry(name, module, class_name, {"subscripts": args[0]}, args[1:])
+        return _make_entry(name, module, class_name, {"subscripts": args[0]}, args[1:])
     signature = inspect.signature(function)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    named = {k: v for k, v in bound.arguments.items() if k in _named_parameters(signature)}
-    call_arguments = (next(iter(named)), *_FED.get(function_name, ()))
+    named = {k: v for k, v in bound.arguments.items() if k in _list_named_parameters(signature)}
+    call_arguments = (next(iter(named)), *_CALL_ARGUMENTS.get(function_name, ()))
     operands = {k: v for k, v in named.items() if k in call_arguments or _has_tensors(v)}
     settings = {k: v for k, v in named.items() if k not in operands}
     if "data_format" in settings:
@@ -277,13 +294,18 @@ def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dic
         settings["strides"] = settings["strides"] or settings["pool_size"]
     # Operands after a setting in the signature must be passed by name.
     positional = [k for k, known in zip(operands, named, strict=False) if k == known]
-    by_name = {k: _constant(v) for k, v in operands.items() if k not in positional}
-    return _entry(
-        name, module, class_name, settings, [_constant(operands[k]) for k in positional], by_name
+    by_name = {k: _convert_constant(v) for k, v in operands.items() if k not in positional}
+    return _make_entry(
+        name,
+        module,
+        class_name,
+        settings,
+        [_convert_constant(operands[k]) for k in positional],
+        by_name,
     )
 
 
-def _constant(value: Json) -> Json:
+def _convert_constant(value: Json) -> Json:
     """Convert an operand that is not a tensor of the graph; Keras 3's classes read the shape of arrays."""
     if not isinstance(value, list) or _has_tensors(value):
         return value
@@ -292,11 +314,11 @@ def _constant(value: Json) -> Json:
     return {"class_name": "__tensor__", "config": {"value": value, "dtype": dtype}}
 
 
-def _named_parameters(signature: inspect.Signature) -> set[str]:
+def _list_named_parameters(signature: inspect.Signature) -> set[str]:
     return {p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD}
 
 
-def _entry(
+def _make_entry(
     name: str,
     module: str,
     class_name: str,
@@ -322,14 +344,14 @@ def _has_tensors(value: Json) -> bool:
     return isinstance(value, list) and any(map(_has_tensors, value))
 
 
-def _number(value: Json) -> float | None:
+def _get_constant_number(value: Json) -> float | None:
     """Return a number, or the number in a constant tensor; None for other values."""
     constant = isinstance(value, dict) and value.get("class_name") == "__tensor__"
     value = value["config"]["value"] if constant else value
     return value if isinstance(value, (bool, int, float)) else None
 
 
-def _key(spec: list[Any]) -> list[Any]:
+def _convert_slice(spec: list[Any]) -> list[Any]:
     """Convert the arguments of an indexing operation from Meshflow's form."""
     items: list[Any] = []
     for item in spec:

@@ -14,28 +14,28 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshflow.core.variables.sharded_variable import whole_variables
-from meshflow.distribute.parallel.compress import ERRORS
+from meshflow.core.variables.sharded_variable import merge_shards
+from meshflow.distribute.parallel.gradient_compression import ERROR_SLOTS
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.optimizers import experimental, legacy
+from meshflow.keras.optimizers.checkpoint_children import get_own_weights, get_slot_lists
 from meshflow.keras.optimizers.lamb import Lamb
-from meshflow.keras.optimizers.layouts import own_weights, slot_lists
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 __all__ = [
     "KERAS_2_11",
     "KERAS_3",
-    "in_order",
-    "restore",
-    "state_of",
-    "version_of",
-    "without_place",
+    "find_keras_version",
+    "list_extra_state",
+    "list_state",
+    "order_state",
+    "restore_state",
 ]
 
 KERAS_2_11, KERAS_3 = "2.11", "3"
 # For each class, the slot lists that are written interleaved, variable by variable. Other lists
 # follow one after another.
-_TOGETHER: dict[str, tuple[str, ...]] = {
+_INTERLEAVED_LISTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Adam", "AdamW", "Lamb", "Nadam"), ("_momentums", "_velocities")),
     "Adadelta": ("_accumulated_grads", "_accumulated_delta_vars"),
     "Adafactor": ("_r", "_c", "_v"),
@@ -47,8 +47,8 @@ _TOGETHER: dict[str, tuple[str, ...]] = {
     "SGD": (),
 }
 # Slot lists that optimizers of every class may have, which precede the others.
-_FIRST = ("_model_variables_moving_average", "_accumulated_gradients")
-_ERROR_LISTS = tuple(f"_{name}s" for name in ERRORS)
+_LEADING_LISTS = ("_model_variables_moving_average", "_accumulated_gradients")
+_ERROR_LISTS = tuple(f"_{name}s" for name in ERROR_SLOTS)
 
 
 class StateSlot(Protocol):
@@ -59,11 +59,11 @@ class StateSlot(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     def numpy(self) -> np.ndarray: ...
-    def put(self, value: np.ndarray) -> None: ...
+    def assign_value(self, value: np.ndarray) -> None: ...
 
 
 @dataclass
-class _Kept:
+class _PlaceholderSlot:
     """A number or array that only another version of Keras has; it is ignored when read."""
 
     value: np.ndarray
@@ -76,12 +76,12 @@ class _Kept:
     def numpy(self) -> np.ndarray:
         return self.value
 
-    def put(self, value: np.ndarray) -> None:
+    def assign_value(self, value: np.ndarray) -> None:
         """Ignore a value that was read."""
 
 
 @dataclass
-class _Held:
+class _VariableSlot:
     """A slot that holds a variable's value."""
 
     variable: AnyVariable
@@ -97,12 +97,12 @@ class _Held:
     def numpy(self) -> np.ndarray:
         return np.asarray(self.variable.numpy())
 
-    def put(self, value: np.ndarray) -> None:
+    def assign_value(self, value: np.ndarray) -> None:
         self.variable.assign(value.astype(self.variable.dtype.dtype))
 
 
 @dataclass
-class _Steps:
+class _StepCountSlot:
     """The number of steps; Keras 3 also counts the steps that only accumulate gradients."""
 
     optimizer: Any
@@ -110,16 +110,16 @@ class _Steps:
     _shared_name: str = "iteration"
     shape: tuple[int, ...] = ()
 
-    def _each(self) -> int:
+    def _get_steps_per_update(self) -> int:
         return (self.optimizer.gradient_accumulation_steps or 1) if self.all_steps else 1
 
     def numpy(self) -> np.ndarray:
-        steps = int(self.optimizer.iterations) * self._each()
+        steps = int(self.optimizer.iterations) * self._get_steps_per_update()
         accumulated = self.optimizer._accumulated_steps if self.all_steps else None
         return np.asarray(steps + (0 if accumulated is None else int(accumulated)), np.int64)
 
-    def put(self, value: np.ndarray) -> None:
-        updates, accumulated = divmod(int(value.astype(np.int64)), self._each())
+    def assign_value(self, value: np.ndarray) -> None:
+        updates, accumulated = divmod(int(value.astype(np.int64)), self._get_steps_per_update())
         self.optimizer.iterations.assign(np.int64(updates))
         if self.all_steps and self.optimizer._accumulated_steps is not None:
             self.optimizer._accumulated_steps.assign(np.int64(accumulated))
@@ -127,7 +127,7 @@ class _Steps:
             self.optimizer.set_momentum_product(updates)
 
 
-def version_of(optimizer: Any) -> str | None:
+def find_keras_version(optimizer: Any) -> str | None:
     """Return the first version of Keras with an optimizer that computes the same from the same arguments.
 
     Args:
@@ -137,7 +137,7 @@ def version_of(optimizer: Any) -> str | None:
       KERAS_2_11, KERAS_3, or None for the optimizers of earlier versions and for those of no
       version.
     """
-    inner = _inside(optimizer)
+    inner = _unwrap_optimizer(optimizer)
     cls = type(inner)
     if cls is Lamb:
         return KERAS_3
@@ -146,17 +146,17 @@ def version_of(optimizer: Any) -> str | None:
     return KERAS_3 if inner.gradient_accumulation_steps else KERAS_2_11
 
 
-def state_of(optimizer: Any) -> list[AnyVariable]:
+def list_state(optimizer: Any) -> list[AnyVariable]:
     """Return the variables of an optimizer that files hold: its weights and its dynamic loss scale."""
-    return whole_variables([*optimizer.weights, *scale_of(optimizer)])
+    return merge_shards([*optimizer.weights, *list_loss_scale(optimizer)])
 
 
-def scale_of(optimizer: Any) -> list[AnyVariable]:
+def list_loss_scale(optimizer: Any) -> list[AnyVariable]:
     """Return a dynamic loss scale and its counter, or an empty list."""
     return list(getattr(optimizer, "_scale_weights", ()))
 
 
-def without_place(optimizer: Any, version: str | None) -> list[AnyVariable]:
+def list_extra_state(optimizer: Any, version: str | None) -> list[AnyVariable]:
     """Return the variables of an optimizer that a version's order has no slot for.
 
     Files hold these variables separately.
@@ -168,13 +168,13 @@ def without_place(optimizer: Any, version: str | None) -> list[AnyVariable]:
     if version == KERAS_3:
         return []
     if version is None:
-        return scale_of(optimizer)
-    inner = _inside(optimizer)
-    errors = [w for w in whole_variables(inner.weights) if _is_error(w._shared_name)]
-    return [*scale_of(optimizer), *own_weights(inner).values(), *errors]
+        return list_loss_scale(optimizer)
+    inner = _unwrap_optimizer(optimizer)
+    errors = [w for w in merge_shards(inner.weights) if _is_error_name(w._shared_name)]
+    return [*list_loss_scale(optimizer), *get_own_weights(inner).values(), *errors]
 
 
-def in_order(optimizer: Any, version: str) -> list[StateSlot] | None:
+def order_state(optimizer: Any, version: str) -> list[StateSlot] | None:
     """Return an optimizer's state in the order of a version of Keras.
 
     Args:
@@ -184,60 +184,70 @@ def in_order(optimizer: Any, version: str) -> list[StateSlot] | None:
     Returns:
       The slots, or None if the version does not have this optimizer.
     """
-    inner = _inside(optimizer)
+    inner = _unwrap_optimizer(optimizer)
     cls = type(inner)
-    is_known = cls.__name__ in _TOGETHER and cls.__module__.startswith("meshflow.")
+    is_known = cls.__name__ in _INTERLEAVED_LISTS and cls.__module__.startswith("meshflow.")
     # Keras's Nadam has another momentum schedule than the legacy class.
     if not is_known or cls is legacy.Nadam:
         return None
-    slots = list(_slots(inner, version))
-    own_slots = [_Held(w) for w in own_weights(inner).values() if w is not inner._accumulated_steps]
-    start: list[StateSlot] = [_Steps(inner, version == KERAS_3)]
+    slots = list(_iterate_slots(inner, version))
+    own_slots = [
+        _VariableSlot(w)
+        for w in get_own_weights(inner).values()
+        if w is not inner._accumulated_steps
+    ]
+    start: list[StateSlot] = [_StepCountSlot(inner, version == KERAS_3)]
     if version == KERAS_2_11:
         return [*start, *slots]
     if not isinstance(inner.get_config()["learning_rate"], dict):
-        start.append(_rate(inner.learning_rate))
+        start.append(_make_rate_slot(inner.learning_rate))
     if inner is not optimizer:
-        loss_scale = scale_of(optimizer)
+        loss_scale = list_loss_scale(optimizer)
         if not loss_scale:
             return None
         scale, counter = loss_scale
-        start = [start[0], _rate(0.0), _Held(counter), _Held(scale), *start]
+        start = [
+            start[0],
+            _make_rate_slot(0.0),
+            _VariableSlot(counter),
+            _VariableSlot(scale),
+            *start,
+        ]
     return [*start, *slots, *own_slots]
 
 
-def _inside(optimizer: Any) -> Any:
+def _unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
 
 
-def _rate(value: object) -> _Kept:
+def _make_rate_slot(value: object) -> _PlaceholderSlot:
     """Return a slot for the learning rate, which is read from the configuration instead."""
-    return _Kept(np.asarray(value, "float32"), "learning_rate")
+    return _PlaceholderSlot(np.asarray(value, "float32"), "learning_rate")
 
 
-def _slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
+def _iterate_slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
     """Yield the slots of all variables in the order of a version."""
-    lists = {name: slots for name, slots in slot_lists(optimizer).items() if slots}
+    lists = {name: slots for name, slots in get_slot_lists(optimizer).items() if slots}
     # No version of Keras has the compression errors, which belong to one mesh.
     lists = {name: slots for name, slots in lists.items() if name not in _ERROR_LISTS}
     keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
-    variables = whole_variables(optimizer._owners[key] for key in keys)
-    class_name, interleaved = type(optimizer).__name__, _TOGETHER[type(optimizer).__name__]
+    variables = merge_shards(optimizer._owners[key] for key in keys)
+    class_name, interleaved = type(optimizer).__name__, _INTERLEAVED_LISTS[type(optimizer).__name__]
     # Keras 3 also reads these files, and would take the momentum of a single variable for the learning rate.
     if class_name == "SGD" and version == KERAS_2_11 and len(variables) > 1:
         lists.setdefault("momentums", {})
-    rest = [(name,) for name in lists if name not in (*_FIRST, *interleaved)]
-    for group in (tuple(name for name in _FIRST if name in lists), interleaved, *rest):
+    rest = [(name,) for name in lists if name not in (*_LEADING_LISTS, *interleaved)]
+    for group in (tuple(name for name in _LEADING_LISTS if name in lists), interleaved, *rest):
         for i, variable in enumerate(variables):
             for name in group:
                 slot = lists.get(name, {}).get(str(i))
                 if slot is not None:
-                    yield _Held(slot)
-                elif (placeholder := _other_slot(name, variable, version)) is not None:
+                    yield _VariableSlot(slot)
+                elif (placeholder := _make_placeholder(name, variable, version)) is not None:
                     yield placeholder
 
 
-def _other_slot(name: str, variable: AnyVariable, version: str) -> _Kept | None:
+def _make_placeholder(name: str, variable: AnyVariable, version: str) -> _PlaceholderSlot | None:
     """Return the slot of a version of Keras that this package does not have, or None.
 
     The version stores the slot, but does not use its value.
@@ -250,13 +260,13 @@ def _other_slot(name: str, variable: AnyVariable, version: str) -> _Kept | None:
     slot = name.strip("_").removesuffix("s")
     dtype = variable.dtype.dtype
     dtype = np.dtype("float32") if dtype.kind == "V" else dtype
-    return _Kept(np.zeros(shape, dtype), f"{slot}/{variable._shared_name}")
+    return _PlaceholderSlot(np.zeros(shape, dtype), f"{slot}/{variable._shared_name}")
 
 
 # ---- reading -----------------------------------------------------------------------------
 
 
-def restore(
+def restore_state(
     optimizer: Any, variables: Sequence[AnyVariable], names: Sequence[str], values: Sequence[Any]
 ) -> bool:
     """Restore an optimizer's state from stored arrays.
@@ -274,15 +284,17 @@ def restore(
         return False
     optimizer.build(variables)
     arrays = [np.asarray(v) for v in values]
-    for slots, candidate in _candidates(optimizer, list(names) or [""] * len(arrays), arrays):
+    for slots, candidate in _iterate_candidates(
+        optimizer, list(names) or [""] * len(arrays), arrays
+    ):
         if [tuple(slot.shape) for slot in slots] == [v.shape for v in candidate]:
             for slot, value in zip(slots, candidate, strict=True):
-                slot.put(value)
+                slot.assign_value(value)
             return True
     return False
 
 
-def _candidates(
+def _iterate_candidates(
     optimizer: Any, names: list[str], values: list[np.ndarray]
 ) -> Iterator[tuple[Sequence[StateSlot], list[np.ndarray]]]:
     """Yield possible orders of the stored arrays, the most likely one first.
@@ -292,31 +304,31 @@ def _candidates(
     """
     # Compression errors belong to one mesh and to compressed steps, so other meshes start without
     # them.
-    without_errors = [v for v, name in zip(values, names, strict=True) if not _is_error(name)]
+    without_errors = [v for v, name in zip(values, names, strict=True) if not _is_error_name(name)]
     # Keras 3 prepends the name of the optimizer.
     if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
-        orders = [(v, in_order(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
+        orders = [(v, order_state(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
         known_orders = [slots for _, slots in orders if slots is not None]
         for version, slots in orders:
             if slots is not None:
                 yield slots, values
-                extra = [_Held(w) for w in without_place(optimizer, version)]
+                extra = [_VariableSlot(w) for w in list_extra_state(optimizer, version)]
                 yield [*slots, *extra], values
-                yield [*slots, *_without_errors(extra)], without_errors
+                yield [*slots, *_remove_errors(extra)], without_errors
         # The learning rate may also be in the second position in other versions, or missing.
         for slots in known_orders:
             if values[1:] and values[1].shape == ():
                 yield slots, [values[0], *values[2:]]
             yield [s for s in slots if s._shared_name != "learning_rate"], values
-    own_slots = [_Held(w) for w in state_of(optimizer)]
+    own_slots = [_VariableSlot(w) for w in list_state(optimizer)]
     yield own_slots, values
-    yield [_Held(w) for w in whole_variables(optimizer.weights)], values
-    yield _without_errors(own_slots), without_errors
+    yield [_VariableSlot(w) for w in merge_shards(optimizer.weights)], values
+    yield _remove_errors(own_slots), without_errors
 
 
-def _without_errors(slots: list[_Held]) -> list[_Held]:
-    return [slot for slot in slots if not _is_error(slot._shared_name)]
+def _remove_errors(slots: list[_VariableSlot]) -> list[_VariableSlot]:
+    return [slot for slot in slots if not _is_error_name(slot._shared_name)]
 
 
-def _is_error(name: str) -> bool:
-    return name.partition(":")[0].rpartition("/")[2] in ERRORS
+def _is_error_name(name: str) -> bool:
+    return name.partition(":")[0].rpartition("/")[2] in ERROR_SLOTS

@@ -18,47 +18,47 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.layer import shape_inference
-from meshflow.keras.engine.saving.call_form import CallForm
+from meshflow.keras.engine.saving.positional_call import PositionalCall
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.engine.training.host_preprocessing import HostPart
-from meshflow.saved_model.calls import for_any_batch
-from meshflow.saved_model.text import TextCall
+from meshflow.saved_model.host_steps.text_steps import TextFunction
+from meshflow.saved_model.saving.function_discovery import relax_batch_size
 
 # The model that is being exported, with the requested specs (None: those that it was built with).
-_exported: contextvars.ContextVar[tuple[Any, Any] | None] = contextvars.ContextVar(
+_export_request: contextvars.ContextVar[tuple[Any, Any] | None] = contextvars.ContextVar(
     "exported", default=None
 )
 _log = logging.getLogger("meshflow")
 
 __all__ = [
-    "call_specs",
-    "exported",
-    "input_specs",
-    "save_spec",
-    "saved_functions",
-    "saved_signatures",
+    "export_scope",
+    "find_call_specs",
+    "find_input_specs",
+    "get_save_spec",
+    "make_saved_functions",
+    "make_saved_signatures",
 ]
 
 
 @contextlib.contextmanager
-def exported(model: Any, specs: tuple[Any, ...] | None = None) -> Iterator[None]:
+def export_scope(model: Any, specs: tuple[Any, ...] | None = None) -> Iterator[None]:
     """Save a model with its prediction, `serve`, as a function and a signature within this context.
 
     Args:
       model: The model that is exported.
       specs: Specs of its positional arguments. Default: those that it was built with.
     """
-    if specs is not None and len(specs) > 1 and isinstance(input_specs(model), (list, tuple)):
+    if specs is not None and len(specs) > 1 and isinstance(find_input_specs(model), (list, tuple)):
         # A list of inputs is a single argument of a functional model.
         specs = (list(specs),)
-    token = _exported.set((model, specs))
+    token = _export_request.set((model, specs))
     try:
         yield
     finally:
-        _exported.reset(token)
+        _export_request.reset(token)
 
 
-def input_specs(model: Any) -> PyTree:
+def find_input_specs(model: Any) -> PyTree:
     """Return the specs of a model's first argument, with None as the batch size.
 
     Args:
@@ -67,14 +67,16 @@ def input_specs(model: Any) -> PyTree:
     Returns:
       A `TensorSpec` with a name, or a nested structure of them. None if the model is not built.
     """
-    graph = model._current_graph()
+    graph = model._get_graph()
     if graph is not None:
         specs = nest.map_structure(
             lambda t: TensorSpec(t.shape, t.dtype, t._keras_history.layer.name), graph.inputs
         )
-        is_inferred = not getattr(model, "_declared_input", True)
+        is_inferred = not getattr(model, "_is_input_declared", True)
         return (
-            nest.map_structure(lambda s: for_any_batch(s, s.name), specs) if is_inferred else specs
+            nest.map_structure(lambda s: relax_batch_size(s, s.name), specs)
+            if is_inferred
+            else specs
         )
     specs = model.__dict__.get("_save_spec")
     if specs is None and model._build_input_shape is not None:
@@ -82,47 +84,47 @@ def input_specs(model: Any) -> PyTree:
         specs = shape_inference.map_shapes(lambda s: TensorSpec(s, dtype), model._build_input_shape)
     if specs is None:
         return None
-    return nest.map_structure(for_any_batch, specs, _names(specs))
+    return nest.map_structure(relax_batch_size, specs, _make_input_names(specs))
 
 
-def call_specs(model: Any) -> tuple[tuple[PyTree, ...], dict[str, Any]] | None:
+def find_call_specs(model: Any) -> tuple[tuple[PyTree, ...], dict[str, Any]] | None:
     """Return the specs of a model's arguments: of positional ones, and of keyword arguments by name.
 
     Returns:
       The specs, or None if the model is not built.
     """
-    request = _exported.get()
+    request = _export_request.get()
     if request is not None and request[0] is model and request[1] is not None:
-        return _named(request[1], input_specs(model)), {}
-    first = input_specs(model)
+        return _add_names(request[1], find_input_specs(model)), {}
+    first = find_input_specs(model)
     if first is None:
         return None
     args, kwargs = model.__dict__.get("_more_specs", ((), {}))
-    args, kwargs = nest.map_structure(_of_any_batch, (args, kwargs))
+    args, kwargs = nest.map_structure(_clear_batch_size, (args, kwargs))
     return (first, *args), kwargs
 
 
-def save_spec(model: Any, dynamic_batch: bool) -> tuple[list[Any], dict[str, Any]] | None:
+def get_save_spec(model: Any, dynamic_batch: bool) -> tuple[list[Any], dict[str, Any]] | None:
     """Return the result of `Model.save_spec`."""
-    specs = call_specs(model)
-    graph = model._current_graph()
+    specs = find_call_specs(model)
+    graph = model._get_graph()
     if specs is None or (graph is None and "_save_spec" not in model.__dict__):
         return None
     args, kwargs = specs
     if dynamic_batch or graph is not None:
         return list(args), kwargs
     first = model._save_spec
-    names = _names(first)
+    names = _make_input_names(first)
     fixed = nest.map_structure(lambda s, n: TensorSpec(s.shape, s.dtype, n), first, names)
     rest, kwargs = model.__dict__.get("_more_specs", ((), {}))
     return [fixed, *rest], kwargs
 
 
-def _of_any_batch(spec: TensorSpec | None) -> TensorSpec | None:
-    return None if spec is None else for_any_batch(spec, spec.name)
+def _clear_batch_size(spec: TensorSpec | None) -> TensorSpec | None:
+    return None if spec is None else relax_batch_size(spec, spec.name)
 
 
-def _names(specs: PyTree) -> PyTree:
+def _make_input_names(specs: PyTree) -> PyTree:
     """Return names for the inputs of a subclassed model, as Keras 2 chooses them.
 
     The names are the keys of a dictionary, or `input_1`, `input_2` and so on.
@@ -140,7 +142,7 @@ def _names(specs: PyTree) -> PyTree:
     return nest.pack_sequence_as(specs, nest.flatten(names))
 
 
-def _named(specs: tuple[PyTree, ...], inputs: PyTree) -> tuple[PyTree, ...]:
+def _add_names(specs: tuple[PyTree, ...], inputs: PyTree) -> tuple[PyTree, ...]:
     """Give unnamed specs of the first argument the names of the model's inputs."""
     named_specs = iter(nest.flatten(inputs))
     first = nest.map_structure(
@@ -152,27 +154,27 @@ def _named(specs: tuple[PyTree, ...], inputs: PyTree) -> tuple[PyTree, ...]:
     return first, *specs[1:]
 
 
-def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any, Any]]]:
+def make_saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any, Any]]]:
     """Return the model's calls for a SavedModel: for prediction, and for training."""
-    specs = call_specs(model)
+    specs = find_call_specs(model)
     if specs is None:
         return {}
-    form = CallForm.of(model, *specs)
-    function = _divided(model, form.call)
+    form = PositionalCall.from_arguments(model, *specs)
+    function = _split_at_text(model, form.call)
     functions: dict[str, Any] = {
-        "__call__": [(function, form.arguments(training), {}) for training in (False, True)]
+        "__call__": [(function, form.get_arguments(training), {}) for training in (False, True)]
     }
-    if _exported.get() is None:
+    if _export_request.get() is None:
         return functions
-    return functions | {"serve": [(_divided(model, form.predict), form.arguments(), {})]}
+    return functions | {"serve": [(_split_at_text(model, form.predict), form.get_arguments(), {})]}
 
 
-def saved_signatures(model: Any) -> dict[str, Any]:
+def make_saved_signatures(model: Any) -> dict[str, Any]:
     """Return the model's prediction as signatures, which name its inputs and outputs."""
-    specs = call_specs(model)
+    specs = find_call_specs(model)
     if specs is None:
         return {}
-    form = CallForm.of(model, *specs)
+    form = PositionalCall.from_arguments(model, *specs)
 
     @functools.wraps(form.predict)
     def predict(*args: PyTree) -> dict[str, Any]:
@@ -183,23 +185,23 @@ def saved_signatures(model: Any) -> dict[str, Any]:
         names = model.output_names or [f"output_{i}" for i in range(1, len(flat) + 1)]
         return dict(zip(names, flat, strict=True))
 
-    signature: Any = (_divided(model, predict), form.arguments(), {})
-    names = ["serving_default"] if _exported.get() is None else ["serving_default", "serve"]
+    signature: Any = (_split_at_text(model, predict), form.get_arguments(), {})
+    names = ["serving_default"] if _export_request.get() is None else ["serving_default", "serve"]
     return dict.fromkeys(names, signature)
 
 
-def _divided(model: Any, function: Callable[..., Any]) -> Callable[..., Any] | TextCall:
+def _split_at_text(model: Any, function: Callable[..., Any]) -> Callable[..., Any] | TextFunction:
     """Split a model's call that starts with layers of strings into steps of text processing and the rest.
 
     Returns:
       A `TextCall`, or `function` if the model has no such layers, or cannot be split.
     """
-    graph = model._current_graph()
+    graph = model._get_graph()
     if graph is None or all(t.dtype is not string for t in graph.flat_inputs):
         return function
-    part = HostPart.of(graph)
+    part = HostPart.from_graph(graph)
     try:
-        steps = [] if part is None else [_steps_to(t, graph) for t in part.cut]
+        steps = [] if part is None else [_collect_text_steps(t, graph) for t in part.cut_tensors]
     except NotImplementedError as error:
         _log.info(
             "Model %s is saved without separate text processing, because it has %s.",
@@ -212,15 +214,17 @@ def _divided(model: Any, function: Callable[..., Any]) -> Callable[..., Any] | T
 
     def rest(results: PyTree, inputs: PyTree, *training: PyTree) -> PyTree:
         flat = iter(graph.flat_inputs)
-        args = nest.map_structure(lambda t: _blank(next(flat)) if t is None else t, inputs)
-        with part.given(results):
+        args = nest.map_structure(
+            lambda t: _make_blank_strings(next(flat)) if t is None else t, inputs
+        )
+        with part.substitute_values(results):
             return function(args, *training)
 
-    specs = [TensorSpec([None, *t.shape[1:]], t.dtype) for t in part.cut]
-    return TextCall(steps, specs, rest, function)
+    specs = [TensorSpec([None, *t.shape[1:]], t.dtype) for t in part.cut_tensors]
+    return TextFunction(steps, specs, rest, function)
 
 
-def _steps_to(tensor: KerasTensor, graph: Graph) -> tuple[int, list[list[Any]]]:
+def _collect_text_steps(tensor: KerasTensor, graph: Graph) -> tuple[int, list[list[Any]]]:
     """Return the index of the input that a symbolic tensor depends on, and the steps from it.
 
     Raises:
@@ -238,7 +242,7 @@ def _steps_to(tensor: KerasTensor, graph: Graph) -> tuple[int, list[list[Any]]]:
     return inputs.index(id(tensor)), steps
 
 
-def _blank(tensor: KerasTensor) -> Tensor:
+def _make_blank_strings(tensor: KerasTensor) -> Tensor:
     """Return empty strings in place of an input that is not used."""
     blank: np.ndarray = np.empty([1 if n is None else n for n in tensor.shape], object)
     blank.fill(b"")

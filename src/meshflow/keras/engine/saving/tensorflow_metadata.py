@@ -7,21 +7,27 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.checkpoint.wire import Node
+from meshflow.checkpoint.bundle_messages import ObjectNode
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.saving.configuration import data_of, model_config, to_json
+from meshflow.keras.engine.saving.model_configuration import (
+    make_model_config,
+    to_json,
+    to_plain_config,
+)
 from meshflow.keras.mixed_precision import policy as policies
 
-__all__ = ["FILE", "written"]
+__all__ = ["METADATA_FILE", "serialize_metadata"]
 
-FILE = "keras_metadata.pb"
+METADATA_FILE = "keras_metadata.pb"
 
 
-def written(objects: Sequence[object], nodes: Sequence[Node], meta: dict[str, Any]) -> bytes:
+def serialize_metadata(
+    objects: Sequence[object], nodes: Sequence[ObjectNode], meta: dict[str, Any]
+) -> bytes:
     """Serialize the metadata of a model's layers.
 
     Args:
@@ -32,27 +38,27 @@ def written(objects: Sequence[object], nodes: Sequence[Node], meta: dict[str, An
     Returns:
       The content of the file.
     """
-    from meshflow.saved_model.graph.messages import SavedMetadata  # noqa: PLC0415 - protobuf is an optional package
+    from meshflow.saved_model.graph.format.messages import SavedMetadata  # noqa: PLC0415 - protobuf is an optional package
 
-    paths = _paths(nodes)
+    paths = _find_paths(nodes)
     metadata = SavedMetadata()
     for index, item in enumerate(objects):
         if not isinstance(item, Layer) or index not in paths:
             continue
-        layer_metadata = _metadata(item)
+        layer_metadata = _collect_metadata(item)
         if index == 0:
             layer_metadata["training_config"] = meta["training_config"]
         entry = metadata.nodes.add(
             node_id=index,
             node_path=paths[index],
-            identifier=_identifier(item),
+            identifier=_get_identifier(item),
             metadata=to_json(layer_metadata),
         )
         entry.version.producer, entry.version.min_consumer = 2, 1
     return metadata.SerializeToString(deterministic=True)
 
 
-def _paths(nodes: Sequence[Node]) -> dict[int, str]:
+def _find_paths(nodes: Sequence[ObjectNode]) -> dict[int, str]:
     paths, queue = {0: "root"}, deque([0])
     while queue:
         index = queue.popleft()
@@ -63,28 +69,28 @@ def _paths(nodes: Sequence[Node]) -> dict[int, str]:
     return paths
 
 
-def _kind(layer: object) -> str:
+def _get_model_class(layer: object) -> str:
     """Return the name of the Keras model class that a layer is an instance of; empty for other layers."""
     names = {cls.__name__ for cls in type(layer).__mro__}
     return next((n for n in ("InputLayer", "Sequential", "Functional", "Model") if n in names), "")
 
 
-def _identifier(layer: object) -> str:
+def _get_identifier(layer: object) -> str:
     names = {"InputLayer": "input_layer", "Sequential": "sequential", "Functional": "network"}
-    return f"_tf_keras_{names.get(_kind(layer), 'model' if _kind(layer) else 'layer')}"
+    return f"_tf_keras_{names.get(_get_model_class(layer), 'model' if _get_model_class(layer) else 'layer')}"
 
 
-def _metadata(layer: Any) -> Config:
+def _collect_metadata(layer: Any) -> Config:
     try:
-        metadata = {**model_config(layer), "shared_object_id": None}
-        if _kind(layer):
-            metadata["config"] = _model_config(layer)
+        metadata = {**make_model_config(layer), "shared_object_id": None}
+        if _get_model_class(layer):
+            metadata["config"] = _make_model_config(layer)
     except (NotImplementedError, TypeError):
         # Without a configuration, the object can only be restored from its saved functions.
         metadata = {"class_name": type(layer).__name__}
     batch_shape = getattr(layer, "_batch_input_shape", None)
-    metadata |= {"name": layer.name, "batch_input_shape": _as_data(batch_shape)}
-    if _kind(layer) == "InputLayer":
+    metadata |= {"name": layer.name, "batch_input_shape": _serialize_value(batch_shape)}
+    if _get_model_class(layer) == "InputLayer":
         return metadata | {"dtype": layer.dtype, "sparse": False, "ragged": False}
     metadata |= {
         "trainable": layer.trainable,
@@ -96,40 +102,40 @@ def _metadata(layer: Any) -> Config:
         "autocast": layer._autocast,
     }
     if layer._build_input_shape is not None:
-        metadata["build_input_shape"] = _as_shapes(layer._build_input_shape)
-    if _kind(layer):
-        metadata["is_graph_network"] = layer._current_graph() is not None
+        metadata["build_input_shape"] = _serialize_shapes(layer._build_input_shape)
+    if _get_model_class(layer):
+        metadata["is_graph_network"] = layer._get_graph() is not None
         specs = layer.__dict__.get("_save_spec")
-        spec = None if specs is None else _as_data(specs)
+        spec = None if specs is None else _serialize_value(specs)
         metadata["save_spec"] = spec
         args, kwargs = layer.__dict__.get("_more_specs", ((), {}))
-        arguments = [[spec, *map(_as_data, args)], _as_data(kwargs)]
-        metadata["full_save_spec"] = None if spec is None else _tuple(arguments)
+        arguments = [[spec, *map(_serialize_value, args)], _serialize_value(kwargs)]
+        metadata["full_save_spec"] = None if spec is None else _serialize_tuple(arguments)
     return metadata
 
 
-def _model_config(model: Any) -> Config:
-    config = data_of(model)
-    _say_inputs(config, model)
-    _say_arguments(config, model)
+def _make_model_config(model: Any) -> Config:
+    config = to_plain_config(model)
+    _add_input_shapes(config, model)
+    _convert_calls(config, model)
     return config
 
 
-def _say_inputs(config: Json, model: Any) -> None:
+def _add_input_shapes(config: Json, model: Any) -> None:
     """Add the input shape to the first layer of each `Sequential` model that was built by a call."""
     entries: list[Any] = config.get("layers", []) if isinstance(config, dict) else []
     layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in entries:
-        _say_inputs(entry["config"], layers.get(entry["config"].get("name")))
+        _add_input_shapes(entry["config"], layers.get(entry["config"].get("name")))
     shape = model.layers[0]._build_input_shape if entries and model.layers else None
-    if _kind(model) == "Sequential" and shape is not None:
+    if _get_model_class(model) == "Sequential" and shape is not None:
         first = entries[0]
         if first["class_name"] != "InputLayer":
             sizes = TensorShape(shape).as_list()
             first["config"].setdefault("batch_input_shape", [None, *sizes[1:]])
 
 
-def _say_arguments(config: Json, model: Any) -> None:
+def _convert_calls(config: Json, model: Any) -> None:
     """Convert calls with several tensors to the form of tf.keras: all arguments but the first one by name.
 
     Raises:
@@ -138,29 +144,29 @@ def _say_arguments(config: Json, model: Any) -> None:
     layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in config.get("layers", ()) if isinstance(config, dict) else ():
         layer: Any = layers.get(entry.get("name") or entry["config"].get("name"))
-        _say_arguments(entry["config"], layer)
+        _convert_calls(entry["config"], layer)
         calls = entry.get("inbound_nodes", ())
         for index, call in enumerate(calls):
             has_list = len(call) > 1
             if isinstance(call, dict):
                 has_list = isinstance(call["args"][0], dict) and "list" in call["args"][0]
-                call = _named_call(call, layer, layer._inbound_nodes[index].outputs)
+                call = _convert_call(call, layer, layer._inbound_nodes[index].outputs)
             # Layers of a single op take their first argument directly, other layers a list of
             # tensors.
             is_single = hasattr(layer, "_function") and not has_list
             calls[index] = call[0] if is_single and isinstance(call[0], list) else call
 
 
-def _named_call(call: dict[str, Any], layer: Any, outputs: PyTree) -> list[Any]:
+def _convert_call(call: dict[str, Any], layer: Any, outputs: PyTree) -> list[Any]:
     function = getattr(layer, "_function", layer.call)
     names = [n for n in inspect.signature(function).parameters if n != "self"]
     first, *rest = call["args"]
     arguments = dict(zip(names[1:], rest, strict=False)) | call["kwargs"]
-    kwargs = {name: _reference(value) for name, value in arguments.items()}
+    kwargs = {name: _convert_argument(value) for name, value in arguments.items()}
     tensors = first["list"] if isinstance(first, dict) and "list" in first else [first]
     references = []
     for tensor in tensors:
-        reference = _reference(tensor)
+        reference = _convert_argument(tensor)
         if reference is tensor:
             # The number gets the dtype of the other operand.
             inexact = nest.flatten(outputs)[0].dtype.is_floating
@@ -170,46 +176,46 @@ def _named_call(call: dict[str, Any], layer: Any, outputs: PyTree) -> list[Any]:
     return references
 
 
-def _reference(value: Json) -> Json:
+def _convert_argument(value: Json) -> Json:
     """Convert an argument of a call; tensors become [layer, call, output]."""
     if not isinstance(value, dict):
         return value
     if set(value) == {"keras_tensor"}:
         return value["keras_tensor"]
     if set(value) == {"list"}:
-        return [_reference(v) for v in value["list"]]
+        return [_convert_argument(v) for v in value["list"]]
     raise NotImplementedError(f"Keras 2 cannot express the argument {value!r} of a call.")
 
 
-def _tuple(items: Sequence[Any]) -> dict[str, Any]:
+def _serialize_tuple(items: Sequence[Any]) -> dict[str, Any]:
     return {"class_name": "__tuple__", "items": list(items)}
 
 
-def _as_shapes(value: PyTree) -> Json:
+def _serialize_shapes(value: PyTree) -> Json:
     """Convert a shape, or a nested structure of shapes, to tf.keras's JSON form."""
     if isinstance(value, dict):
-        return {key: _as_shapes(v) for key, v in value.items()}
+        return {key: _serialize_shapes(v) for key, v in value.items()}
     if isinstance(value, TensorShape) or all(s is None or isinstance(s, int) for s in value):
         return {"class_name": "TensorShape", "items": list(TensorShape(value).as_list())}
-    items = [_as_shapes(v) for v in value]
-    return _tuple(items) if isinstance(value, tuple) else items
+    items = [_serialize_shapes(v) for v in value]
+    return _serialize_tuple(items) if isinstance(value, tuple) else items
 
 
-def _as_data(value: PyTree) -> Json:
+def _serialize_value(value: PyTree) -> Json:
     """Convert tuples, shapes and tensor specs to tf.keras's JSON form."""
     if isinstance(value, TensorSpec):
-        shape = _as_shapes(value.shape)
+        shape = _serialize_shapes(value.shape)
         return {
             "class_name": "TypeSpec",
             "type_spec": "tf.TensorSpec",
             "serialized": [shape, value.dtype.name, value.name],
         }
     if isinstance(value, TensorShape):
-        return _as_shapes(value)
+        return _serialize_shapes(value)
     if isinstance(value, tuple):
-        return _tuple([_as_data(v) for v in value])
+        return _serialize_tuple([_serialize_value(v) for v in value])
     if isinstance(value, list):
-        return [_as_data(v) for v in value]
+        return [_serialize_value(v) for v in value]
     if isinstance(value, dict):
-        return {k: _as_data(v) for k, v in value.items()}
+        return {k: _serialize_value(v) for k, v in value.items()}
     return value

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshflow.checkpoint.graph import children
+from meshflow.checkpoint.object_graph import list_children
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.archives import Archive
-from meshflow.keras.engine.saving.group_paths import KERAS_2, KERAS_3, owned
+from meshflow.keras.engine.saving.group_paths import KERAS_2_STYLE, KERAS_3_STYLE, iterate_objects
 
 if TYPE_CHECKING:
     from h5py import Group as HDF5Group
@@ -27,8 +27,8 @@ def read_vocabularies(model: Layer, archive: Archive, weights: HDF5Group) -> Non
       weights: The archive's HDF5 file, which holds the weights of 'tf_idf'.
     """
     # The paths of the two versions differ only for lists that contain a layer more than once.
-    for style in (KERAS_3, KERAS_2):
-        for path, layer in owned(model, style):
+    for style in (KERAS_3_STYLE, KERAS_2_STYLE):
+        for path, layer in iterate_objects(model, style):
             if not hasattr(layer, "set_vocabulary"):
                 continue
             try:
@@ -51,23 +51,23 @@ def restore_vocabularies(model: Layer, load_objects: Callable[[], Any]) -> None:
         vocabulary.
     """
     lookups: list[Any] = [layer for layer in model.submodules if hasattr(layer, "restore_tokens")]
-    if not all(layer.vocabulary_size() > layer._first for layer in lookups):
-        _restore(model, load_objects(), set())
+    if not all(layer.vocabulary_size() > layer._first_token_id for layer in lookups):
+        _restore_tables(model, load_objects(), set())
 
 
-def _restore(item: Any, saved: Any, seen: set[int]) -> None:
+def _restore_tables(item: Any, saved: Any, seen: set[int]) -> None:
     if id(item) in seen:
         return
     seen.add(id(item))
-    table = _part(saved, "lookup_table")
+    table = _get_child(saved, "lookup_table")
     if table is not None and hasattr(item, "restore_tokens"):
         item.restore_tokens(table.content)
-    for name, child in children(item).items():
-        if isinstance(child, (Layer, Sequence, Mapping)) and _part(saved, name) is not None:
-            _restore(child, _part(saved, name), seen)
+    for name, child in list_children(item).items():
+        if isinstance(child, (Layer, Sequence, Mapping)) and _get_child(saved, name) is not None:
+            _restore_tables(child, _get_child(saved, name), seen)
 
 
-def _part(parent: Any, name: str) -> Any:
+def _get_child(parent: Any, name: str) -> Any:
     if isinstance(parent, list):
         return parent[int(name)] if int(name) < len(parent) else None
     return (parent if isinstance(parent, dict) else parent.__dict__).get(name)

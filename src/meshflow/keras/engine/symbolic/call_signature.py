@@ -28,9 +28,9 @@ class CallSignature:
             p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         keywords = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
-        self.first = self.names[0] if self.names else None
+        self.first_name = self.names[0] if self.names else None
         self.takes_training = "training" in keywords
-        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.accepts_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.takes_mask = "mask" in keywords
         default = keywords.get("training")
         # A required `training` argument gets None if no mode is set.
@@ -44,12 +44,12 @@ class CallSignature:
         kwargs = dict(kwargs)
         if args:
             return args[0], args[1:], kwargs
-        if self.first in kwargs:
-            return kwargs.pop(self.first), (), kwargs
-        if self.first is None or "inputs" not in kwargs:
+        if self.first_name in kwargs:
+            return kwargs.pop(self.first_name), (), kwargs
+        if self.first_name is None or "inputs" not in kwargs:
             raise ValueError(
                 f"The first argument to `Layer.call` must always be passed (layer {layer.name!r}, argument "
-                f"{self.first!r})."
+                f"{self.first_name!r})."
             )
         return kwargs.pop("inputs"), (), kwargs
 
@@ -57,11 +57,11 @@ class CallSignature:
         """Check whether an argument was passed by position; `args` lacks the first argument."""
         return name in self.names and self.names.index(name) - 1 < len(args)
 
-    def passed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def is_passed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Check whether an argument was passed."""
         return name in kwargs or self.is_positional(name, args)
 
-    def value_of(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get_value(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the value of an argument that was passed."""
         return kwargs[name] if name in kwargs else args[self.names.index(name) - 1]
 
@@ -70,7 +70,7 @@ class CallSignature:
 _signatures: weakref.WeakKeyDictionary[type, CallSignature] = weakref.WeakKeyDictionary()
 
 
-def call_signature(cls: type) -> CallSignature:
+def get_call_signature(cls: type) -> CallSignature:
     """Return the cached signature of the `call` method of a class."""
     signature = _signatures.get(cls)
     if signature is None:

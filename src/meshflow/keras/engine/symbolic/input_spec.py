@@ -103,10 +103,10 @@ def assert_input_compatibility(input_spec: PyTree, inputs: PyTree, layer_name: s
         )
     for index, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
         if spec is not None:
-            _check(spec, tensor, index, layer_name)
+            _check_input(spec, tensor, index, layer_name)
 
 
-def _check(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
+def _check_input(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
     if not hasattr(tensor, "shape"):
         raise TypeError(
             f"Inputs to a layer should be tensors. Got: {tensor} (of type {type(tensor)})"
@@ -139,14 +139,14 @@ def _check(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
     if spec.shape is not None:
         expected = list(spec.shape)
         if spec.allow_last_axis_squeeze:
-            agree = sizes_agree(expected, sizes)
+            agree = are_sizes_compatible(expected, sizes)
         else:
             agree = TensorShape(expected).is_compatible_with(shape)
         if not agree:
             raise ValueError(f"{start}expected shape={spec.shape}, found shape={tuple(shape)}")
 
 
-def sizes_agree(expected: list[int | None], sizes: list[int | None]) -> bool:
+def are_sizes_compatible(expected: list[int | None], sizes: list[int | None]) -> bool:
     """Check whether no known sizes differ, as in Keras: for any ranks, without last sizes of 1."""
     trimmed = [s[:-1] if s and s[-1] == 1 else s for s in (expected, sizes)]
     return all(e is None or s is None or e == s for e, s in zip(*trimmed, strict=False))

@@ -54,7 +54,7 @@ class KerasTensor(_Operators):
         self._keras_history: History | Any = None
         self._keras_mask = None
         # Values of shape tensors for each placeholder size that replaces the unknown sizes.
-        self._known: dict[int, Any] = {}
+        self._known_values: dict[int, Any] = {}
         # Weak references: the layers own the nodes, and a tensor may outlive a model.
         self._users: list[weakref.ref[Node]] = []
 
@@ -111,7 +111,7 @@ class KerasTensor(_Operators):
     def __hash__(self) -> int:
         raise TypeError("KerasTensor is unhashable. Instead, use tensor.ref() as the key.")
 
-    def _unavailable(self, use: str) -> TypeError:
+    def _make_use_error(self, use: str) -> TypeError:
         return TypeError(
             f"You are using a symbolic Keras input or output as {use}, which is not supported: {self!r} "
             "has no value while the model is being built. Put the code into a keras.layers.Lambda or a "
@@ -119,18 +119,18 @@ class KerasTensor(_Operators):
         )
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise self._unavailable("a NumPy array")
+        raise self._make_use_error("a NumPy array")
 
     def __bool__(self) -> bool:
-        raise self._unavailable("a Python `bool`")
+        raise self._make_use_error("a Python `bool`")
 
     def __float__(self) -> float:
-        raise self._unavailable("a Python number")
+        raise self._make_use_error("a Python number")
 
     __int__ = __index__ = __float__
 
     def __len__(self) -> int:
-        raise self._unavailable("a Python sequence")
+        raise self._make_use_error("a Python sequence")
 
     def __iter__(self) -> Iterator[Any]:
         size = self.shape[0] if self.shape.rank else None
@@ -202,12 +202,12 @@ class Node:
     @property
     def input_shapes(self) -> PyTree:
         """Return the shapes of `input_tensors` as tuples."""
-        return _sizes(self.input_tensors)
+        return _get_sizes(self.input_tensors)
 
     @property
     def output_shapes(self) -> PyTree:
         """Return the shapes of `output_tensors` as tuples."""
-        return _sizes(self.output_tensors)
+        return _get_sizes(self.output_tensors)
 
     @property
     def outbound_layer(self) -> Any:
@@ -220,23 +220,23 @@ class Node:
         layers = [tensor._keras_history.layer for tensor in self.keras_inputs]
         return layers[0] if len(layers) == 1 else layers
 
-    def arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def get_arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with symbolic tensors replaced by values, keyed by tensor id."""
         return nest.map_structure(
             lambda v: values[id(v)] if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
         )
 
 
-def _sizes(structure: PyTree) -> PyTree:
+def _get_sizes(structure: PyTree) -> PyTree:
     shape = lambda tensor: tuple(tensor.shape.as_list())
     if isinstance(structure, (list, tuple)):
-        return [_sizes(part) for part in structure]
+        return [_get_sizes(part) for part in structure]
     if isinstance(structure, dict):
-        return {key: _sizes(part) for key, part in structure.items()}
+        return {key: _get_sizes(part) for key, part in structure.items()}
     return shape(structure)
 
 
-def shape_of(structure: PyTree) -> PyTree:
+def get_shapes(structure: PyTree) -> PyTree:
     """Return the shapes of a structure of tensors: one `TensorShape`, or the structure of them."""
     if hasattr(structure, "shape"):
         return TensorShape(structure.shape)

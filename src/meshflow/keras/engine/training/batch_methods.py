@@ -9,13 +9,13 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.training.callbacks import numbers
-from meshflow.keras.engine.training.compiling import Compiling
+from meshflow.keras.engine.training.callbacks import convert_logs
+from meshflow.keras.engine.training.compile_methods import CompileMethods
 from meshflow.keras.engine.training.data_adapter import DataHandler
-from meshflow.keras.engine.training.label_range_check import LabelGuard
+from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 
 
-class SingleBatches(Compiling):
+class SingleBatchMethods(CompileMethods):
     """The methods of `Trainer` that take one batch; a base class of it."""
 
     def train_on_batch(
@@ -48,9 +48,9 @@ class SingleBatches(Compiling):
           [1.0, 0.0]
         """
         self._assert_compiled()
-        if context.reached is not None:
-            context.reached(self, tuple(v for v in (x, y, sample_weight) if v is not None))
-        return self._on_batch(
+        if context.on_first_batch is not None:
+            context.on_first_batch(self, tuple(v for v in (x, y, sample_weight) if v is not None))
+        return self._run_on_batch(
             "train", x, y, sample_weight, class_weight, reset_metrics, return_dict
         )
 
@@ -82,7 +82,7 @@ class SingleBatches(Compiling):
           9.0
         """
         self._assert_compiled()
-        return self._on_batch("test", x, y, sample_weight, None, reset_metrics, return_dict)
+        return self._run_on_batch("test", x, y, sample_weight, None, reset_metrics, return_dict)
 
     def predict_on_batch(self, x: PyTree) -> PyTree:
         """Return the model's outputs for a batch as NumPy arrays.
@@ -96,10 +96,10 @@ class SingleBatches(Compiling):
           >>> model.predict_on_batch(tf.constant([[1.0, 2.0]])).tolist()
           [[3.0]]
         """
-        batch = self._single_batch(x, None, None, None)
-        return nest.map_structure(np.asarray, self._step("predict")(batch))
+        batch = self._make_single_batch(x, None, None, None)
+        return nest.map_structure(np.asarray, self._get_step("predict")(batch))
 
-    def _single_batch(
+    def _make_single_batch(
         self,
         x: PyTree,
         y: PyTree,
@@ -116,10 +116,10 @@ class SingleBatches(Compiling):
             shuffle=False,
             class_weight=class_weight,
         )
-        _, batches = next(iter(handler.epochs()))
+        _, batches = next(iter(handler.iterate_epochs()))
         return next(iter(batches))
 
-    def _on_batch(
+    def _run_on_batch(
         self,
         kind: str,
         x: PyTree,
@@ -131,15 +131,15 @@ class SingleBatches(Compiling):
     ) -> Any:
         if reset:
             self.reset_metrics()
-        batch = self._single_batch(x, y, sample_weight, class_weight)
-        LabelGuard(self).check(batch)
-        logs = logs_as_numbers(self._step(kind)(batch))
+        batch = self._make_single_batch(x, y, sample_weight, class_weight)
+        LabelRangeCheck(self).check(batch)
+        logs = get_scalar_logs(self._get_step(kind)(batch))
         if return_dict:
             return logs
         values = list(logs.values())
         return values[0] if len(values) == 1 else values
 
 
-def logs_as_numbers(logs: PyTree) -> dict[str, Any]:
+def get_scalar_logs(logs: PyTree) -> dict[str, Any]:
     """Return the logs of a step as Python numbers; empty if the step returned no dictionary."""
-    return numbers(logs) if isinstance(logs, dict) else {}
+    return convert_logs(logs) if isinstance(logs, dict) else {}

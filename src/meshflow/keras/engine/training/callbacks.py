@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.core.runtime.annotations import CALLBACK, region
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Logs
-from meshflow.keras.engine.training.progress_bar import Progbar, say
+from meshflow.keras.engine.training.progress_bar import Progbar, print_line
 
 _BATCH_HOOKS = {
     mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end")
@@ -111,7 +111,7 @@ def has_batch_hook(callback: Callback, mode: str) -> bool:
     )
 
 
-class _NoCallbackError(TypeError, AttributeError):
+class _InvalidCallbackError(TypeError, AttributeError):
     """Error that is a `TypeError` and an `AttributeError`, because TensorFlow raises either of them."""
 
 
@@ -119,7 +119,7 @@ def _check_callback(callback: object) -> None:
     if isinstance(callback, type) or not hasattr(callback, "set_model"):
         kind = "the class" if isinstance(callback, type) else "an object of type"
         name = callback.__name__ if isinstance(callback, type) else type(callback).__name__
-        raise _NoCallbackError(
+        raise _InvalidCallbackError(
             f"`callbacks` must hold tf.keras.callbacks.Callback objects, got {kind} {name}: {callback!r}."
         )
 
@@ -190,14 +190,14 @@ class CallbackList:
             callback.set_params(params)
             if model is not None:
                 callback.set_model(model)
-        self._batch = {
+        self._batch_callbacks = {
             mode: [c for c in self.callbacks if has_batch_hook(c, mode)] for mode in _BATCH_HOOKS
         }
 
     def append(self, callback: Callback) -> None:
         """Add a callback."""
         self.callbacks.append(callback)
-        for mode, callbacks in self._batch.items():
+        for mode, callbacks in self._batch_callbacks.items():
             if has_batch_hook(callback, mode):
                 callbacks.append(callback)
 
@@ -213,13 +213,13 @@ class CallbackList:
 
     def has_batch_hooks(self, mode: str) -> bool:
         """Check whether any callback has a batch hook."""
-        return bool(self._batch[mode])
+        return bool(self._batch_callbacks[mode])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.callbacks)
 
 
-def _caller(name: str) -> Callable[..., None]:
+def _make_hook_caller(name: str) -> Callable[..., None]:
     mode = next((m for m, hooks in _BATCH_HOOKS.items() if name in hooks), None)
     takes_index = mode is not None or "epoch" in name
 
@@ -227,10 +227,10 @@ def _caller(name: str) -> Callable[..., None]:
         index = (args[0],) if takes_index else ()
         explicit_logs = args[len(index)] if len(args) > len(index) else None
         logs = {} if explicit_logs is None else explicit_logs
-        for callback in self._batch[mode] if mode else self.callbacks:
+        for callback in self._batch_callbacks[mode] if mode else self.callbacks:
             callback_logs = logs
             if mode is not None and not getattr(callback, "_takes_tensors", False):
-                callback_logs = numbers(logs)
+                callback_logs = convert_logs(logs)
             with region(CALLBACK, type(callback).__name__):
                 getattr(callback, name)(*index, callback_logs)
 
@@ -251,10 +251,10 @@ for _name in (
     ),
     *("on_predict_begin", "on_predict_end"),
 ):
-    setattr(CallbackList, _name, _caller(_name))
+    setattr(CallbackList, _name, _make_hook_caller(_name))
 
 
-def numbers(logs: Any) -> Any:
+def convert_logs(logs: Any) -> Any:
     """Replace scalar tensors in logs by Python numbers, which waits for the step to finish.
 
     Args:
@@ -330,10 +330,10 @@ class ProgbarLogger(Callback):
         self._training = False
         self._epochs: Any = 1
 
-    def _start(self) -> None:
+    def _reset_bar(self) -> None:
         self._bar, self._seen = None, 0
 
-    def _ensure(self) -> Progbar:
+    def _get_bar(self) -> Progbar:
         if self._bar is None:
             self._bar = Progbar(
                 self.params.get("steps"), verbose=int(self.params.get("verbose") or 0)
@@ -351,13 +351,13 @@ class ProgbarLogger(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Print the number of the epoch."""
-        self._start()
+        self._reset_bar()
         if self.params.get("verbose") and self._epochs > 1:
-            say(f"Epoch {epoch + 1}/{self._epochs}")
-        self._ensure()
+            print_line(f"Epoch {epoch + 1}/{self._epochs}")
+        self._get_bar()
 
-    def _advance(self, batch: int, logs: Logs, finish: bool = False) -> None:
-        bar = self._ensure()
+    def _update_bar(self, batch: int, logs: Logs, finish: bool = False) -> None:
+        bar = self._get_bar()
         self._seen = batch + 1
         values = [(n, v) for n, v in (logs or {}).items() if n not in ("batch", "size", "outputs")]
         bar.stateful_metrics.update(n for n, _ in values)
@@ -365,38 +365,38 @@ class ProgbarLogger(Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Update the bar."""
-        self._advance(batch, logs)
+        self._update_bar(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Finish the bar."""
-        bar = self._ensure()
+        bar = self._get_bar()
         if bar.target is None:
             bar.target = self._seen
-        self._advance(self._seen - 1, logs, finish=True)
+        self._update_bar(self._seen - 1, logs, finish=True)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         """Start a bar, unless this is the validation of `fit`."""
         if not self._training:
-            self._start()
+            self._reset_bar()
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Update the bar, unless this is the validation of `fit`."""
         if not self._training:
-            self._advance(batch, logs)
+            self._update_bar(batch, logs)
 
     def on_test_end(self, logs: Logs = None) -> None:
         """Finish the bar, unless this is the validation of `fit`."""
         if not self._training:
-            self._advance(self._seen - 1, logs, finish=True)
+            self._update_bar(self._seen - 1, logs, finish=True)
 
     def on_predict_begin(self, logs: Logs = None) -> None:
         """Start a bar."""
-        self._start()
+        self._reset_bar()
 
     def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Update the bar."""
-        self._advance(batch, None)
+        self._update_bar(batch, None)
 
     def on_predict_end(self, logs: Logs = None) -> None:
         """Finish the bar."""
-        self._advance(self._seen - 1, None, finish=True)
+        self._update_bar(self._seen - 1, None, finish=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.annotations import scoped
+from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import PyTree
 from meshflow.keras import losses as losses_module
@@ -24,7 +24,7 @@ from meshflow.ops.array import expand_dims
 from meshflow.ops.math import cast
 
 
-class Container:
+class OutputContainer:
     """Base class that matches structures of losses or metrics to flat outputs.
 
     A structure is a single value, a list, or a dictionary by output name.
@@ -36,21 +36,21 @@ class Container:
     def __init__(self, output_names: list[str] | None = None) -> None:
         self.output_names = output_names
         # The keys of outputs in a dictionary. Logs use the layer names in `output_names` instead.
-        self._keys: list[str] = []
+        self._output_keys: list[str] = []
         self.built = False
 
-    def _names_from(self, y_pred: PyTree) -> list[str]:
-        self._keys = sorted(y_pred) if isinstance(y_pred, Mapping) else []
-        count = len(self._keys or nest.flatten(y_pred))
+    def _find_output_names(self, y_pred: PyTree) -> list[str]:
+        self._output_keys = sorted(y_pred) if isinstance(y_pred, Mapping) else []
+        count = len(self._output_keys or nest.flatten(y_pred))
         if self.output_names is not None and len(self.output_names) == count:
             return list(self.output_names)
-        return self._keys or [f"output_{i + 1}" for i in range(count)]
+        return self._output_keys or [f"output_{i + 1}" for i in range(count)]
 
-    def _per_output(self, entries: PyTree, label: str, default: Any = None) -> list[Any]:
+    def _list_per_output(self, entries: PyTree, label: str, default: Any = None) -> list[Any]:
         """Return one entry per output from a structure of losses, weights or metrics."""
         names: list[str] = self.output_names  # type: ignore[assignment]
         if isinstance(entries, Mapping):
-            names = _keys_for(entries, names, self._keys)
+            names = _choose_keys(entries, names, self._output_keys)
             unknown = sorted(set(entries) - set(names))
             if unknown:
                 raise ValueError(
@@ -67,12 +67,12 @@ class Container:
         return [entries] * len(names)
 
 
-def _keys_for(entries: Mapping[str, Any], names: list[str], keys: Iterable[str]) -> list[str]:
+def _choose_keys(entries: Mapping[str, Any], names: list[str], keys: Iterable[str]) -> list[str]:
     """Return the keys of a dictionary by output: those of the model's own dictionary, or layer names."""
     return sorted(keys) if keys and set(entries) <= set(keys) else names
 
 
-def flat_targets(structure: PyTree, names: list[str], y_pred: PyTree, label: str) -> list[Any]:
+def flatten_targets(structure: PyTree, names: list[str], y_pred: PyTree, label: str) -> list[Any]:
     """Return targets or weights in the order of the flat outputs.
 
     Args:
@@ -88,7 +88,7 @@ def flat_targets(structure: PyTree, names: list[str], y_pred: PyTree, label: str
     if structure is None:
         return [None] * len(names)
     if isinstance(structure, Mapping):
-        names = _keys_for(structure, names, y_pred if isinstance(y_pred, Mapping) else ())
+        names = _choose_keys(structure, names, y_pred if isinstance(y_pred, Mapping) else ())
         unknown = sorted(set(structure) - set(names))
         if unknown:
             raise ValueError(
@@ -107,7 +107,7 @@ def flat_targets(structure: PyTree, names: list[str], y_pred: PyTree, label: str
     return flat
 
 
-def _match(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
+def _match_target(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
     """Convert targets to the prediction's dtype if both are floats, and add a missing last axis."""
     if y_true is None:
         return None
@@ -124,7 +124,7 @@ def _match(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
     return y_true
 
 
-class LossesContainer(Container):
+class LossesContainer(OutputContainer):
     """The total loss of a model.
 
     Args:
@@ -140,7 +140,7 @@ class LossesContainer(Container):
         output_names: list[str] | None = None,
     ) -> None:
         super().__init__(output_names)
-        self._user_losses = losses
+        self.user_losses = losses
         self._user_weights = loss_weights
         self._losses: list[Any] = []
         self._weights: list[Any] = []
@@ -148,8 +148,8 @@ class LossesContainer(Container):
         self._per_output_metrics: list[Any] = []
         # The shapes of the latest predictions, and functions to call once they are known: checks of
         # the first batch.
-        self.predicted_shapes: list[TensorShape] = []
-        self.when_traced: list[Callable[[], None]] = []
+        self.prediction_shapes: list[TensorShape] = []
+        self.trace_callbacks: list[Callable[[], None]] = []
 
     @property
     def metrics(self) -> list[Any]:
@@ -167,13 +167,13 @@ class LossesContainer(Container):
         Args:
           y_pred: The model's outputs.
         """
-        self.output_names = self._names_from(y_pred)
-        losses = self._per_output(self._user_losses, "loss")
+        self.output_names = self._find_output_names(y_pred)
+        losses = self._list_per_output(self.user_losses, "loss")
         self._losses = [None if loss is None else _as_loss(loss) for loss in losses]
         for loss in self._losses:
             if loss is not None:
-                loss._scaled_by_model = True
-        self._weights = self._per_output(self._user_weights, "loss_weights")
+                loss._is_scaled_by_model = True
+        self._weights = self._list_per_output(self._user_weights, "loss_weights")
         if len(self.output_names) > 1:
             self._per_output_metrics = [
                 None if loss is None else Mean(name=f"{name}_loss")
@@ -186,7 +186,7 @@ class LossesContainer(Container):
         """Return the loss object of each output; empty before the first call of the model."""
         return self._losses
 
-    @scoped("loss")
+    @annotate_scope("loss")
     def __call__(
         self,
         y_true: PyTree,
@@ -212,15 +212,15 @@ class LossesContainer(Container):
             self.build(y_pred)
         names: list[str] = self.output_names  # type: ignore[assignment]
         predictions = nest.flatten(y_pred)
-        self.predicted_shapes = [p.shape for p in predictions]
-        callbacks, self.when_traced = self.when_traced, []
+        self.prediction_shapes = [p.shape for p in predictions]
+        callbacks, self.trace_callbacks = self.trace_callbacks, []
         for callback in callbacks:
             callback()
-        targets = flat_targets(y_true, names, y_pred, "targets")
-        weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
+        targets = flatten_targets(y_true, names, y_pred, "targets")
+        weights = flatten_targets(sample_weight, names, y_pred, "sample_weight")
         # `Strategy.run` sums gradients over replicas, so the mean loss of a replica is divided by
         # their number.
-        replicas = 1 if spanning() is None else context.num_replicas
+        replicas = 1 if get_spanning_context() is None else context.num_replicas
         shares = current_shares()
         terms: list[Any] = []
         displayed: list[Any] = []
@@ -234,13 +234,13 @@ class LossesContainer(Container):
                     f"No target was given for output '{name}' which has a loss; pass y (or a dictionary with the "
                     f"key {name!r})."
                 )
-            value = loss(_match(target, prediction), prediction, sample_weight=weight)
+            value = loss(_match_target(target, prediction), prediction, sample_weight=weight)
             is_sum = getattr(loss, "reduction", None) == "sum"
             if is_sum and shares is not None:
                 value = value * float(shares.count)
             full_value = value * float(replicas) if is_sum and replicas > 1 else value
             if len(names) > 1:
-                _update(self._per_output_metrics[i], full_value, batch)
+                _update_mean(self._per_output_metrics[i], full_value, batch)
             displayed.append(full_value if factor is None else full_value * factor)
             terms.append(value if is_sum or replicas == 1 else value / float(replicas))
             if factor is not None:
@@ -250,9 +250,9 @@ class LossesContainer(Container):
             terms.append(penalty if replicas == 1 else penalty / float(replicas))
         if not terms:
             return None
-        total = _total(terms)
-        displayed_total = total if replicas == 1 else _total(displayed)
-        _update(self._total, displayed_total, batch)
+        total = _sum_terms(terms)
+        displayed_total = total if replicas == 1 else _sum_terms(displayed)
+        _update_mean(self._total, displayed_total, batch)
         return total
 
     def reset_state(self) -> None:
@@ -261,19 +261,19 @@ class LossesContainer(Container):
             metric.reset_state()
 
 
-def _total(terms: list[Any]) -> Tensor:
+def _sum_terms(terms: list[Any]) -> Tensor:
     """Sum the terms in the widest dtype, so that no float16 output lowers the precision of others."""
     dtype = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
     return math.add_n([math.cast(t, dtype) for t in terms]) if len(terms) > 1 else terms[0]
 
 
-def _update(metric: Mean, value: Tensor, batch: TensorLike) -> None:
+def _update_mean(metric: Mean, value: Tensor, batch: TensorLike) -> None:
     """Update a running mean with a batch's value, or record the value of a share of a batch."""
     shares = current_shares()
     if shares is None:
         metric.update_state(value, sample_weight=batch)
     else:
-        shares.note(metric, value)
+        shares.record_metric(metric, value)
 
 
 def _as_loss(loss: Any) -> losses_module.Loss:
@@ -284,7 +284,7 @@ def _as_loss(loss: Any) -> losses_module.Loss:
     return losses_module.LossFunctionWrapper(loss, name=name)
 
 
-class MetricsContainer(Container):
+class MetricsContainer(OutputContainer):
     """The metrics of `compile`, per output.
 
     Args:
@@ -302,7 +302,7 @@ class MetricsContainer(Container):
         super().__init__(output_names)
         self._user_metrics = metrics
         self._user_weighted = weighted_metrics
-        self._plain: list[list[Any]] = []
+        self._unweighted: list[list[Any]] = []
         self._weighted: list[list[Any]] = []
 
     @property
@@ -311,7 +311,7 @@ class MetricsContainer(Container):
         if not self.built:
             flat = [*nest.flatten(self._user_metrics), *nest.flatten(self._user_weighted)]
             return [m for m in flat if getattr(m, "_is_metric", False)]
-        return self._grouped()
+        return self._list_metrics()
 
     def build(self, y_pred: PyTree, y_true: PyTree) -> None:
         """Create metric objects for the outputs; the shapes decide which kind of accuracy is used.
@@ -320,15 +320,15 @@ class MetricsContainer(Container):
           y_pred: The model's outputs.
           y_true: Targets in the structure of the outputs.
         """
-        self.output_names = self._names_from(y_pred)
+        self.output_names = self._find_output_names(y_pred)
         predictions = nest.flatten(y_pred)
-        targets = flat_targets(y_true, self.output_names, y_pred, "targets")
-        self._plain = self._objects(self._user_metrics, targets, predictions)
-        self._weighted = self._objects(self._user_weighted, targets, predictions)
+        targets = flatten_targets(y_true, self.output_names, y_pred, "targets")
+        self._unweighted = self._make_metrics(self._user_metrics, targets, predictions)
+        self._weighted = self._make_metrics(self._user_weighted, targets, predictions)
         self._make_names_unique()
         self.built = True
 
-    def _objects(
+    def _make_metrics(
         self, structure: PyTree, targets: list[Any], predictions: list[Any]
     ) -> list[list[Any]]:
         """Return the metric objects of each output."""
@@ -340,7 +340,7 @@ class MetricsContainer(Container):
             and structure
             and all(isinstance(g, (list, tuple)) for g in structure)
         ):
-            per_output = self._per_output(structure, "metrics")
+            per_output = self._list_per_output(structure, "metrics")
         elif (
             isinstance(structure, (list, tuple)) and len(names) > 1 and len(structure) == len(names)
         ):
@@ -352,7 +352,7 @@ class MetricsContainer(Container):
             else:
                 # Every output gets the same metrics, each with its own state.
                 per_output = [
-                    flat if i == 0 else [_copy(m) for m in flat] for i in range(len(names))
+                    flat if i == 0 else [_copy_metric(m) for m in flat] for i in range(len(names))
                 ]
         result = []
         for name, metrics, target, prediction in zip(
@@ -369,14 +369,14 @@ class MetricsContainer(Container):
 
     def _make_names_unique(self) -> None:
         counts: dict[str, int] = {}
-        for metric in self._grouped():
+        for metric in self._list_metrics():
             count = counts.get(metric.name, 0)
             counts[metric.name] = count + 1
             if count:
                 metric._name = f"{metric.name}_{count}"
 
-    def _grouped(self) -> list[Any]:
-        pairs = zip(self._plain, self._weighted, strict=True)
+    def _list_metrics(self) -> list[Any]:
+        pairs = zip(self._unweighted, self._weighted, strict=True)
         return [m for pair in pairs for group in pair for m in group]
 
     def update_state(self, y_true: PyTree, y_pred: PyTree, sample_weight: PyTree = None) -> None:
@@ -392,13 +392,15 @@ class MetricsContainer(Container):
         if not self.built:
             self.build(y_pred, y_true)
         names: list[str] = self.output_names  # type: ignore[assignment]
-        targets = flat_targets(y_true, names, y_pred, "targets")
-        weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
-        rows = zip(nest.flatten(y_pred), targets, weights, self._plain, self._weighted, strict=True)
+        targets = flatten_targets(y_true, names, y_pred, "targets")
+        weights = flatten_targets(sample_weight, names, y_pred, "sample_weight")
+        rows = zip(
+            nest.flatten(y_pred), targets, weights, self._unweighted, self._weighted, strict=True
+        )
         for prediction, target, weight, unweighted, weighted in rows:
             if target is None:
                 continue
-            target = _match(target, prediction)
+            target = _match_target(target, prediction)
             mask = getattr(prediction, "_keras_mask", None)
             for metric in unweighted:
                 arguments = {} if mask is None else {"sample_weight": cast(mask, dtypes.float32)}
@@ -412,7 +414,7 @@ class MetricsContainer(Container):
             metric.reset_state()
 
 
-def _copy(metric: Any) -> Any:
+def _copy_metric(metric: Any) -> Any:
     if getattr(metric, "_is_metric", False):
         return type(metric).from_config(metric.get_config())
     return metric
@@ -424,7 +426,7 @@ def _as_metric(metric: Any, y_true: TensorLike, y_pred: TensorLike) -> Any:
         return metric
     identifier = metric
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
-        metric = _resolve(metric, y_true, y_pred)
+        metric = _resolve_metric(metric, y_true, y_pred)
     elif isinstance(metric, losses_module.Loss):
         loss = metric
         return metrics_module.MeanMetricWrapper(loss.call, name=loss.name or type(loss).__name__)
@@ -438,12 +440,12 @@ def _as_metric(metric: Any, y_true: TensorLike, y_pred: TensorLike) -> Any:
     return metrics_module.MeanMetricWrapper(metric, name=name)
 
 
-def _shape(value: TensorLike) -> tuple[Any, ...]:
+def _get_shape(value: TensorLike) -> tuple[Any, ...]:
     return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
 
 
-def _resolve(name: str, y_true: TensorLike, y_pred: TensorLike) -> Callable[..., Any]:
-    true_shape, pred_shape = _shape(y_true), _shape(y_pred)
+def _resolve_metric(name: str, y_true: TensorLike, y_pred: TensorLike) -> Callable[..., Any]:
+    true_shape, pred_shape = _get_shape(y_true), _get_shape(y_pred)
     is_binary = pred_shape[-1:] == (1,)
     is_sparse = len(true_shape) < len(pred_shape) or (
         bool(true_shape) and true_shape[-1] == 1 and bool(pred_shape) and pred_shape[-1] > 1

@@ -21,14 +21,14 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.data.epoch import Epoch, ahead
+from meshflow.data.epoch import Epoch, prefetch
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
-from meshflow.keras.engine.training.orders import Orders
-from meshflow.keras.engine.training.training_state import Resumption, source_state
-from meshflow.placement.layout import layout_of
+from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
+from meshflow.keras.engine.training.training_state import Resumption, get_source_state
+from meshflow.placement.layout import find_layout
 
 
 def unpack_x_y_sample_weight(data: PyTree) -> tuple[Any, Any, Any]:
@@ -79,7 +79,7 @@ def pack_x_y_sample_weight(x: PyTree, y: PyTree = None, sample_weight: PyTree = 
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
-def _whole_number(name: str, value: Any, minimum: int) -> int:
+def _check_integer(name: str, value: Any, minimum: int) -> int:
     """Convert an argument to an integer that is at least 0 or 1."""
     kind = "a positive" if minimum else "a non-negative"
     try:
@@ -165,7 +165,7 @@ def _is_text(array: np.ndarray) -> bool:
     return bool(array.size) and all(isinstance(v, (str, bytes)) for v in array.flat)
 
 
-def _expand(array: Any) -> Any:
+def _expand_vector(array: Any) -> Any:
     """Convert a vector to a column, as Keras 2 does."""
     return array[:, None] if getattr(array, "ndim", 0) == 1 else array
 
@@ -218,10 +218,10 @@ class DataHandler:
             raise ValueError(
                 "steps_per_epoch (or steps) must be None or a positive integer, got 0."
             )
-        epochs = _whole_number("epochs", epochs, 0)
-        initial_epoch = _whole_number("initial_epoch", initial_epoch, 0)
+        epochs = _check_integer("epochs", epochs, 0)
+        initial_epoch = _check_integer("initial_epoch", initial_epoch, 0)
         if batch_size is not None:
-            batch_size = _whole_number("batch_size", batch_size, 1)
+            batch_size = _check_integer("batch_size", batch_size, 1)
         if class_weight is not None and not isinstance(class_weight, Mapping):
             raise TypeError(
                 "class_weight must be a dictionary from class numbers to weights, such as {0: 1.0, 1: 2.0}, got "
@@ -232,23 +232,23 @@ class DataHandler:
         self._class_weight = class_weight
         # The number of steps of the first epoch that an earlier process did, and the position at
         # which it stopped.
-        self._done = 0
+        self._steps_done = 0
         self._resumption: Resumption | None = None
-        self._began: dict[str, Any] | None = None
-        self._taken = 0
+        self._pass_state: dict[str, Any] | None = None
+        self._batches_taken = 0
         self.exhausted = False
         self.tracked = False
-        self._source: ArraySource | IterableSource
+        self.source: ArraySource | IterableSource
         for value, name in ((x, "x"), (y, "y"), (sample_weight, "sample_weight")):
             if isinstance(value, (str, bytes, set, frozenset)):
                 raise ValueError(
                     f"Failed to find data adapter that can handle input: `{name}` is of {type(value)}. Pass arrays, "
                     "tensors, lists or dictionaries of them, or an iterable of batches; one text is tf.constant([text])."
                 )
-        x = _plain_lists(x)
+        x = _lists_to_arrays(x)
         if _is_structure_of_arrays(x):
-            self._source = ArraySource(
-                x, _plain_lists(y), _plain_lists(sample_weight), batch_size, shuffle
+            self.source = ArraySource(
+                x, _lists_to_arrays(y), _lists_to_arrays(sample_weight), batch_size, shuffle
             )
         elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
             for value, name in ((y, "y"), (sample_weight, "sample_weight")):
@@ -257,13 +257,13 @@ class DataHandler:
                         f"`{name}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
                     )
             # `batch_size` is ignored, as in Keras: the elements are batches.
-            self._source = IterableSource(x, shuffle)
+            self.source = IterableSource(x, shuffle)
         else:
             kinds = sorted({f"{type(v).__module__}.{type(v).__name__}" for v in nest.flatten(x)})
             raise ValueError(
                 f"Failed to find data adapter that can handle input: {type(x)} holding {kinds}."
             )
-        size = self._source.size
+        size = self.source.size
         self.steps = steps_per_epoch if steps_per_epoch is not None else size
         if size is None and steps_per_epoch is None and getattr(x, "infinite", False):
             raise ValueError(
@@ -271,39 +271,41 @@ class DataHandler:
                 "`steps_per_epoch` (or `steps`), or leave out `repeat()`."
             )
 
-    def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
+    def iterate_epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """Yield the index of each epoch with an iterator over its batches."""
         # With a limit of steps, an epoch continues an iterable where the previous epoch stopped.
-        shared = self._endless() if self._limit is not None else None
+        shared = self._iterate_endlessly() if self._limit is not None else None
         for epoch in range(self._initial_epoch, self._last):
             yield (
                 epoch,
-                self._weighted(self._limited(shared) if shared is not None else self._pass()),
+                self._add_class_weights(
+                    self._limit_steps(shared) if shared is not None else self._iterate_pass()
+                ),
             )
-            self._source.end_of_epoch()
+            self.source.end_epoch()
             if self.exhausted:
                 return
 
-    def _pass(self) -> Iterator[Any]:
+    def _iterate_pass(self) -> Iterator[Any]:
         """Yield the batches of one pass over the data, and count them for `get_position`."""
         resumption, self._resumption = self._resumption, None
         skip = 0
         if resumption is not None:
-            resumption.begin_pass(self._source)
-            skip = resumption.skip
-        self._began = source_state(self._source) if self.tracked else None
-        self._taken = 0
-        for batch in self._source.batches():
-            self._taken += 1
-            if self._taken > skip:
+            resumption.restore_pass(self.source)
+            skip = resumption.num_skipped_batches
+        self._pass_state = get_source_state(self.source) if self.tracked else None
+        self._batches_taken = 0
+        for batch in self.source.iterate_batches():
+            self._batches_taken += 1
+            if self._batches_taken > skip:
                 yield batch
-        self._began = None
+        self._pass_state = None
 
-    def position(self) -> dict[str, Any]:
+    def get_position(self) -> dict[str, Any]:
         """Return the position in the data: the state at the start of the pass, and the batches since."""
-        if self._began is None:
-            return {"source": source_state(self._source), "batches": 0}
-        return {"source": self._began, "batches": self._taken}
+        if self._pass_state is None:
+            return {"source": get_source_state(self.source), "batches": 0}
+        return {"source": self._pass_state, "batches": self._batches_taken}
 
     def resume(self, resumption: Resumption) -> None:
         """Continue at a position of an earlier process, from the next call of `iterate_epochs`.
@@ -313,26 +315,26 @@ class DataHandler:
         """
         self._resumption = resumption
         self._initial_epoch = resumption.epoch
-        self._done = resumption.step
+        self._steps_done = resumption.step
 
-    def _endless(self) -> Iterator[Any]:
+    def _iterate_endlessly(self) -> Iterator[Any]:
         """Yield batches of one pass after another, as long as the source can restart."""
         while True:
             is_empty = True
-            for batch in self._pass():
+            for batch in self._iterate_pass():
                 is_empty = False
                 yield batch
-            if is_empty or not self._source.restarts(self._limit or 0):
+            if is_empty or not self.source.can_restart(self._limit or 0):
                 return
 
-    def stream(self) -> Iterator[Any]:
+    def iterate_batches(self) -> Iterator[Any]:
         """Yield batches without epochs.
 
         Arrays are repeated endlessly, and a dataset if an epoch is a full pass over it.
         """
-        return self._weighted(self._endless())
+        return self._add_class_weights(self._iterate_endlessly())
 
-    def finish(self, logs: PyTree) -> PyTree:
+    def finish_epoch(self, logs: PyTree) -> PyTree:
         """Return the metrics of an epoch: the result of its last step.
 
         Args:
@@ -340,8 +342,8 @@ class DataHandler:
         """
         return logs
 
-    def _limited(self, shared: Iterator[Any]) -> Iterator[Any]:
-        count, self._done = self._done, 0
+    def _limit_steps(self, shared: Iterator[Any]) -> Iterator[Any]:
+        count, self._steps_done = self._steps_done, 0
         for batch in itertools.islice(shared, (self._limit or 0) - count):
             count += 1
             yield batch
@@ -353,13 +355,13 @@ class DataHandler:
                 stacklevel=2,
             )
 
-    def _weighted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _add_class_weights(self, batches: Iterator[Any]) -> Iterator[Any]:
         if not self._class_weight:
             return batches
         return (_apply_class_weight(batch, self._class_weight) for batch in batches)
 
 
-def _plain_lists(value: PyTree) -> PyTree:
+def _lists_to_arrays(value: PyTree) -> PyTree:
     """Convert lists of numbers, as in `fit([[1.], [2.]], [0, 1])`, or of strings to arrays."""
     if (
         isinstance(value, (list, tuple))
@@ -393,7 +395,7 @@ class ArraySource:
             else (x, y, sample_weight)
         )
         self._arrays = nest.map_structure(
-            lambda a: None if a is None else _expand(_to_numpy(a)), parts
+            lambda a: None if a is None else _expand_vector(_to_numpy(a)), parts
         )
         if sample_weight is not None and not isinstance(sample_weight, dict):
             self._arrays = (
@@ -409,10 +411,10 @@ class ArraySource:
         self._check_sizes(parts)
         if self._count == 0:
             raise ValueError("The data is empty: x has 0 samples.")
-        self._batch = 32 if batch_size is None else batch_size
+        self._batch_size = 32 if batch_size is None else batch_size
         self._shuffle = shuffle
-        self._orders = Orders() if shuffle else None
-        self.size: int | None = math.ceil(self._count / self._batch)
+        self.orders = ShuffleOrders() if shuffle else None
+        self.size: int | None = math.ceil(self._count / self._batch_size)
 
     def _check_sizes(self, parts: PyTree) -> None:
         if len({len(a) for a in self._leaves}) == 1:
@@ -427,24 +429,24 @@ class ArraySource:
             + "\nMake sure all arrays contain the same number of samples."
         )
 
-    def restarts(self, steps: int) -> bool:
+    def can_restart(self, steps: int) -> bool:
         """Check whether epochs of `steps` batches continue from the start of the data after its end."""
         return True
 
-    def batches(self) -> Iterator[Any]:
+    def iterate_batches(self) -> Iterator[Any]:
         """Yield the batches of one pass over the examples."""
-        n, b = self._count, self._batch
+        n, b = self._count, self._batch_size
         # Tuples of arrays, the most common structure, do not need `map_structure`.
         is_flat = all(isinstance(p, np.ndarray) for p in self._arrays)
         starts = range(0, n, b)
         order = None
         if self._shuffle == "batch":
-            starts = self._orders.permutation(len(starts)) * b  # type: ignore[union-attr, assignment]
+            starts = self.orders.draw_permutation(len(starts)) * b  # type: ignore[union-attr, assignment]
         elif self._shuffle:
-            order = self._orders.permutation(n)  # type: ignore[union-attr]
+            order = self.orders.draw_permutation(n)  # type: ignore[union-attr]
         arrays = self._arrays
         if is_flat and order is not None:
-            yield from _shuffled(arrays, order, b)
+            yield from _gather_shuffled(arrays, order, b)
             return
         for start in starts:
             if order is None:
@@ -460,11 +462,11 @@ class ArraySource:
                     lambda a, i=index: None if a is None else a.take(i, 0), arrays
                 )
 
-    def end_of_epoch(self) -> None:
+    def end_epoch(self) -> None:
         """Do nothing."""
 
 
-def _shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
+def _gather_shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
     """Yield batches of rows in a given order, gathered in the same way as those of datasets."""
     gather = BatchedGather([LeafGather(array) for array in arrays], lambda rows: None)
     return PrefetchedBatches(iter([order]), gather, arrays, size, drop=False)
@@ -475,14 +477,14 @@ class IterableSource:
 
     def __init__(self, x: Any, shuffle: bool | str) -> None:
         self._x = x
-        self._sequence = (
+        self._is_sequence = (
             hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))
         )
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
-        self._sequence = self._sequence and not is_loader
-        self._orders = Orders() if shuffle and self._sequence else None
+        self._is_sequence = self._is_sequence and not is_loader
+        self.orders = ShuffleOrders() if shuffle and self._is_sequence else None
         # A dataset creates passes, but an iterator over a dataset is a single pass.
-        self._is_dataset = hasattr(type(x), "_elements")
+        self._is_dataset = hasattr(type(x), "iter_elements")
         try:
             self.size: int | None = len(x)
         except TypeError:
@@ -490,7 +492,7 @@ class IterableSource:
             count = int(get_cardinality()) if callable(get_cardinality) else -2
             self.size = count if count >= 0 else None
 
-    def restarts(self, steps: int) -> bool:
+    def can_restart(self, steps: int) -> bool:
         """Check whether epochs of `steps` batches continue from the start of the data after its end.
 
         As in Keras, a dataset restarts only if an epoch is a full pass over it. Otherwise the user
@@ -498,48 +500,48 @@ class IterableSource:
         """
         return self.size == steps if self._is_dataset else not isinstance(self._x, Iterator)
 
-    def batches(self) -> Iterator[Any]:
+    def iterate_batches(self) -> Iterator[Any]:
         """Yield the batches of one pass."""
-        if self._sequence:
+        if self._is_sequence:
             order: Any = range(len(self._x))
-            if self._orders is not None:
-                order = self._orders.permutation(len(self._x))
+            if self.orders is not None:
+                order = self.orders.draw_permutation(len(self._x))
             items: Any = (self._x[int(i)] for i in order)
         else:
             items = self._x
         if self._is_dataset:
-            yield from self._dataset_batches()
+            yield from self._iterate_dataset()
             return
-        if hasattr(self._x, "placed_batches"):
-            for item in self._x.placed_batches():
-                yield nest.map_structure(_expand, _of_dataset(item))
+        if hasattr(self._x, "iterate_global_batches"):
+            for item in self._x.iterate_global_batches():
+                yield nest.map_structure(_expand_vector, _element_to_batch(item))
             return
         for item in items:
             yield _as_batch(item)
 
-    def _dataset_batches(self) -> Iterator[Any]:
+    def _iterate_dataset(self) -> Iterator[Any]:
         """Yield the batches of a `tf.data.Dataset`, which a thread prefetches."""
-        batches = ahead(self._x._elements(Epoch(self._x, measures_time=True)), 2)
+        batches = prefetch(self._x.iter_elements(Epoch(self._x, measures_time=True)), 2)
         try:
             for item in batches:
-                parts = _of_dataset(item)
+                parts = _element_to_batch(item)
                 if type(parts) is tuple and all([type(part) is np.ndarray for part in parts]):
-                    yield tuple([_expand_generated(part) for part in parts])
+                    yield tuple([_expand_batch_array(part) for part in parts])
                     continue
                 yield nest.map_structure(
-                    lambda a: None if a is None else _expand_generated(a), parts
+                    lambda a: None if a is None else _expand_batch_array(a), parts
                 )
         finally:
             batches.close()
 
-    def end_of_epoch(self) -> None:
+    def end_epoch(self) -> None:
         """Notify a `Sequence` of the end of an epoch."""
         hook = getattr(self._x, "on_epoch_end", None)
         if hook is not None:
             hook()
 
 
-def _of_dataset(item: PyTree) -> PyTree:
+def _element_to_batch(item: PyTree) -> PyTree:
     """Convert an element of a dataset to a batch.
 
     A dictionary does not change, because custom steps expect it.
@@ -554,24 +556,24 @@ def _as_batch(item: PyTree) -> tuple[Any, ...]:
     if isinstance(item, list) and len(item) > 3:
         parts = (item,)
     return nest.map_structure(
-        lambda a: None if a is None else _expand_generated(_kept_or_numpy(a)), parts
+        lambda a: None if a is None else _expand_batch_array(_to_batch_array(a)), parts
     )
 
 
-def _kept_or_numpy(value: Any) -> Any:
+def _to_batch_array(value: Any) -> Any:
     """Convert a value to a NumPy array; a tensor of a `DTensorDataset` keeps its placement on a mesh."""
-    if isinstance(value, Tensor) and layout_of(value) is not None:
-        array = value._value
+    if isinstance(value, Tensor) and find_layout(value) is not None:
+        array = value.array
         return array.astype(settings.floatx()) if array.dtype == np.float64 else array
     return _to_numpy(value)
 
 
-def _expand_generated(array: np.ndarray) -> np.ndarray:
+def _expand_batch_array(array: np.ndarray) -> np.ndarray:
     if array.ndim == 0:
         raise ValueError(
             "A batch must have a first dimension of examples, but the generator yielded a scalar."
         )
-    return _expand(array)
+    return _expand_vector(array)
 
 
 def _apply_class_weight(batch: PyTree, class_weight: dict[int, float]) -> PyTree:

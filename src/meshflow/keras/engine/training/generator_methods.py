@@ -28,7 +28,7 @@ class GeneratorMethods:
           *args: Other arguments of `fit`, in the old order.
           **kwargs: Other arguments of `fit`.
         """
-        _warn_of_old_name("fit")
+        _warn_deprecated("fit")
         names = (
             *("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data"),
             *("validation_steps", "validation_freq", "class_weight"),
@@ -43,7 +43,7 @@ class GeneratorMethods:
           *args: `steps` and `callbacks`.
           **kwargs: Other arguments of `evaluate`.
         """
-        _warn_of_old_name("evaluate")
+        _warn_deprecated("evaluate")
         positional = dict(zip(("steps", "callbacks"), args, strict=False))
         return self.evaluate(generator, **{"verbose": 0, **positional, **kwargs})
 
@@ -55,12 +55,12 @@ class GeneratorMethods:
           *args: `steps` and `callbacks`.
           **kwargs: Other arguments of `predict`.
         """
-        _warn_of_old_name("predict")
+        _warn_deprecated("predict")
         positional = dict(zip(("steps", "callbacks"), args, strict=False))
         return self.predict(generator, **{"verbose": 0, **positional, **kwargs})
 
 
-def _warn_of_old_name(method: str) -> None:
+def _warn_deprecated(method: str) -> None:
     warnings.warn(
         f"`Model.{method}_generator` is deprecated. Use `Model.{method}`.",
         DeprecationWarning,

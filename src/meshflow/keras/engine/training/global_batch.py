@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable_creation import variable_creator_scope
-from meshflow.distribute.replicas.context import ReplicaContext, entered
+from meshflow.distribute.replicas.context import ReplicaContext, context_scope
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 __all__ = [
     "check_metrics",
     "check_variables",
-    "current_strategy",
-    "distributed_input",
-    "on_devices",
-    "own_scope",
-    "strategy_of",
+    "distribute_input",
+    "find_strategy",
+    "get_current_strategy",
+    "model_scope",
+    "place_step",
 ]
 
 
-def on_devices(model: Any, step: CompiledStep) -> CompiledStep:
+def place_step(model: Any, step: CompiledStep) -> CompiledStep:
     """Set the placement of a model's compiled step: that of its strategy, or of the mesh of its variables.
 
     Args:
@@ -46,20 +46,20 @@ def on_devices(model: Any, step: CompiledStep) -> CompiledStep:
     Returns:
       The step.
     """
-    strategy = strategy_of(model)
+    strategy = find_strategy(model)
     if strategy is not None:
-        if strategy.places:
-            step.place = _placing(strategy, model)
-            step.place_many = strategy.place_batches
-            step.around = lambda: _one_replica(strategy)
-        if hasattr(strategy, "trains"):
-            strategy.trains(model)
+        if strategy.needs_placement:
+            step.place_batch = _make_placer(strategy, model)
+            step.place_batches = strategy.place_batches
+            step.make_trace_scope = lambda: _single_replica_scope(strategy)
+        if hasattr(strategy, "register_training"):
+            strategy.register_training(model)
         if model.built and hasattr(strategy, "warn_of_unused"):
             strategy.warn_of_unused()
         return step
-    mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
+    mesh = next((v.layout.mesh for v in _list_variables(model) if v.layout is not None), None)
     if mesh is not None:
-        step.place = BatchPlacer(
+        step.place_batch = BatchPlacer(
             mesh, next((n for n in mesh.dim_names if n in BATCH_DIMENSIONS), None)
         )
         for layer in model._flatten_layers():
@@ -68,19 +68,19 @@ def on_devices(model: Any, step: CompiledStep) -> CompiledStep:
     return step
 
 
-def _placing(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:
+def _make_placer(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:
     """Return the function that places a batch, after a planner has chosen the placement."""
     if getattr(strategy, "_planner", None) is None:
         return strategy.place_batch
 
     def place(batch: PyTree) -> PyTree:
-        strategy.decide(model, batch)
+        strategy.run_planner(model, batch)
         return strategy.place_batch(batch)
 
     return place
 
 
-def distributed_input(model: Any, x: PyTree) -> PyTree:
+def distribute_input(model: Any, x: PyTree) -> PyTree:
     """Distribute a dataset or `DatasetCreator` over the workers of a model's strategy.
 
     Args:
@@ -90,21 +90,21 @@ def distributed_input(model: Any, x: PyTree) -> PyTree:
     Returns:
       The distributed dataset; `x` itself if it is of another type or there is a single worker.
     """
-    strategy = strategy_of(model)
+    strategy = find_strategy(model)
     if isinstance(x, DatasetCreator):
         return (strategy or get_strategy()).distribute_datasets_from_function(x, x.input_options)
-    if getattr(strategy, "workers", 1) > 1 and hasattr(x, "_elements"):
+    if getattr(strategy, "num_workers", 1) > 1 and hasattr(x, "iter_elements"):
         return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr]
     return x
 
 
-def current_strategy() -> Strategy | None:
+def get_current_strategy() -> Strategy | None:
     """Return the strategy in scope, or None."""
     return get_strategy() if has_strategy() else None
 
 
 @contextmanager
-def own_scope(model: Any) -> Iterator[None]:
+def model_scope(model: Any) -> Iterator[None]:
     """Enter the scope of the strategy that a model was created under, unless a scope is open already.
 
     Args:
@@ -115,9 +115,9 @@ def own_scope(model: Any) -> Iterator[None]:
         yield
 
 
-def _foreign(variables: Iterable[Variable]) -> list[str]:
+def _find_foreign_variables(variables: Iterable[Variable]) -> list[str]:
     """Return the names of variables that are not on the current strategy's servers, if it has any."""
-    strategy = current_strategy()
+    strategy = get_current_strategy()
     if strategy is None or not strategy.hosts_variables:
         return []
     return [v.name for v in variables if not strategy.extended.variable_created_in_scope(v)]
@@ -132,10 +132,10 @@ def check_variables(model: Any) -> None:
     Raises:
       ValueError: if a variable was not; the message names it.
     """
-    foreign = _foreign(_variables(model))
+    foreign = _find_foreign_variables(_list_variables(model))
     if foreign:
         raise InvalidValueError(
-            f"Variable ({foreign[0]}) was not created in the distribution strategy scope of ({current_strategy()}). It is "
+            f"Variable ({foreign[0]}) was not created in the distribution strategy scope of ({get_current_strategy()}). It is "
             "most likely because some layers, model, or optimizer was being created outside the distribution strategy "
             "scope: make and compile the model in `with strategy.scope():`."
         )
@@ -151,7 +151,7 @@ def check_metrics(metrics: Iterable[Any]) -> None:
       ValueError: if a variable was not; the message names it and its metric.
     """
     for metric in metrics:
-        foreign = _foreign(getattr(metric, "variables", ()))
+        foreign = _find_foreign_variables(getattr(metric, "variables", ()))
         if foreign:
             raise InvalidValueError(
                 f"Metric {metric.name} passed to `model.compile` was created inside a different distribution strategy "
@@ -161,11 +161,11 @@ def check_metrics(metrics: Iterable[Any]) -> None:
             )
 
 
-def _variables(model: Any) -> list[Variable]:
+def _list_variables(model: Any) -> list[Variable]:
     return list(model.variables) if model.built else []
 
 
-def strategy_of(model: Any) -> Strategy | None:
+def find_strategy(model: Any) -> Strategy | None:
     """Return the strategy that a model is trained under.
 
     This is the strategy in scope, or that of `compile`, or that of the model's creation, or that of
@@ -175,23 +175,23 @@ def strategy_of(model: Any) -> Strategy | None:
       model: The model, or None for the strategy in scope.
     """
     if model is None:
-        return current_strategy()
-    strategy = current_strategy() or getattr(model, "_strategy_at_compile", None)
+        return get_current_strategy()
+    strategy = get_current_strategy() or getattr(model, "_strategy_at_compile", None)
     # A model that creates its layers in the first call has no variables yet.
     strategy = strategy or getattr(model, "_strategy_at_start", None)
     if strategy is not None:
         return strategy
-    owners = (getattr(v, "_distribute_strategy", None) for v in _variables(model))
+    owners = (getattr(v, "_distribute_strategy", None) for v in _list_variables(model))
     return next((s for s in owners if s is not None), None)
 
 
 @contextmanager
-def _one_replica(strategy: Strategy) -> Iterator[None]:
+def _single_replica_scope(strategy: Strategy) -> Iterator[None]:
     """Trace a step as the single replica of a strategy."""
     num_replicas, context.num_replicas = context.num_replicas, 1
     try:
         with (
-            entered(ReplicaContext(strategy, 0)),
+            context_scope(ReplicaContext(strategy, 0)),
             variable_creator_scope(strategy._create_variable),
         ):
             yield

@@ -18,11 +18,11 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph
-from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_text
 
-__all__ = ["HostedStep", "needs_host"]
+__all__ = ["HostPreprocessingStep", "needs_host"]
 
 
 def needs_host(model: Any) -> bool:
@@ -31,7 +31,7 @@ def needs_host(model: Any) -> bool:
     Args:
       model: The model.
     """
-    graph = model._current_graph()
+    graph = model._get_graph()
     if graph is not None and any(t.dtype is dtypes.string for t in graph.flat_inputs):
         return True
     return any(_runs_on_host(layer) for layer in model._flatten_layers())
@@ -57,10 +57,12 @@ class HostPart:
         self.graph, self.nodes, self.rest = graph, nodes, rest
         host_outputs = {id(t) for node in nodes for t in node.flat_outputs}
         used = [t for node in rest for t in node.keras_inputs] + graph.flat_outputs
-        self.cut: list[KerasTensor] = unique([t for t in used if id(t) in host_outputs])
+        self.cut_tensors: list[KerasTensor] = remove_duplicates(
+            [t for t in used if id(t) in host_outputs]
+        )
 
     @classmethod
-    def of(cls, graph: Graph) -> HostPart | None:
+    def from_graph(cls, graph: Graph) -> HostPart | None:
         """Return the part of a graph that must run on the host.
 
         Args:
@@ -88,28 +90,28 @@ class HostPart:
             [n for n in graph.nodes if id(n) in calls],
             [n for n in graph.nodes if id(n) not in calls],
         )
-        has_strings = any(t.dtype is dtypes.string for t in part.cut)
+        has_strings = any(t.dtype is dtypes.string for t in part.cut_tensors)
         return None if has_strings else part
 
-    def values(self, inputs: PyTree) -> list[np.ndarray]:
+    def compute_values(self, inputs: PyTree) -> list[np.ndarray]:
         """Compute the tensors that the rest needs from the model's inputs."""
-        values = self.graph.input_values(inputs)
+        values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)
-        return [np.asarray(values[id(t)]._value) for t in self.cut]
+        return [np.asarray(values[id(t)]._value) for t in self.cut_tensors]
 
     @contextlib.contextmanager
-    def given(self, tensors: list[Tensor]) -> Iterator[None]:
+    def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
         """Run only the rest of the graph within this context, with the given results of the part.
 
         Args:
           tensors: Values of `cut_tensors`.
         """
-        values = {id(t): v for t, v in zip(self.cut, tensors, strict=True)}
-        self.graph.given = values, self.rest
+        values = {id(t): v for t, v in zip(self.cut_tensors, tensors, strict=True)}
+        self.graph.precomputed = values, self.rest
         try:
             yield
         finally:
-            self.graph.given = None
+            self.graph.precomputed = None
 
 
 class FeaturesPart:
@@ -124,7 +126,7 @@ class FeaturesPart:
         self.lookups, self.graph = lookups, graph
 
     @classmethod
-    def of(cls, model: Any, graph: Graph | None) -> FeaturesPart | None:
+    def from_model(cls, model: Any, graph: Graph | None) -> FeaturesPart | None:
         """Return the lookups of a model.
 
         Args:
@@ -139,13 +141,13 @@ class FeaturesPart:
             stack: list[Any] = list(model.layers) if hasattr(model, "_stack") else []
             first = stack[0] if stack else None
             others = [inner for layer in stack[1:] for inner in layer._flatten_layers()]
-            if not hasattr(first, "host_values") or any(map(_runs_on_host, others)):
+            if not hasattr(first, "compute_host_values") or any(map(_runs_on_host, others)):
                 return None
             return cls([(first, {})], None)
         inputs = {id(t) for t in graph.flat_inputs}
         lookups = []
         for node in graph.nodes:
-            if hasattr(node.layer, "host_values"):
+            if hasattr(node.layer, "compute_host_values"):
                 names = {name: id(t) for name, t in node.args[0].items()}
                 if not set(names.values()) <= inputs:
                     return None
@@ -156,18 +158,18 @@ class FeaturesPart:
                 return None
         return cls(lookups, graph) if lookups else None
 
-    def values(self, inputs: PyTree) -> list[list[np.ndarray]]:
+    def compute_values(self, inputs: PyTree) -> list[list[np.ndarray]]:
         """Compute the values that the layers need from the model's inputs."""
         if self.graph is None:
-            return [layer.host_values(inputs) for layer, _ in self.lookups]
-        values = self.graph.input_values(inputs)
+            return [layer.compute_host_values(inputs) for layer, _ in self.lookups]
+        values = self.graph.bind_inputs(inputs)
         return [
-            layer.host_values({name: values[i] for name, i in names.items()})
+            layer.compute_host_values({name: values[i] for name, i in names.items()})
             for layer, names in self.lookups
         ]
 
     @contextlib.contextmanager
-    def given(self, values: list[Any]) -> Iterator[None]:
+    def substitute_values(self, values: list[Any]) -> Iterator[None]:
         """Call the layers with looked-up values within this context.
 
         Args:
@@ -175,33 +177,35 @@ class FeaturesPart:
         """
         with contextlib.ExitStack() as stack:
             for (layer, _), tensors in zip(self.lookups, values, strict=True):
-                stack.enter_context(layer.given(tensors))
+                stack.enter_context(layer.substitute_values(tensors))
             yield
 
 
-class _Text:
+class _TextPlaceholder:
     """Placeholder for strings in a batch of a compiled step; only their shape is known."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
 
 
-jax.tree_util.register_pytree_node(_Text, lambda t: ((), t.shape), lambda shape, _: _Text(shape))
+jax.tree_util.register_pytree_node(
+    _TextPlaceholder, lambda t: ((), t.shape), lambda shape, _: _TextPlaceholder(shape)
+)
 
 
-def _without_text(leaf: PyTree) -> PyTree:
-    return _Text(leaf.shape) if is_text(leaf) else leaf
+def _replace_text(leaf: PyTree) -> PyTree:
+    return _TextPlaceholder(leaf.shape) if is_text(leaf) else leaf
 
 
-def _with_text(leaf: PyTree) -> PyTree:
-    if not isinstance(leaf, _Text):
+def _restore_text(leaf: PyTree) -> PyTree:
+    if not isinstance(leaf, _TextPlaceholder):
         return leaf
     blank: np.ndarray = np.empty(leaf.shape, object)
     blank.fill(b"")
     return Tensor(blank)
 
 
-class HostedStep:
+class HostPreprocessingStep:
     """A step with a host part that runs before the compiled rest.
 
     Args:
@@ -216,25 +220,25 @@ class HostedStep:
     def __init__(self, model: Any, function: Callable[[Any], Any], name: str) -> None:
         self._model, self._function = model, function
         self._part: HostPart | FeaturesPart | None = None
-        self.compiled = CompiledStep(self._rest, name)
+        self.compiled = CompiledStep(self._run_rest, name)
 
     def __call__(self, batch: PyTree) -> Any:
         """Run one step on a structure of arrays."""
-        graph = self._model._current_graph()
+        graph = self._model._get_graph()
         if not (isinstance(batch, (tuple, dict)) and batch):
             return self._function(as_tensors(batch))
         if self._part is None or self._part.graph is not graph:
-            self._part = FeaturesPart.of(self._model, graph)
+            self._part = FeaturesPart.from_model(self._model, graph)
             if self._part is None and graph is not None:
-                self._part = HostPart.of(graph)
+                self._part = HostPart.from_graph(graph)
         if self._part is None:
             return self._function(as_tensors(batch))
         inputs = batch[0] if isinstance(batch, tuple) else batch
-        values = self._part.values(as_tensors(inputs))
-        return self.compiled((values, nest.map_structure(_without_text, batch)))
+        values = self._part.compute_values(as_tensors(inputs))
+        return self.compiled((values, nest.map_structure(_replace_text, batch)))
 
-    def _rest(self, arguments: tuple[PyTree, PyTree]) -> Any:
+    def _run_rest(self, arguments: tuple[PyTree, PyTree]) -> Any:
         values, batch = arguments
         part: Any = self._part
-        with part.given(list(values)):
-            return self._function(nest.map_structure(_with_text, batch))
+        with part.substitute_values(list(values)):
+            return self._function(nest.map_structure(_restore_text, batch))

@@ -23,18 +23,18 @@ class Interruptible:
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.getsignal(signal.SIGINT)
             if self._previous is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._handle)
+                signal.signal(signal.SIGINT, self._handle_signal)
             else:
                 # A notebook or a test installed its own handler, which remains in use.
                 self._previous = None
         return self
 
-    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, signal_number: int, frame: FrameType | None) -> None:
         if self._pending:
             raise KeyboardInterrupt
         self._pending = True
 
-    def check(self) -> None:
+    def raise_if_pending(self) -> None:
         """Raise `KeyboardInterrupt` if an interrupt is pending."""
         if self._pending:
             self._pending = False

@@ -23,7 +23,7 @@ class CompiledModel(Protocol):
     def output_names(self) -> list[str] | None: ...
 
 
-class LabelGuard:
+class LabelRangeCheck:
     """Check that integer labels are in the range of a sparse categorical loss.
 
     Args:
@@ -43,18 +43,18 @@ class LabelGuard:
         container = model.compiled_loss
         if container is None:
             return []
-        outputs, losses = model.outputs, container.losses or nest.flatten(container._user_losses)
-        if not any(map(_takes_class_numbers, losses)):
+        outputs, losses = model.outputs, container.losses or nest.flatten(container.user_losses)
+        if not any(map(_takes_class_indices, losses)):
             return []
-        if container.predicted_shapes:
-            shapes, names = container.predicted_shapes, container.output_names
+        if container.prediction_shapes:
+            shapes, names = container.prediction_shapes, container.output_names
         elif outputs and len(losses) == len(outputs):
             shapes = [output.shape for output in outputs]
             names = container.output_names or model.output_names or []
         else:
             return None
         return [
-            (name, shape[-1] if _takes_class_numbers(loss) and shape.rank else None)
+            (name, shape[-1] if _takes_class_indices(loss) and shape.rank else None)
             for name, loss, shape in zip(names, losses, shapes, strict=False)
         ]
 
@@ -73,7 +73,7 @@ class LabelGuard:
         if self._classes is None:
             # The outputs are known once the first step is traced, which happens before it runs.
             model = self._model
-            model.compiled_loss.when_traced.append(lambda: self.check(batch))
+            model.compiled_loss.trace_callbacks.append(lambda: self.check(batch))
             return
         if not self._classes or not isinstance(batch, tuple) or len(batch) < 2:
             return
@@ -89,7 +89,7 @@ class LabelGuard:
                 check_labels(labels, classes, name)
 
 
-def _takes_class_numbers(loss: object) -> bool:
+def _takes_class_indices(loss: object) -> bool:
     """Check whether a loss is the sparse categorical cross entropy without an ignored class."""
     name = "sparse_categorical_crossentropy"
     is_sparse = loss == name or isinstance(loss, SparseCategoricalCrossentropy)

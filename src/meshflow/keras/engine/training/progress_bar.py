@@ -12,7 +12,7 @@ import numpy as np
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-_interactive = [True]
+_is_interactive = [True]
 
 
 def enable_interactive_logging() -> None:
@@ -24,7 +24,7 @@ def enable_interactive_logging() -> None:
       >>> tf.keras.utils.is_interactive_logging_enabled()
       True
     """
-    _interactive[0] = True
+    _is_interactive[0] = True
 
 
 def disable_interactive_logging() -> None:
@@ -37,7 +37,7 @@ def disable_interactive_logging() -> None:
       False
       >>> tf.keras.utils.enable_interactive_logging()
     """
-    _interactive[0] = False
+    _is_interactive[0] = False
 
 
 def is_interactive_logging_enabled() -> bool:
@@ -48,12 +48,12 @@ def is_interactive_logging_enabled() -> bool:
       >>> tf.keras.utils.is_interactive_logging_enabled()
       True
     """
-    return _interactive[0]
+    return _is_interactive[0]
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print or log a line of progress."""
-    if _interactive[0]:
+    if _is_interactive[0]:
         print(text)
     else:
         logging.getLogger("meshflow").info(text)
@@ -96,8 +96,8 @@ class Progbar:
         self._values: dict[str, list[Any]] = {}
         self._seen = 0
         self._start = time.time()
-        self._drawn = 0.0
-        self._length = 0
+        self._last_draw_time = 0.0
+        self._line_length = 0
 
     def update(
         self,
@@ -121,14 +121,14 @@ class Progbar:
             else:
                 steps = max(current - self._seen, 1)
                 total, count = self._values.get(name, [0.0, 0])
-                self._values[name] = [total + _number(value) * steps, count + steps]
+                self._values[name] = [total + _to_number(value) * steps, count + steps]
         self._seen = current
         now = time.time()
         if self.verbose == 0 or (self.verbose == 2 and not finalize):
             return
-        if not finalize and (not self._dynamic or now - self._drawn < self.interval):
+        if not finalize and (not self._dynamic or now - self._last_draw_time < self.interval):
             return
-        self._drawn = now
+        self._last_draw_time = now
         self._draw(current, now, finalize)
 
     def add(self, n: int, values: Iterable[tuple[str, TensorLike]] | None = None) -> None:
@@ -144,35 +144,38 @@ class Progbar:
         elapsed = now - self._start
         step_time = elapsed / max(current, 1)
         bar = (
-            self._bar(current)
+            self._format_bar(current)
             if self.verbose == 1
             else f"{current}/{self.target if self.target is not None else current}"
         )
         if finalize:
-            timing = f" - {_duration(elapsed)}" + (
-                f" {_each(step_time)}/{self.unit_name}" if self.verbose == 1 else ""
+            timing = f" - {_format_duration(elapsed)}" + (
+                f" {_format_step_time(step_time)}/{self.unit_name}" if self.verbose == 1 else ""
             )
         elif self.target is not None:
-            timing = f" - ETA: {_eta(step_time * (self.target - current))}"
+            timing = f" - ETA: {_format_eta(step_time * (self.target - current))}"
         else:
-            timing = f" - {_duration(elapsed)} {_each(step_time)}/{self.unit_name}"
+            timing = (
+                f" - {_format_duration(elapsed)} {_format_step_time(step_time)}/{self.unit_name}"
+            )
         info = "".join(
-            f" - {name}: {_shown(total, count)}" for name, (total, count) in self._values.items()
+            f" - {name}: {_format_average(total, count)}"
+            for name, (total, count) in self._values.items()
         )
         line = bar + timing + info
-        if not _interactive[0]:
-            say(line)
+        if not _is_interactive[0]:
+            print_line(line)
             return
         if self._dynamic and self.verbose == 1:
-            sys.stdout.write("\r" + line.ljust(self._length))
+            sys.stdout.write("\r" + line.ljust(self._line_length))
         else:
             sys.stdout.write(line)
-        self._length = len(line)
+        self._line_length = len(line)
         if finalize:
             sys.stdout.write("\n")
         sys.stdout.flush()
 
-    def _bar(self, current: int) -> str:
+    def _format_bar(self, current: int) -> str:
         if self.target is None:
             return f"{current:7d}/Unknown"
         digits = len(str(self.target))
@@ -181,28 +184,28 @@ class Progbar:
         return f"{current:{digits}d}/{self.target} [{arrow}{'.' * (self.width - done)}]"
 
 
-def _number(value: TensorLike) -> float:
+def _to_number(value: TensorLike) -> float:
     if isinstance(value, Tensor):
         value = value.numpy()
     return float(np.mean(value))
 
 
-def _shown(total: TensorLike, count: int) -> str:
-    value = _number(total) / max(count, 1)
+def _format_average(total: TensorLike, count: int) -> str:
+    value = _to_number(total) / max(count, 1)
     return f"{value:.4f}" if abs(value) > 1e-3 or value == 0 else f"{value:.4e}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-def _each(seconds: float) -> str:
+def _format_step_time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.0f}s"
     return f"{seconds * 1e3:.0f}ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f}us"
 
 
-def _eta(seconds: float) -> str:
+def _format_eta(seconds: float) -> str:
     if seconds > 3600:
         return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"
     return f"{int(seconds // 60)}:{int(seconds % 60):02d}" if seconds > 60 else f"{int(seconds)}s"

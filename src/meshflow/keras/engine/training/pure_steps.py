@@ -24,7 +24,7 @@ from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["takes_state", "with_state"]
+__all__ = ["bind_state", "takes_state"]
 
 
 def takes_state(step: Callable[..., Any]) -> bool:
@@ -41,7 +41,7 @@ def takes_state(step: Callable[..., Any]) -> bool:
     return len(required) == 2 and required[0] == "state"
 
 
-def with_state(model: Any, step: Callable[..., Any], kind: str) -> Callable[[PyTree], Any]:
+def bind_state(model: Any, step: Callable[..., Any], kind: str) -> Callable[[PyTree], Any]:
     """Convert a pure step to a function of data that reads and updates the model's variables.
 
     Args:
@@ -55,8 +55,8 @@ def with_state(model: Any, step: Callable[..., Any], kind: str) -> Callable[[PyT
 
     @functools.wraps(step)
     def run(data: PyTree) -> PyTree:
-        _prepare(model, data, kind)
-        groups = _variables(model, kind)
+        _build_variables(model, data, kind)
+        groups = _group_variables(model, kind)
         state = [[convert_to_tensor(v) for v in group] for group in groups]
         rows = [convert_to_tensor(x) for x in nest.flatten(data)]
         structures: list[Any] = []
@@ -64,7 +64,7 @@ def with_state(model: Any, step: Callable[..., Any], kind: str) -> Callable[[PyT
         def compute(operands: PyTree, _: Any) -> PyTree:
             values, arrays = operands
             result, new_state = step(tuple(values), nest.pack_sequence_as(data, arrays))
-            _check(model, kind, groups, new_state)
+            _check_state(model, kind, groups, new_state)
             flat, structure = jax.tree.flatten(result)
             structures[:] = [structure]
             updates = [
@@ -84,7 +84,7 @@ def with_state(model: Any, step: Callable[..., Any], kind: str) -> Callable[[PyT
     return run
 
 
-def _prepare(model: Any, data: PyTree, kind: str) -> None:
+def _build_variables(model: Any, data: PyTree, kind: str) -> None:
     """Create the variables that the state consists of."""
     x, y, _ = unpack_x_y_sample_weight(data)
     loss, metrics = model.compiled_loss, model.compiled_metrics
@@ -98,7 +98,7 @@ def _prepare(model: Any, data: PyTree, kind: str) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def _variables(model: Any, kind: str) -> list[list[Variable]]:
+def _group_variables(model: Any, kind: str) -> list[list[Variable]]:
     groups = [list(model.trainable_variables), list(model.non_trainable_variables)]
     if kind == "train":
         groups.append(list(model.optimizer.variables))
@@ -109,7 +109,7 @@ def _variables(model: Any, kind: str) -> list[list[Variable]]:
     return groups
 
 
-def _check(model: Any, kind: str, groups: list[list[Variable]], new_state: PyTree) -> None:
+def _check_state(model: Any, kind: str, groups: list[list[Variable]], new_state: PyTree) -> None:
     sizes = [len(group) for group in groups]
     if not isinstance(new_state, (tuple, list)) or [len(values) for values in new_state] != sizes:
         raise ValueError(

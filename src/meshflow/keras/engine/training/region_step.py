@@ -16,23 +16,23 @@ from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
-from meshflow.distribute.parallel.program import Gradients, Sending
-from meshflow.distribute.replicas.shares import Shares, current_shares
+from meshflow.distribute.parallel.program import CompressionState, RegionResult
+from meshflow.distribute.replicas.shares import BatchShares, current_shares
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.training.global_batch import strategy_of
+from meshflow.keras.engine.training.global_batch import find_strategy
 from meshflow.ops import math
 
 __all__ = [
     "ModelProgram",
-    "checked",
-    "differentiating",
-    "evaluated",
-    "leaves_gradients",
-    "loss_and_gradients",
-    "predicted",
+    "check_delegation",
+    "compute_loss_and_gradients",
+    "delegates_gradients",
+    "evaluate_batch",
+    "find_gradient_strategy",
+    "predict_batch",
 ]
 
-_asked: ContextVar[bool] = ContextVar("asked", default=False)
+_is_probing: ContextVar[bool] = ContextVar("asked", default=False)
 
 
 class GradientStrategy(Protocol):
@@ -40,19 +40,19 @@ class GradientStrategy(Protocol):
 
     options: ParallelOptions
 
-    def gradients(
+    def compute_gradients(
         self, program: ModelProgram, x: PyTree, y: PyTree, sample_weight: PyTree
-    ) -> Gradients: ...
-    def predictions(
+    ) -> RegionResult: ...
+    def compute_predictions(
         self, program: ModelProgram, x: PyTree, y: PyTree, sample_weight: PyTree
-    ) -> Gradients: ...
+    ) -> RegionResult: ...
 
 
-class _Left(BaseException):
+class _GradientsDelegated(BaseException):
     """Signal that a training step delegates its gradients to Keras, which ends the trace of a probe."""
 
 
-def leaves_gradients(model: Any, batch: PyTree) -> bool:
+def delegates_gradients(model: Any, batch: PyTree) -> bool:
     """Check, by tracing it, whether a user-defined `train_step` delegates loss and gradients to Keras.
 
     Args:
@@ -66,33 +66,33 @@ def leaves_gradients(model: Any, batch: PyTree) -> bool:
         supply = iter(rows)
         return step(nest.map_structure(lambda v: None if v is None else next(supply), batch))
 
-    token = _asked.set(True)
+    token = _is_probing.set(True)
     try:
         trace(run, tuple(specs), name="asked", isolated=True)
-    except _Left:
+    except _GradientsDelegated:
         return True
     except Exception:
         # The step's own errors appear when it runs.
         return False
     finally:
-        _asked.reset(token)
+        _is_probing.reset(token)
         model._clear_losses()
     return False
 
 
-def differentiating(model: Any) -> GradientStrategy | None:
+def find_gradient_strategy(model: Any) -> GradientStrategy | None:
     """Return the model's strategy if it computes the gradients, otherwise None."""
-    if _asked.get():
-        raise _Left
-    strategy: Any = strategy_of(model)
-    needs_shares = _measures(model) and getattr(strategy, "divides_batches", False)
+    if _is_probing.get():
+        raise _GradientsDelegated
+    strategy: Any = find_strategy(model)
+    needs_shares = _measures_shares(model) and getattr(strategy, "divides_batches", False)
     computes_gradients = needs_shares or getattr(strategy, "computes_gradients", False)
     return strategy if computes_gradients else None
 
 
-def _measures(model: Any) -> bool:
+def _measures_shares(model: Any) -> bool:
     """Check whether the model's optimizer uses the gradient norms of the shares of a batch."""
-    return getattr(getattr(model, "optimizer", None), "_measures_shares", False)
+    return getattr(getattr(model, "optimizer", None), "_needs_share_norms", False)
 
 
 class ModelProgram:
@@ -111,7 +111,7 @@ class ModelProgram:
         self.model = model
         self.training = training
         self.metrics: list[Any] = []
-        self.measures = training and _measures(model)
+        self.needs_gradient_norms = training and _measures_shares(model)
 
     @property
     def variables(self) -> Sequence[Variable]:
@@ -125,7 +125,7 @@ class ModelProgram:
         """Compute the loss, the recorded values, and the predictions with masks; see `LossProgram`."""
         try:
             y_pred = self.forward(x)
-            loss, noted = self.loss(x, y, y_pred, sample_weight)
+            loss, noted = self.compute_loss(x, y, y_pred, sample_weight)
         finally:
             # The collected losses are tensors of this trace.
             self.model._clear_losses()
@@ -142,14 +142,16 @@ class ModelProgram:
         """Restore the values of added slots; see `LossProgram`."""
         self.model.optimizer._run_build_hooks()
 
-    def sending(self) -> Sending:
+    def get_compression_state(self) -> CompressionState:
         """Return the optimizer's state for compressed gradients; see `LossProgram`."""
         optimizer = self.model.optimizer
         unit_loss = constant(1.0)
         scale = getattr(optimizer, "_transform_loss", lambda loss: loss)(unit_loss)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        settings = inner._sending() if hasattr(inner, "_sending") else {}
-        return Sending(
+        settings = (
+            inner._get_compression_settings() if hasattr(inner, "_get_compression_settings") else {}
+        )
+        return CompressionState(
             optimizer.iterations.value(), None if scale is unit_loss else scale, **settings
         )
 
@@ -157,25 +159,27 @@ class ModelProgram:
         """Return the model's predictions."""
         return self.model(x, training=self.training)
 
-    def loss(
+    def compute_loss(
         self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
     ) -> tuple[Any, list[Any]]:
         """Compute the loss, as the optimizer scales it, and the values to report."""
         shares = current_shares()
-        assert isinstance(shares, Shares)
-        shares.noted.clear()
+        assert isinstance(shares, BatchShares)
+        shares.metric_values.clear()
         loss = self.model.compute_loss(x, y, y_pred, sample_weight)
         self.model._validate_loss(y, loss)
         if loss.ndim:
             # A loss per example counts as the sum of its elements, as for a gradient tape.
             loss = math.reduce_sum(loss) * float(shares.count)
-        self.metrics = [metric for metric, _ in shares.noted]
-        recorded = [math.reduce_mean(math.cast(value, float32)) for _, value in shares.noted]
+        self.metrics = [metric for metric, _ in shares.metric_values]
+        recorded = [
+            math.reduce_mean(math.cast(value, float32)) for _, value in shares.metric_values
+        ]
         scale_loss = getattr(self.model.optimizer, "_transform_loss", lambda given: given)
         return scale_loss(loss), recorded
 
 
-def loss_and_gradients(
+def compute_loss_and_gradients(
     model: Any, strategy: GradientStrategy, x: PyTree, y: PyTree, sample_weight: PyTree
 ) -> tuple[PyTree, list[tuple[Any, Variable]]]:
     """Compute the gradients of a global batch by a strategy, and update the running means of the loss.
@@ -190,27 +194,27 @@ def loss_and_gradients(
     Returns:
       The predictions, and (gradient, variable) pairs.
     """
-    _Used.count += 1
+    _GradientCalls.count += 1
     program = ModelProgram(model)
-    result = strategy.gradients(program, x, y, sample_weight)
-    y_pred = _taken(program, result, x)
+    result = strategy.compute_gradients(program, x, y, sample_weight)
+    y_pred = _collect_predictions(program, result, x)
     unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
-    if result.squares is not None:
-        (squares,) = unscale(unscale([result.squares]))
-        model.optimizer._note_shares(squares, result.shares)
+    if result.squared_norms is not None:
+        (squares,) = unscale(unscale([result.squared_norms]))
+        model.optimizer._set_share_norms(squares, result.num_shares)
     return y_pred, list(zip(unscale(result.gradients), program.variables, strict=True))
 
 
-class _Prediction(ModelProgram):
+class _PredictionProgram(ModelProgram):
     """A model's forward pass with a loss of zero."""
 
-    def loss(
+    def compute_loss(
         self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
     ) -> tuple[Any, list[Any]]:
         return constant(0.0), []
 
 
-def evaluated(model: Any, x: PyTree, y: PyTree, sample_weight: PyTree) -> PyTree:
+def evaluate_batch(model: Any, x: PyTree, y: PyTree, sample_weight: PyTree) -> PyTree:
     """Predict a global batch, and update the running means of the loss.
 
     Args:
@@ -219,54 +223,56 @@ def evaluated(model: Any, x: PyTree, y: PyTree, sample_weight: PyTree) -> PyTree
       y: Targets.
       sample_weight: Weights of the examples.
     """
-    strategy = differentiating(model)
+    strategy = find_gradient_strategy(model)
     if y is None or strategy is None or not getattr(strategy, "computes_predictions", False):
-        y_pred = predicted(model, x)
+        y_pred = predict_batch(model, x)
         model.compute_loss(x, y, y_pred, sample_weight)
         return y_pred
     program = ModelProgram(model, training=False)
-    return _taken(program, strategy.predictions(program, x, y, sample_weight), x)
+    return _collect_predictions(
+        program, strategy.compute_predictions(program, x, y, sample_weight), x
+    )
 
 
-def predicted(model: Any, x: PyTree) -> PyTree:
+def predict_batch(model: Any, x: PyTree) -> PyTree:
     """Predict a global batch."""
-    strategy = differentiating(model)
+    strategy = find_gradient_strategy(model)
     if strategy is None or not getattr(strategy, "computes_predictions", False):
         return model(x, training=False)
-    program = _Prediction(model, training=False)
-    return _taken(program, strategy.predictions(program, x, None, None), x)
+    program = _PredictionProgram(model, training=False)
+    return _collect_predictions(program, strategy.compute_predictions(program, x, None, None), x)
 
 
-def _taken(program: ModelProgram, result: Gradients, x: PyTree) -> PyTree:
+def _collect_predictions(program: ModelProgram, result: RegionResult, x: PyTree) -> PyTree:
     """Return the predictions with their masks, and update the running means with the recorded values."""
     y_pred, masks = result.predictions
     for prediction, mask in zip(nest.flatten(y_pred), masks, strict=True):
         if mask is not None:
             prediction._keras_mask = mask
     rows = nest.flatten(x)[0].shape[0]
-    for metric, value in zip(program.metrics, result.noted, strict=True):
+    for metric, value in zip(program.metrics, result.metric_values, strict=True):
         metric.update_state(value, sample_weight=rows)
     return y_pred
 
 
-class _Used:
+class _GradientCalls:
     """Counter of the calls of `compute_loss_and_gradients`."""
 
     count = 0
 
 
-def checked(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
+def check_delegation(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
     """Wrap a training step so that it must delegate loss and gradients to a strategy that computes them."""
 
     @functools.wraps(step)
     def run(data: PyTree) -> Any:
-        before = _Used.count
+        before = _GradientCalls.count
         result = step(data)
-        strategy = differentiating(model)
-        if strategy is not None and _Used.count == before:
+        strategy = find_gradient_strategy(model)
+        if strategy is not None and _GradientCalls.count == before:
             raise ValueError(
                 f"{type(model).__name__}.train_step computes gradients itself, but the options "
-                f"{strategy.options.chosen()} of the MeshStrategy require the loss, which they split over devices and "
+                f"{strategy.options.get_non_defaults()} of the MeshStrategy require the loss, which they split over devices and "
                 "micro-batches. Override compute_loss(x, y, y_pred, sample_weight) instead, call "
                 "super().train_step(data), or leave these options out."
             )

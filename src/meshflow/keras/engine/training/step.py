@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.autograph.status import switched
+from meshflow.core.autograph.status import override_status
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import context, standing_in
+from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
@@ -31,7 +31,7 @@ from meshflow.passes.constant_hoisting import hoist_constants
 
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
 # than creating a device array.
-_LARGE = 1 << 15
+_MIN_SHARED_BYTES = 1 << 15
 
 
 class CompiledStep:
@@ -47,56 +47,56 @@ class CompiledStep:
       make_trace_scope: Function that creates the context in which the step is traced.
     """
 
-    place: Callable[[PyTree], PyTree] | None = None
-    place_many: Callable[[PyTree], PyTree] | None = None
-    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    place_batch: Callable[[PyTree], PyTree] | None = None
+    place_batches: Callable[[PyTree], PyTree] | None = None
+    make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
         self._function = function
         self._name = name
         self._concrete: dict[Hashable, ConcreteFunction] = {}
-        self._loops: dict[Hashable, Loop] = {}
-        self._op_by_op = False
+        self._loops: dict[Hashable, StepLoop] = {}
+        self._is_eager = False
 
     def __call__(self, batch: PyTree) -> PyTree:
         """Run one step on a structure of arrays."""
-        if self.place is not None:
-            batch = self.place(batch)
+        if self.place_batch is not None:
+            batch = self.place_batch(batch)
         leaves = jax.tree.leaves(batch)
-        key = _key(batch)
+        key = _make_key(batch)
         concrete = self._concrete.get(key)
         if concrete is None:
-            if self._op_by_op or any(is_text(leaf) for leaf in leaves):
+            if self._is_eager or any(is_text(leaf) for leaf in leaves):
                 # XLA has neither strings nor sizes that depend on values.
-                return self._run_plainly(batch)
+                return self._run_op_by_op(batch)
             try:
                 concrete = self._concrete[key] = self._trace(batch)
             except VariableNeedsEagerError:
-                return self._run_plainly(batch)
+                return self._run_op_by_op(batch)
             except ValueNeededError as error:
                 warn_eager_fallback(self._name, error)
-                self._op_by_op = True
-                return self._run_plainly(batch)
-        return concrete.run_arrays([_shared(leaf) for leaf in leaves])
+                self._is_eager = True
+                return self._run_op_by_op(batch)
+        return concrete.run_arrays([_share_with_device(leaf) for leaf in leaves])
 
-    def _run_plainly(self, batch: PyTree) -> PyTree:
-        with self.around(), standing_in():
+    def _run_op_by_op(self, batch: PyTree) -> PyTree:
+        with self.make_trace_scope(), emulate_graph():
             return self._function(as_tensors(batch))
 
-    def knows(self, batch: PyTree) -> bool:
+    def is_traced_for(self, batch: PyTree) -> bool:
         """Check whether the step is traced for batches of this structure and shape."""
-        return _key(batch) in self._concrete
+        return _make_key(batch) in self._concrete
 
     def prepare(self, batch: PyTree) -> None:
         """Trace the step for a batch without running it, which creates its variables."""
-        if self.place is not None:
-            batch = self.place(batch)
-        key = _key(batch)
+        if self.place_batch is not None:
+            batch = self.place_batch(batch)
+        key = _make_key(batch)
         if key not in self._concrete:
             self._concrete[key] = self._trace(batch)
 
     def _trace(self, batch: PyTree) -> ConcreteFunction:
-        with switched(True), self.around():
+        with override_status(True), self.make_trace_scope():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
         return ConcreteFunction(traced, ((batch,), {}))
 
@@ -106,38 +106,38 @@ class CompiledStep:
         Consecutive batches of the same shape run in one compiled loop. A batch of another shape
         (the last one of an epoch) runs separately.
         """
-        if self.place is not None:
-            batches = [self.place(batch) for batch in batches]
+        if self.place_batch is not None:
+            batches = [self.place_batch(batch) for batch in batches]
         result = None
         first = 0
         while first < len(batches):
-            key = _key(batches[first])
+            key = _make_key(batches[first])
             last = first + 1
-            while last < len(batches) and _key(batches[last]) == key:
+            while last < len(batches) and _make_key(batches[last]) == key:
                 last += 1
             if _is_placed(batches[first]) or last - first == 1 or key not in self._concrete:
                 # The first step of a shape runs separately, because it may create variables.
                 result, last = self(batches[first]), first + 1
             else:
-                result = self._loop(key, last - first)(batches[first:last])
+                result = self._get_loop(key, last - first)(batches[first:last])
             first = last
         return result
 
-    def _loop(self, key: Hashable, count: int) -> Loop:
+    def _get_loop(self, key: Hashable, count: int) -> StepLoop:
         if (key, count) not in self._loops:
-            self._loops[key, count] = Loop(self._concrete[key], count, self.place_many)
+            self._loops[key, count] = StepLoop(self._concrete[key], count, self.place_batches)
         return self._loops[key, count]
 
 
-def _shared(leaf: Any) -> Any:
+def _share_with_device(leaf: Any) -> Any:
     """Convert a large array of an input pipeline to an array of the device without a copy, if possible."""
-    is_large = type(leaf) is np.ndarray and leaf.nbytes >= _LARGE
-    return transfers.to_device(leaf) if is_large and transfers.is_ours(leaf) else leaf
+    is_large = type(leaf) is np.ndarray and leaf.nbytes >= _MIN_SHARED_BYTES
+    return transfers.to_device(leaf) if is_large and transfers.is_immutable(leaf) else leaf
 
 
-def _key(batch: PyTree) -> Hashable:
+def _make_key(batch: PyTree) -> Hashable:
     leaves, tree = jax.tree.flatten(batch)
-    steps = None if context.closure is None else context.closure.steps
+    steps = None if context.worker_closure is None else context.worker_closure.step_location
     return tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves]), steps
 
 
@@ -149,7 +149,7 @@ def _is_placed(batch: PyTree) -> bool:
     )
 
 
-class Loop(ConcreteFunction):
+class StepLoop(ConcreteFunction):
     """A traced step that is applied to several batches in sequence, in a compiled loop.
 
     Its arguments are the stacked arrays of the batches. The loop carries the variables that the
@@ -175,11 +175,11 @@ class Loop(ConcreteFunction):
     def __call__(self, batches: Sequence[PyTree]) -> PyTree:
         """Run the step on all batches, and return the result of the last one."""
         rows = [jax.tree.leaves(batch) for batch in batches]
-        stacked = [_stacked(column) for column in zip(*rows, strict=True)]
+        stacked = [_stack_arrays(column) for column in zip(*rows, strict=True)]
         return self.run_arrays(stacked if self._place is None else self._place(stacked))
 
-    def _rewritten(self) -> ClosedJaxpr:
-        closed, captures = super()._rewritten(), self.traced.captures
+    def _rewrite(self) -> ClosedJaxpr:
+        closed, captures = super()._rewrite(), self.traced.captures
         offset = len(closed.in_avals) - len(captures)
         written = [id(v) for v in self.traced.writes]
         indices = {id(c): offset + i for i, c in enumerate(captures)}
@@ -188,13 +188,15 @@ class Loop(ConcreteFunction):
         # Values that depend only on variables that the loop does not write are computed once,
         # before the loop.
         parts = hoist_constants(closed, fixed_indices)
-        program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
-        results = self.traced.count
+        program = jex_core.jaxpr_as_fun(closed if parts is None else parts.remainder)
+        results = self.traced.num_results
 
         def run(*operands: Any) -> list[Any]:
             hoisted: list[Any] = []
             if parts is not None:
-                hoisted = jex_core.jaxpr_as_fun(parts.early)(*[operands[i] for i in parts.reads])
+                hoisted = jex_core.jaxpr_as_fun(parts.hoisted)(
+                    *[operands[i] for i in parts.operand_indices]
+                )
             inputs = list(operands)
 
             def step(state: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -213,7 +215,7 @@ class Loop(ConcreteFunction):
         return jax.make_jaxpr(run)(*stacks, *shapes[offset:])
 
 
-def _stacked(column: Sequence[Array]) -> Array:
+def _stack_arrays(column: Sequence[Array]) -> Array:
     """Stack arrays along a new first axis; arrays of accelerators or of several devices remain there."""
     if all(isinstance(a, jax.Array) and _is_remote(a) for a in column):
         return jax.numpy.stack(column)

@@ -17,13 +17,13 @@ from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.training.asynchronous import (
+from meshflow.keras.engine.training.asynchronous_training import (
     AnyHandler,
-    data_handler,
-    only_epochs,
-    verbosity,
+    check_callbacks,
+    make_data_handler,
+    resolve_verbosity,
 )
-from meshflow.keras.engine.training.batch_methods import SingleBatches, logs_as_numbers
+from meshflow.keras.engine.training.batch_methods import SingleBatchMethods, get_scalar_logs
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History
 from meshflow.keras.engine.training.data_adapter import (
     train_validation_split,
@@ -31,12 +31,12 @@ from meshflow.keras.engine.training.data_adapter import (
 )
 from meshflow.keras.engine.training.generator_methods import GeneratorMethods
 from meshflow.keras.engine.training.interrupt import Interruptible
-from meshflow.keras.engine.training.label_range_check import LabelGuard
+from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.profiler.annotations import Trace
 
 
-class Trainer(SingleBatches, GeneratorMethods):
+class Trainer(SingleBatchMethods, GeneratorMethods):
     """Training, evaluation and prediction; a base class of `Model`."""
 
     # ---- loops -----------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Trainer(SingleBatches, GeneratorMethods):
             (x, y, sample_weight), validation_data = train_validation_split(
                 (x, y, sample_weight), validation_split=validation_split
             )
-        handler = data_handler(
+        handler = make_data_handler(
             self,
             "train",
             x,
@@ -122,13 +122,15 @@ class Trainer(SingleBatches, GeneratorMethods):
             shuffle=shuffle,
             class_weight=class_weight,
         )
-        if context.reached is not None:
-            _, batches = next(iter(handler.epochs()))
-            context.reached(self, next(iter(batches)))
-        listeners = self._callbacks(callbacks, verbose, epochs, handler.steps, add_history=True)
-        guard = LabelGuard(self) if handler.checks_labels else None
+        if context.on_first_batch is not None:
+            _, batches = next(iter(handler.iterate_epochs()))
+            context.on_first_batch(self, next(iter(batches)))
+        listeners = self._make_callback_list(
+            callbacks, verbose, epochs, handler.steps, add_history=True
+        )
+        guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.stop_training = False
-        run = handler.run or self._runner("train")
+        run = handler.run or self._make_runner("train")
         self._resumption, self._handler = None, handler
         listeners.on_train_begin()
         resumption: Resumption | None = self._resumption
@@ -137,15 +139,15 @@ class Trainer(SingleBatches, GeneratorMethods):
         logs: Any = None
         epoch_logs: dict[str, Any] | None = None
         with Interruptible() as interruptible:
-            for epoch, batches in handler.epochs():
+            for epoch, batches in handler.iterate_epochs():
                 done = 0
                 if resumption is not None:
-                    batches, done = resumption.start(self, batches), resumption.step
+                    batches, done = resumption.resume_epoch(self, batches), resumption.step
                 if not done:
                     self.reset_metrics()
                 listeners.on_epoch_begin(epoch)
                 before = logs
-                logs = handler.finish(
+                logs = handler.finish_epoch(
                     self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
                 )
                 if logs is None and handler.exhausted:
@@ -162,7 +164,7 @@ class Trainer(SingleBatches, GeneratorMethods):
                         f"{epoch + 1}. Check that the generator or dataset yields at least one batch per epoch."
                     )
                 epoch_logs = dict(logs)
-                if validation_data is not None and _validates(epoch, validation_freq):
+                if validation_data is not None and _should_validate(epoch, validation_freq):
                     values = self._validate(
                         validation_data,
                         validation_batch_size or batch_size,
@@ -170,9 +172,9 @@ class Trainer(SingleBatches, GeneratorMethods):
                         listeners,
                     )
                     epoch_logs.update({f"val_{name}": value for name, value in values.items()})
-                epoch_logs = logs_as_numbers(epoch_logs)
+                epoch_logs = get_scalar_logs(epoch_logs)
                 listeners.on_epoch_end(epoch, epoch_logs)
-                interruptible.check()
+                interruptible.raise_if_pending()
                 if self.stop_training:
                     break
         self._handler = None
@@ -189,7 +191,7 @@ class Trainer(SingleBatches, GeneratorMethods):
         listeners: CallbackList,
         mode: str,
         interruptible: Interruptible,
-        guard: LabelGuard | None = None,
+        guard: LabelRangeCheck | None = None,
         step: int = 0,
     ) -> Any:
         """Run all batches of one pass, counted from `step`, and return the last step's result."""
@@ -199,7 +201,7 @@ class Trainer(SingleBatches, GeneratorMethods):
         end = getattr(listeners, f"on_{mode}_batch_end")
         result: Any = None
         group: list[Any] = []
-        for batch in _with_lookahead(iter(batches)):
+        for batch in _iterate_with_end(iter(batches)):
             if batch is not _END:
                 if guard is not None:
                     guard.check(batch)
@@ -210,10 +212,10 @@ class Trainer(SingleBatches, GeneratorMethods):
                 with Trace(mode, step_num=step, _r=1):
                     result = run(group)
                 if notify:
-                    end(step + len(group) - 1, _batch_logs(result))
+                    end(step + len(group) - 1, _make_batch_logs(result))
                 step += len(group)
                 group = []
-                interruptible.check()
+                interruptible.raise_if_pending()
                 if self.stop_training:
                     break
         return result
@@ -228,10 +230,10 @@ class Trainer(SingleBatches, GeneratorMethods):
         x, y, sample_weight = data, None, None
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = unpack_x_y_sample_weight(tuple(data))
-        handler = self._validation_handler(x, y, sample_weight, batch_size, steps)
+        handler = self._make_validation_handler(x, y, sample_weight, batch_size, steps)
         return self._evaluate(handler, listeners)
 
-    def _validation_handler(
+    def _make_validation_handler(
         self,
         x: PyTree,
         y: PyTree,
@@ -239,7 +241,7 @@ class Trainer(SingleBatches, GeneratorMethods):
         batch_size: int | None,
         steps: int | None,
     ) -> AnyHandler:
-        return data_handler(
+        return make_data_handler(
             self,
             "test",
             x,
@@ -252,22 +254,22 @@ class Trainer(SingleBatches, GeneratorMethods):
         )
 
     def _evaluate(self, handler: AnyHandler, listeners: CallbackList) -> dict[str, Any]:
-        run = handler.run or self._runner("test")
-        guard = LabelGuard(self) if handler.checks_labels else None
+        run = handler.run or self._make_runner("test")
+        guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.reset_metrics()
         listeners.on_test_begin()
         logs: Any = None
         with Interruptible() as interruptible:
-            for _, batches in handler.epochs():
+            for _, batches in handler.iterate_epochs():
                 self.reset_metrics()
-                logs = handler.finish(
+                logs = handler.finish_epoch(
                     self._run_epoch(batches, run, listeners, "test", interruptible, guard)
                 )
         if logs is None:
             raise ValueError(
                 "Unexpected result of `test_function` (Empty Logs): the data has no batches."
             )
-        values = logs_as_numbers(logs)
+        values = get_scalar_logs(logs)
         listeners.on_test_end(values)
         return values
 
@@ -322,7 +324,7 @@ class Trainer(SingleBatches, GeneratorMethods):
         if kwargs:
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         self._assert_compiled()
-        handler = data_handler(
+        handler = make_data_handler(
             self,
             "test",
             x,
@@ -333,7 +335,9 @@ class Trainer(SingleBatches, GeneratorMethods):
             epochs=1,
             shuffle=False,
         )
-        listeners = self._callbacks(callbacks, verbose, 1, handler.steps, add_history=False)
+        listeners = self._make_callback_list(
+            callbacks, verbose, 1, handler.steps, add_history=False
+        )
         logs = self._evaluate(handler, listeners)
         if return_dict:
             return logs
@@ -373,7 +377,7 @@ class Trainer(SingleBatches, GeneratorMethods):
           [[3.0], [7.0]]
         """
         del max_queue_size, workers, use_multiprocessing
-        handler = data_handler(
+        handler = make_data_handler(
             self,
             "predict",
             x,
@@ -382,18 +386,20 @@ class Trainer(SingleBatches, GeneratorMethods):
             epochs=1,
             shuffle=False,
         )
-        listeners = self._callbacks(callbacks, verbose, 1, handler.steps, add_history=False)
-        step = self._runner("predict")
+        listeners = self._make_callback_list(
+            callbacks, verbose, 1, handler.steps, add_history=False
+        )
+        step = self._make_runner("predict")
         listeners.on_predict_begin()
         parts: list[Any] = []
         with Interruptible() as interruptible:
-            for _, batches in handler.epochs():
+            for _, batches in handler.iterate_epochs():
                 for index, batch in enumerate(batches):
                     listeners.on_predict_batch_begin(index)
                     outputs = step([batch])
                     parts.append(outputs)
                     listeners.on_predict_batch_end(index, {"outputs": outputs})
-                    interruptible.check()
+                    interruptible.raise_if_pending()
         listeners.on_predict_end()
         if not parts:
             raise ValueError(
@@ -405,7 +411,7 @@ class Trainer(SingleBatches, GeneratorMethods):
         ]
         return nest.pack_sequence_as(parts[0], joined)
 
-    def _callbacks(
+    def _make_callback_list(
         self,
         callbacks: Callback | Sequence[Callback] | CallbackList | None,
         verbose: int | str,
@@ -415,7 +421,7 @@ class Trainer(SingleBatches, GeneratorMethods):
     ) -> CallbackList:
         if isinstance(callbacks, CallbackList):
             return callbacks
-        verbose = verbosity(self, verbose)
+        verbose = resolve_verbosity(self, verbose)
         listeners = CallbackList(
             callbacks,
             add_history=add_history,
@@ -425,11 +431,11 @@ class Trainer(SingleBatches, GeneratorMethods):
             epochs=epochs,
             steps=steps,
         )
-        only_epochs(self, listeners.callbacks)
+        check_callbacks(self, listeners.callbacks)
         return listeners
 
 
-def _batch_logs(result: PyTree) -> Mapping[str, Any]:
+def _make_batch_logs(result: PyTree) -> Mapping[str, Any]:
     """Return the logs of a step for callbacks; empty if another process computes the step."""
     if hasattr(result, "fetch"):
         return {}
@@ -439,7 +445,7 @@ def _batch_logs(result: PyTree) -> Mapping[str, Any]:
 _END = object()
 
 
-def _with_lookahead(batches: Iterator[Any]) -> Iterator[Any]:
+def _iterate_with_end(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches, and `_END` after the last one, so that a loop can run an incomplete group."""
     batch: Any = None
     while batch is not _END:
@@ -448,7 +454,7 @@ def _with_lookahead(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-def _validates(epoch: int, frequency: int | Collection[int]) -> bool:
+def _should_validate(epoch: int, frequency: int | Collection[int]) -> bool:
     if isinstance(frequency, int):
         return (epoch + 1) % frequency == 0
     return epoch + 1 in frequency

@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.variables import random
+from meshflow.core.variables import random_streams
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
-from meshflow.data.epoch import _nodes
+from meshflow.data.epoch import iter_nodes
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.training.orders import Orders
+from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Resumption", "random_state", "set_random_state", "source_state"]
+__all__ = ["Resumption", "get_random_state", "get_source_state", "set_random_state"]
 
 
 class DataSource(Protocol):
     """A source of batches, such as `data_adapter.ArraySource`; `_orders` is None if it does not shuffle."""
 
-    _orders: Orders | None
+    orders: ShuffleOrders | None
 
 
-def random_state() -> dict[str, Any]:
+def get_random_state() -> dict[str, Any]:
     """Return the state of all random generators of the process as JSON values."""
     version, words, gauss = python_random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     return {
-        **random.state(),
+        **random_streams.get_state(),
         "numpy": {
             "key": numpy_state["state"]["key"].tolist(),
             "pos": int(numpy_state["state"]["pos"]),
@@ -55,7 +55,7 @@ def set_random_state(state: dict[str, Any], excluded: frozenset[str] = frozenset
       state: Result of `get_random_state`.
       excluded: Names of generators that keep their state.
     """
-    random.set_state(state, excluded)
+    random_streams.set_state(state, excluded)
 
 
 def _set_host_state(state: dict[str, Any]) -> None:
@@ -72,22 +72,22 @@ def _set_host_state(state: dict[str, Any]) -> None:
 # ---- data ----------------------------------------------------------------------------------
 
 
-def _random_nodes(dataset: Any) -> dict[str, Any]:
+def _find_random_nodes(dataset: Any) -> dict[str, Any]:
     """Return the random transformations of a dataset by their index in its graph."""
     # A strategy's dataset contains that of the user.
-    while not hasattr(dataset, "_parents") and hasattr(dataset, "_source"):
+    while not hasattr(dataset, "parents") and hasattr(dataset, "_source"):
         dataset = dataset._source
-    if not hasattr(dataset, "_parents"):
+    if not hasattr(dataset, "parents"):
         return {}
-    return {str(i): n for i, n in enumerate(_nodes(dataset)) if hasattr(n, "_words")}
+    return {str(i): n for i, n in enumerate(iter_nodes(dataset)) if hasattr(n, "_words")}
 
 
-def source_state(source: DataSource) -> dict[str, Any]:
+def get_source_state(source: DataSource) -> dict[str, Any]:
     """Return the state that determines the batches of a source's next pass, as JSON values."""
-    state: dict[str, Any] = {"random": random_state()}
-    if source._orders is not None:
-        state["rng"] = source._orders.state
-    nodes = _random_nodes(getattr(source, "_x", None))
+    state: dict[str, Any] = {"random": get_random_state()}
+    if source.orders is not None:
+        state["rng"] = source.orders.state
+    nodes = _find_random_nodes(getattr(source, "_x", None))
     # A seed that is not drawn yet will be drawn during the pass, from the random state above.
     state["nodes"] = {
         index: [None if n._words is None else [int(w) for w in n._words], n.epoch]
@@ -99,9 +99,9 @@ def source_state(source: DataSource) -> dict[str, Any]:
 def _set_source_state(source: DataSource, state: dict[str, Any]) -> None:
     set_random_state(state["random"])
     _set_host_state(state["random"])
-    if source._orders is not None and "rng" in state:
-        source._orders.state = state["rng"]
-    for index, node in _random_nodes(getattr(source, "_x", None)).items():
+    if source.orders is not None and "rng" in state:
+        source.orders.state = state["rng"]
+    for index, node in _find_random_nodes(getattr(source, "_x", None)).items():
         if index in state["nodes"]:
             node._words, node.epoch = state["nodes"][index]
 
@@ -121,14 +121,14 @@ class Resumption:
         self.epoch: int = position["epoch"]
         self.step: int = position["step"]
         self.logs: dict[str, Any] | None = position["logs"]
-        self.skip: int = position["data"]["batches"]
-        self._began: dict[str, Any] = position["data"]["source"]
+        self.num_skipped_batches: int = position["data"]["batches"]
+        self._pass_state: dict[str, Any] = position["data"]["source"]
 
-    def begin_pass(self, source: DataSource) -> None:
+    def restore_pass(self, source: DataSource) -> None:
         """Restore the state that a source of batches had at the start of its pass."""
-        _set_source_state(source, self._began)
+        _set_source_state(source, self._pass_state)
 
-    def start(self, model: Any, batches: Iterator[PyTree]) -> Iterator[PyTree]:
+    def resume_epoch(self, model: Any, batches: Iterator[PyTree]) -> Iterator[PyTree]:
         """Restore the model and the random state, and return the remaining batches of the epoch.
 
         Args:
@@ -138,23 +138,25 @@ class Resumption:
         first = list(itertools.islice(batches, 1))
         # Generators that advanced while batches were skipped belong to the data, which are ahead of
         # the training.
-        now, before = random.state()["places"], self._began["random"]["places"]
+        now, before = random_streams.get_state()["places"], self._pass_state["random"]["places"]
         data_generators = frozenset(
             n for n, words in now.items() if n in before and words != before[n]
         )
         for batch in first:
-            prepare(model, batch)
+            create_step_variables(model, batch)
         self._restore()
-        set_random_state(self._position["random"], data_generators if self.skip else frozenset())
+        set_random_state(
+            self._position["random"], data_generators if self.num_skipped_batches else frozenset()
+        )
         return itertools.chain(first, batches)
 
 
-def prepare(model: Any, batch: PyTree) -> None:
+def create_step_variables(model: Any, batch: PyTree) -> None:
     """Create the variables that a model's first training step needs."""
-    if hasattr(batch, "_of_worker"):
+    if hasattr(batch, "_select_for_worker"):
         # Workers read the batches, and the variables exist on the servers.
         return
-    step = model._step("train")
+    step = model._get_step("train")
     trace = getattr(step, "prepare", None)
     if trace is not None:
         try:

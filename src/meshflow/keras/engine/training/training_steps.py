@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
-from meshflow.core.functions.stateless import call_stateless, traced_by_jax
+from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.gradients.tape import GradientTape
-from meshflow.core.runtime.annotations import scoped
+from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
-from meshflow.keras.engine.training.global_batch import on_devices
-from meshflow.keras.engine.training.host_preprocessing import HostedStep, needs_host
-from meshflow.keras.engine.training.pure_steps import takes_state, with_state
+from meshflow.keras.engine.training.global_batch import place_step
+from meshflow.keras.engine.training.host_preprocessing import HostPreprocessingStep, needs_host
+from meshflow.keras.engine.training.pure_steps import bind_state, takes_state
 from meshflow.keras.engine.training.region_step import (
     ModelProgram,
-    checked,
-    differentiating,
-    evaluated,
-    leaves_gradients,
-    loss_and_gradients,
-    predicted,
+    check_delegation,
+    compute_loss_and_gradients,
+    delegates_gradients,
+    evaluate_batch,
+    find_gradient_strategy,
+    predict_batch,
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
 
@@ -77,9 +77,9 @@ class TrainingSteps:
           [4.0]
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        strategy = differentiating(self)
+        strategy = find_gradient_strategy(self)
         if strategy is not None:
-            y_pred, pairs = loss_and_gradients(self, strategy, x, y, sample_weight)
+            y_pred, pairs = compute_loss_and_gradients(self, strategy, x, y, sample_weight)
             self.optimizer.apply_gradients(pairs)
         else:
             with GradientTape() as tape:
@@ -87,7 +87,7 @@ class TrainingSteps:
                 loss = self.compute_loss(x, y, y_pred, sample_weight)
             self._validate_loss(y, loss)
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-        optimizer_logs: dict[str, Any] = getattr(self.optimizer, "_shown", dict)()
+        optimizer_logs: dict[str, Any] = getattr(self.optimizer, "_get_extra_logs", dict)()
         return {**self.compute_metrics(x, y, y_pred, sample_weight), **optimizer_logs}
 
     def _validate_loss(self, y: PyTree, loss: Tensor | None) -> None:
@@ -122,13 +122,13 @@ class TrainingSteps:
         """
         del x
         container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
-        if container._user_losses is not None and y is None and not self.losses:
+        if container.user_losses is not None and y is None and not self.losses:
             return None
 
         def call(y: PyTree, y_pred: PyTree, sample_weight: PyTree) -> Any:
             return container(y, y_pred, sample_weight, regularization_losses=self.losses)
 
-        if not traced_by_jax((y, y_pred, sample_weight)):
+        if not is_traced_by_jax((y, y_pred, sample_weight)):
             return call(y, y_pred, sample_weight)
         if not container.built:
             container.build(y_pred)
@@ -136,7 +136,7 @@ class TrainingSteps:
         means = [v for metric in container.metrics for v in metric.variables]
         return call_stateless(call, means, means, (y, y_pred, sample_weight))[0]
 
-    @scoped("metrics")
+    @annotate_scope("metrics")
     def compute_metrics(
         self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
     ) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class TrainingSteps:
           Metric values by name.
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        y_pred = evaluated(self, x, y, sample_weight)
+        y_pred = evaluate_batch(self, x, y, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict_step(self, data: PyTree) -> PyTree:
@@ -184,20 +184,20 @@ class TrainingSteps:
           data: A tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
         """
         x, _, _ = unpack_x_y_sample_weight(data)
-        return predicted(self, x)
+        return predict_batch(self, x)
 
-    def _loss_program(self) -> ModelProgram:
+    def _make_loss_program(self) -> ModelProgram:
         """Return the forward pass and loss that strategies and planners trace."""
         return ModelProgram(self)
 
-    def _leaves_gradients(self, batch: tuple[Any, ...]) -> bool:
+    def _delegates_gradients(self, batch: tuple[Any, ...]) -> bool:
         """Check whether `train_step` delegates loss and gradients to Keras.
 
         Options that split the loss require this.
         """
         is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
         data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-        return not is_overridden or leaves_gradients(self, _data(data))
+        return not is_overridden or delegates_gradients(self, _unpack_single_input(data))
 
     # ---- compiled steps --------------------------------------------------------------------
 
@@ -208,54 +208,56 @@ class TrainingSteps:
         state |= dict.fromkeys({"_handler", "_resumption"} & set(state))
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
-    def _step(self, kind: str) -> Callable[[PyTree], Any]:
+    def _get_step(self, kind: str) -> Callable[[PyTree], Any]:
         """Return the step as a function of host arrays: compiled, or plain Python in eager mode."""
         if self.run_eagerly:
-            function = self._step_function(kind)
-            return lambda batch: function(_data(as_tensors(batch)))
-        return self._kept_step(kind, lambda: self._new_step(kind))
+            function = self._get_step_function(kind)
+            return lambda batch: function(_unpack_single_input(as_tensors(batch)))
+        return self._get_cached(kind, lambda: self._make_step(kind))
 
-    def _step_function(self, kind: str) -> Callable[[PyTree], Any]:
+    def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:
         step = getattr(self, f"{kind}_step")
         if takes_state(step):
-            step = with_state(self, step, kind)
-        return checked(self, step) if kind == "train" else step
+            step = bind_state(self, step, kind)
+        return check_delegation(self, step) if kind == "train" else step
 
-    def _new_step(self, kind: str) -> HostedStep | CompiledStep:
+    def _make_step(self, kind: str) -> HostPreprocessingStep | CompiledStep:
         """Create a compiled step that is not cached."""
-        function, name = self._clean(self._step_function(kind)), f"{kind}_step"
+        function, name = self._clear_losses_after(self._get_step_function(kind)), f"{kind}_step"
         if needs_host(self):
-            hosted = HostedStep(self, function, name)
-            on_devices(self, hosted.compiled)
+            hosted = HostPreprocessingStep(self, function, name)
+            place_step(self, hosted.compiled)
             return hosted
-        return on_devices(self, CompiledStep(function, name))
+        return place_step(self, CompiledStep(function, name))
 
-    def _kept_step(self, name: str, make: Callable[[], Any]) -> Any:
+    def _get_cached(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is cached until the next call of `compile`."""
         if name not in self._steps:
             self._steps[name] = make()
         return self._steps[name]
 
-    def _clean(self, function: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
+    def _clear_losses_after(self, function: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
         """Wrap a step so that no tensors of its trace remain in `losses`."""
 
         def run(batch: PyTree) -> Any:
             try:
-                return convert_if_enabled(function)(_data(batch))
+                return convert_if_enabled(function)(_unpack_single_input(batch))
             finally:
                 self._clear_losses()
 
         return run
 
-    def _runner(self, kind: str) -> Callable[[Sequence[Any]], Any]:
+    def _make_runner(self, kind: str) -> Callable[[Sequence[Any]], Any]:
         """Return a function that runs one or several batches and returns the last result."""
         override = getattr(self, f"make_{kind}_function")
         if getattr(override, "__func__", None) is not getattr(
             TrainingSteps, f"make_{kind}_function"
         ):
             function = override()
-            return lambda batches: function(iter([_data(as_tensors(b)) for b in batches]))
-        step = self._step(kind)
+            return lambda batches: function(
+                iter([_unpack_single_input(as_tensors(b)) for b in batches])
+            )
+        step = self._get_step(kind)
         if isinstance(step, CompiledStep) and self._steps_per_execution > 1:
             return step.run_many
 
@@ -274,8 +276,8 @@ class TrainingSteps:
           force: Whether to create the function again.
         """
         if self.train_function is None or force:
-            step = self._step("train")
-            self.train_function = lambda iterator: step(_host(next(iterator)))
+            step = self._get_step("train")
+            self.train_function = lambda iterator: step(_to_host(next(iterator)))
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
@@ -285,8 +287,8 @@ class TrainingSteps:
           force: Whether to create the function again.
         """
         if self.test_function is None or force:
-            step = self._step("test")
-            self.test_function = lambda iterator: step(_host(next(iterator)))
+            step = self._get_step("test")
+            self.test_function = lambda iterator: step(_to_host(next(iterator)))
         return self.test_function
 
     def make_predict_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
@@ -296,16 +298,16 @@ class TrainingSteps:
           force: Whether to create the function again.
         """
         if self.predict_function is None or force:
-            step = self._step("predict")
-            self.predict_function = lambda iterator: step(_host(next(iterator)))
+            step = self._get_step("predict")
+            self.predict_function = lambda iterator: step(_to_host(next(iterator)))
         return self.predict_function
 
 
-def _data(batch: PyTree) -> PyTree:
+def _unpack_single_input(batch: PyTree) -> PyTree:
     """Return a batch as steps receive it: a single input tensor without a tuple around it."""
     is_single = isinstance(batch, tuple) and len(batch) == 1 and not nest.is_nested(batch[0])
     return batch[0] if is_single else batch
 
 
-def _host(batch: PyTree) -> PyTree:
-    return nest.map_structure(lambda v: v._value if isinstance(v, Tensor) else v, batch)
+def _to_host(batch: PyTree) -> PyTree:
+    return nest.map_structure(lambda v: v.array if isinstance(v, Tensor) else v, batch)

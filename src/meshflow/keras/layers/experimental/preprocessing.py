@@ -21,7 +21,7 @@ from meshflow.keras.layers.preprocessing import (
     StringLookup,
     TextVectorization,
 )
-from meshflow.keras.layers.preprocessing.adapting import PreprocessingLayer
+from meshflow.keras.layers.preprocessing.preprocessing_layer import PreprocessingLayer
 from meshflow.keras.layers.wrappers import Rescaling
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import SeedStream, weight_seed
+from meshflow.core.variables.random_streams import SeedStream, draw_weight_seed
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.preprocessing.images import as_images
@@ -45,20 +45,24 @@ class RandomImageLayer(Layer):
         """
         if self._stream.seed is None:
             # As in Keras, the seed is drawn in the same sequence as those of the weights.
-            self._stream.seed = weight_seed()
+            self._stream.seed = draw_weight_seed()
         if isinstance(inputs, dict):
             return {**inputs, "images": self.call(inputs["images"], training)}
         images = as_images(self, inputs)
         if isinstance(training, Tensor):
-            return cond(training, lambda: self._augmented(images), lambda: self._unchanged(images))
-        return self._augmented(images) if training else self._unchanged(images)
+            return cond(
+                training,
+                lambda: self._augment_images(images),
+                lambda: self._prepare_inference(images),
+            )
+        return self._augment_images(images) if training else self._prepare_inference(images)
 
-    def _augmented(self, images: Tensor) -> Tensor:
+    def _augment_images(self, images: Tensor) -> Tensor:
         if images.ndim == 3:
             return self.augment(array.expand_dims(images, 0))[0]
         return self.augment(images)
 
-    def _unchanged(self, images: Tensor) -> Tensor:
+    def _prepare_inference(self, images: Tensor) -> Tensor:
         return images
 
     def augment(self, images: TensorLike) -> Tensor:
@@ -69,16 +73,16 @@ class RandomImageLayer(Layer):
         """
         raise NotImplementedError(f"{type(self).__name__} must define `augment(images)`.")
 
-    def uniform(
+    def draw_uniform(
         self, shape: Sequence[int], low: float, high: float, dtype: DTypeLike = "float32"
     ) -> Tensor:
         """Draw uniform random numbers from the stream of the layer."""
-        key = self._stream.next_key(random_ops.counts_of(*shape))
-        return random_ops.uniform_from_key(key, shape, low, high, dtype)
+        key = self._stream.next_key(random_ops.count_counters(*shape))
+        return random_ops.draw_uniform(key, shape, low, high, dtype)
 
-    def per_image(self, images: TensorLike, low: float, high: float) -> Tensor:
+    def draw_per_image(self, images: TensorLike, low: float, high: float) -> Tensor:
         """Draw one uniform number for each image, float32 [batch]."""
-        return self.uniform([images.shape[0]], low, high)
+        return self.draw_uniform([images.shape[0]], low, high)
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return the shape of the input."""
@@ -93,7 +97,7 @@ class RandomImageLayer(Layer):
         return {}
 
 
-def limits(factor: float | Sequence[float], name: str) -> tuple[float, float]:
+def parse_limits(factor: float | Sequence[float], name: str) -> tuple[float, float]:
     """Return the interval that a factor describes: a pair of bounds, or x for [-x, x].
 
     Raises:
@@ -108,7 +112,7 @@ def limits(factor: float | Sequence[float], name: str) -> tuple[float, float]:
     return low, high
 
 
-def checked_limits(
+def parse_bounded_limits(
     factor: float | Sequence[float], name: str, min_value: float, max_value: float
 ) -> tuple[float, float]:
     """Return the interval that a factor describes, and check its bounds.
@@ -116,7 +120,7 @@ def checked_limits(
     Raises:
       ValueError: If a bound is not between `min_value` and `max_value`.
     """
-    low, high = limits(factor, name)
+    low, high = parse_limits(factor, name)
     if not (min_value <= low <= max_value and min_value <= high <= max_value):
         raise ValueError(
             f"`{name}` argument must have values between [{min_value:g}, {max_value:g}]. Received: {name}={factor}"

@@ -12,13 +12,13 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
-from meshflow.keras.layers.preprocessing.adapting import EncodingLayer
 from meshflow.keras.layers.preprocessing.encoding import (
-    encoded,
-    encoded_shape,
-    mode_of,
+    compute_encoded_shape,
+    encode_ids,
+    parse_output_mode,
     refuse_sparse,
 )
+from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer
 from meshflow.ops import math
 
 __all__ = ["CategoryEncoding"]
@@ -62,7 +62,7 @@ class CategoryEncoding(EncodingLayer):
     ) -> None:
         if "max_tokens" in kwargs:
             num_tokens = kwargs.pop("max_tokens")
-        mode = mode_of(output_mode, ("count", "one_hot", "multi_hot"), "CategoryEncoding")
+        mode = parse_output_mode(output_mode, ("count", "one_hot", "multi_hot"), "CategoryEncoding")
         refuse_sparse(sparse, mode)
         # As in the other encoding layers, the default dtype does not depend on the global policy.
         kwargs.setdefault("dtype", settings.floatx())
@@ -89,18 +89,20 @@ class CategoryEncoding(EncodingLayer):
                 f"Received `count_weights={count_weights}`."
             )
         ids = math.cast(inputs, "int64")
-        if not isinstance(ids._value, jax.core.Tracer):
-            host_ids = np.asarray(ids._value)
+        if not isinstance(ids.array, jax.core.Tracer):
+            host_ids = np.asarray(ids.array)
             if host_ids.size and (host_ids.min() < 0 or host_ids.max() >= self.num_tokens):
                 raise InvalidArgumentError(
                     "Input values must be in the range 0 <= values < num_tokens with "
                     f"num_tokens={self.num_tokens}"
                 )
-        return encoded(ids, self.output_mode, self.num_tokens, self.output_dtype(), count_weights)
+        return encode_ids(
+            ids, self.output_mode, self.num_tokens, self.get_output_dtype(), count_weights
+        )
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the encoded outputs."""
-        return encoded_shape(input_shape, self.output_mode, self.num_tokens)
+        return compute_encoded_shape(input_shape, self.output_mode, self.num_tokens)
 
     def get_config(self) -> Config:
         """Return the configuration."""

@@ -14,13 +14,13 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
-from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
-    encoded,
-    encoded_shape,
-    mode_of,
+    compute_encoded_shape,
+    encode_ids,
+    parse_output_mode,
     refuse_sparse,
 )
+from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.ops import array, math
 
 __all__ = ["Discretization"]
@@ -53,7 +53,7 @@ class Discretization(EncodingLayer):
       [0, 1, 2]
     """
 
-    _learns_by_batches = True
+    _depends_on_batch_size = True
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class Discretization(EncodingLayer):
         if "bins" in kwargs:
             bins = kwargs.pop("bins")
             num_bins, bin_boundaries = (bins, None) if isinstance(bins, int) else (None, bins)
-        mode = mode_of(output_mode, ("int", "one_hot", "multi_hot", "count"), "Discretization")
+        mode = parse_output_mode(
+            output_mode, ("int", "one_hot", "multi_hot", "count"), "Discretization"
+        )
         refuse_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
@@ -90,7 +92,7 @@ class Discretization(EncodingLayer):
         """Create the summary: sorted values, and the number of values that each represents."""
         if self.input_bin_boundaries is None:
             self.summary = self.add_weight(
-                "summary", (2, None), "float32", _nothing_seen, trainable=False
+                "summary", (2, None), "float32", _make_empty_summary, trainable=False
             )
         self.built = True
 
@@ -103,7 +105,7 @@ class Discretization(EncodingLayer):
             return []
         with init_scope():
             summary = np.asarray(self.summary.numpy())
-        return [float(end) for end in _compressed(summary, 1.0 / self.num_bins)[0, :-1]]
+        return [float(end) for end in _compress_summary(summary, 1.0 / self.num_bins)[0, :-1]]
 
     def update_state(self, data: TensorLike) -> None:
         """Merge a batch into the summary.
@@ -118,18 +120,18 @@ class Discretization(EncodingLayer):
             )
         if not self.built:
             raise RuntimeError("`build` must be called before `update_state`.")
-        values = np.sort(host_values(data, "data to adapt to").reshape(-1).astype(np.float32))
+        values = np.sort(read_host_values(data, "data to adapt to").reshape(-1).astype(np.float32))
         stride = int(np.float32(len(values)) / np.float32(1.0 / self.epsilon))
         samples = values[stride :: max(stride, 1)]
         summary = np.stack([samples, np.full_like(samples, max(stride, 1))])
         summary = np.concatenate([summary, self.summary.numpy()], axis=1)
         order = np.argsort(summary[0], kind="stable")
-        self.summary.assign(_compressed(summary[:, order], self.epsilon))
+        self.summary.assign(_compress_summary(summary[:, order], self.epsilon))
 
     def reset_state(self) -> None:
         """Reset the learned state."""
         if self.summary is not None:
-            self.summary.assign(_nothing_seen())
+            self.summary.assign(_make_empty_summary())
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Find the bins, and encode their ids."""
@@ -140,9 +142,9 @@ class Discretization(EncodingLayer):
             flat = array.reshape(values, [-1])
             edges = constant(np.asarray(boundaries, np.float32))
             ids = array.reshape(array.searchsorted(edges, flat, side="right"), values.shape)
-        return encoded(ids, self.output_mode, len(boundaries) + 1, self.output_dtype())
+        return encode_ids(ids, self.output_mode, len(boundaries) + 1, self.get_output_dtype())
 
-    def output_dtype(self) -> str:
+    def get_output_dtype(self) -> str:
         """Return the dtype of the outputs: with 'int' an integer dtype of the layer or int64."""
         dtype = self.compute_dtype or settings.floatx()
         return "int64" if self.output_mode == "int" and "int" not in dtype else dtype
@@ -150,7 +152,7 @@ class Discretization(EncodingLayer):
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the encoded outputs."""
         depth = self.num_bins if self.num_bins is not None else len(self.bin_boundaries) + 1
-        return encoded_shape(input_shape, self.output_mode, depth)
+        return compute_encoded_shape(input_shape, self.output_mode, depth)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -164,11 +166,11 @@ class Discretization(EncodingLayer):
         }
 
 
-def _nothing_seen(shape: ShapeLike = None, dtype: DTypeLike | None = None) -> np.ndarray:
+def _make_empty_summary(shape: ShapeLike = None, dtype: DTypeLike | None = None) -> np.ndarray:
     return np.zeros((2, 0), np.float32)
 
 
-def _compressed(summary: np.ndarray, share: float) -> np.ndarray:
+def _compress_summary(summary: np.ndarray, share: float) -> np.ndarray:
     """Reduce a summary to fewer values, each of which represents a fraction `share` of the values."""
     if summary.shape[1] * share < 1:
         return summary

@@ -17,19 +17,19 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 from meshflow.ops import array, math
 
-__all__ = ["encoded", "encoded_shape", "mode_of", "refuse_sparse"]
+__all__ = ["compute_encoded_shape", "encode_ids", "parse_output_mode", "refuse_sparse"]
 
 # Names of `output_mode` in older releases.
-_OLD_NAMES = {"binary": "multi_hot", "tf-idf": "tf_idf"}
+_MODE_ALIASES = {"binary": "multi_hot", "tf-idf": "tf_idf"}
 
 
-def mode_of(output_mode: str, allowed: tuple[str, ...], layer: str) -> str:
+def parse_output_mode(output_mode: str, allowed: tuple[str, ...], layer: str) -> str:
     """Check an `output_mode`, and replace names of older releases.
 
     Raises:
       ValueError: If the mode is not allowed.
     """
-    mode = _OLD_NAMES.get(output_mode, output_mode)
+    mode = _MODE_ALIASES.get(output_mode, output_mode)
     if mode not in allowed:
         raise ValueError(
             f"Unknown value for `output_mode` argument of layer {layer}. Allowed values are {allowed}. "
@@ -57,7 +57,9 @@ def refuse_sparse(sparse: bool, output_mode: str) -> None:
         )
 
 
-def encoded_shape(input_shape: ShapeLike, output_mode: str, depth: int | None) -> TensorShape:
+def compute_encoded_shape(
+    input_shape: ShapeLike, output_mode: str, depth: int | None
+) -> TensorShape:
     """Compute the shape of encoded ids.
 
     Args:
@@ -73,7 +75,7 @@ def encoded_shape(input_shape: ShapeLike, output_mode: str, depth: int | None) -
     return TensorShape([*sizes[:-1], depth])
 
 
-def encoded(
+def encode_ids(
     ids: TensorLike, output_mode: str, depth: int, dtype: DTypeLike, weights: TensorLike = None
 ) -> Tensor:
     """Encode category ids.
@@ -104,7 +106,7 @@ def encoded(
     id_weights = weights if output_mode == "count" else None
     if output_mode == "one_hot" and not shape.rank:
         ids = array.reshape(ids, [1])
-    counts = _counts(ids, id_weights, depth)
+    counts = _count_ids(ids, id_weights, depth)
     if output_mode in ("one_hot", "multi_hot"):
         counts = math.cast(counts > 0, dtype)
     elif output_mode == "tf_idf":
@@ -112,24 +114,24 @@ def encoded(
     return math.cast(counts, dtype)
 
 
-def _counts(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
+def _count_ids(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
     if weights is None:
         weights = array.ones(ids.shape)
     weights = math.cast(weights, "float32")
-    operands = [ids._value, weights._value]
+    operands = [ids.array, weights._value]
     if any(isinstance(value, jax.core.Tracer) for value in operands):
         return _tally(ids, weights, depth)
     # Batches of a pipeline have many widths, and XLA would compile a program for each.
-    return Tensor(_tallied(np, np.asarray(operands[0]), np.asarray(operands[1]), depth))
+    return Tensor(_tally_arrays(np, np.asarray(operands[0]), np.asarray(operands[1]), depth))
 
 
 @op(same=(), name="tally")
 def _tally(ids: TensorLike, weights: TensorLike, depth: int) -> Tensor:
     """Count the occurrences of each id below `depth` in the last axis."""
-    return _tallied(jnp, ids, weights, depth)
+    return _tally_arrays(jnp, ids, weights, depth)
 
 
-def _tallied(xp: ModuleType, ids: Array, weights: Array, depth: int) -> Any:
+def _tally_arrays(xp: ModuleType, ids: Array, weights: Array, depth: int) -> Any:
     inside = (ids >= 0) & (ids < depth)
     indices = xp.where(inside, ids, 0)
     amounts = xp.where(inside, xp.broadcast_to(weights, ids.shape), 0.0)

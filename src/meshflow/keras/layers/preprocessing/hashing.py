@@ -14,15 +14,15 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
-from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
-    encoded,
-    encoded_shape,
-    mode_of,
+    compute_encoded_shape,
+    encode_ids,
+    parse_output_mode,
     refuse_sparse,
 )
+from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.ops import array, hashing, math, strings
-from meshflow.ops.deferred_host_values import saving
+from meshflow.ops.deferred_host_values import find_recording
 
 __all__ = ["HashedCrossing", "Hashing"]
 
@@ -34,14 +34,14 @@ class _HashLayer(EncodingLayer):
     modes: tuple[str, ...] = ("int", "one_hot")
 
     def __init__(self, num_bins: int, output_mode: str, sparse: bool, **kwargs: Any) -> None:
-        mode = mode_of(output_mode, self.modes, type(self).__name__)
+        mode = parse_output_mode(output_mode, self.modes, type(self).__name__)
         refuse_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         super().__init__(**kwargs)
         self.num_bins, self.output_mode, self.sparse = num_bins, mode, sparse
 
-    def output_dtype(self) -> str:
+    def get_output_dtype(self) -> str:
         """Return the dtype of the outputs: with 'int' an integer dtype of the layer or int64."""
         dtype = self.compute_dtype or settings.floatx()
         return "int64" if self.output_mode == "int" and "int" not in dtype else dtype
@@ -115,9 +115,9 @@ class Hashing(_HashLayer):
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Hash and encode the inputs."""
-        if saving(inputs) is not None:
-            return self._recorded(inputs)
-        values = host_values(inputs, "values to hash")
+        if find_recording(inputs) is not None:
+            return self._record_call(inputs)
+        values = read_host_values(inputs, "values to hash")
         if values.dtype.kind not in "Oiu":
             raise InvalidArgumentError(
                 f"Hashing takes strings or integers, got {values.dtype}. [Op:StringToHashBucketFast]"
@@ -126,14 +126,14 @@ class Hashing(_HashLayer):
         if values.dtype != object:
             words = np.empty(values.shape, object)
             words.reshape(-1)[:] = [b"%d" % v for v in values.reshape(-1).tolist()]
-        ids = np.asarray(self._hashed(Tensor(words))._value)
+        ids = np.asarray(self._hash_words(Tensor(words)).array)
         if self.mask_value is not None:
             mask: Any = self.mask_value
             mask = mask.encode() if isinstance(mask, str) else mask
             ids = np.where(values == mask, 0, ids)
-        return encoded(Tensor(ids), self.output_mode, self.num_bins, self.output_dtype())
+        return encode_ids(Tensor(ids), self.output_mode, self.num_bins, self.get_output_dtype())
 
-    def _hashed(self, words: Tensor) -> Tensor:
+    def _hash_words(self, words: Tensor) -> Tensor:
         """Compute the ids of strings."""
         offset = 0 if self.mask_value is None or self.num_bins < 2 else 1
         bins = self.num_bins - offset
@@ -143,18 +143,18 @@ class Hashing(_HashLayer):
             ids = hashing.to_hash_bucket_strong(words, bins, self.salt)
         return ids + offset
 
-    def _recorded(self, inputs: TensorLike) -> Tensor:
+    def _record_call(self, inputs: TensorLike) -> Tensor:
         """Compute the outputs by ops, for a function that is being saved."""
         words = inputs if inputs.dtype is string else strings.as_string(inputs)
-        ids = self._hashed(words)
+        ids = self._hash_words(words)
         if self.mask_value is not None:
             masked = math.equal(inputs, self.mask_value)
             ids = array.where(masked, array.zeros_like(ids), ids)
-        return encoded(ids, self.output_mode, self.num_bins, self.output_dtype())
+        return encode_ids(ids, self.output_mode, self.num_bins, self.get_output_dtype())
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the encoded outputs."""
-        return encoded_shape(input_shape, self.output_mode, self.num_bins)
+        return compute_encoded_shape(input_shape, self.output_mode, self.num_bins)
 
     def _own_config(self) -> Config:
         return {"salt": self.salt, "mask_value": self.mask_value}
@@ -182,7 +182,7 @@ class HashedCrossing(_HashLayer):
       [1, 4]
     """
 
-    _takes_list = True
+    _accepts_list = True
 
     def __init__(
         self, num_bins: int, output_mode: str = "int", sparse: bool = False, **kwargs: Any
@@ -199,14 +199,19 @@ class HashedCrossing(_HashLayer):
           ValueError: If the shapes differ or are not supported, or a dtype is neither integer nor
             string.
         """
-        self._check(inputs)
-        columns = [host_values(t, "values to cross").reshape(-1) for t in inputs]
-        fingerprints = [_fingerprints(c) for c in columns]
-        ids = [hashing.crossed(row) % self.num_bins for row in zip(*fingerprints, strict=True)]
+        self._check_inputs(inputs)
+        columns = [read_host_values(t, "values to cross").reshape(-1) for t in inputs]
+        fingerprints = [_compute_fingerprints(c) for c in columns]
+        ids = [
+            hashing.cross_fingerprints(row) % self.num_bins
+            for row in zip(*fingerprints, strict=True)
+        ]
         shaped_ids = np.asarray(ids, np.int64).reshape(tuple(inputs[0].shape))
-        return encoded(Tensor(shaped_ids), self.output_mode, self.num_bins, self.output_dtype())
+        return encode_ids(
+            Tensor(shaped_ids), self.output_mode, self.num_bins, self.get_output_dtype()
+        )
 
-    def _check(self, inputs: PyTree) -> None:
+    def _check_inputs(self, inputs: PyTree) -> None:
         if not isinstance(inputs, (list, tuple)):
             raise ValueError(
                 f"`HashedCrossing` should be called on a list or tuple of inputs. Received: inputs={inputs}"
@@ -230,16 +235,16 @@ class HashedCrossing(_HashLayer):
                 f"Received: inputs={inputs}"
             )
 
-    def _output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
-        return TensorSpec(self.compute_output_shape(shapes), self.output_dtype())
+    def _make_output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
+        return TensorSpec(self.compute_output_shape(shapes), self.get_output_dtype())
 
     def compute_output_shape(self, input_shape: PyTree) -> TensorShape:
         """Compute the shape of the encoded outputs."""
         first = input_shape[0] if isinstance(input_shape, (list, tuple)) else input_shape
-        return encoded_shape(TensorShape(first), self.output_mode, self.num_bins)
+        return compute_encoded_shape(TensorShape(first), self.output_mode, self.num_bins)
 
 
-def _fingerprints(values: np.ndarray) -> list[int]:
+def _compute_fingerprints(values: np.ndarray) -> list[int]:
     if values.dtype == object:
         return [hashing.farm_fingerprint(v) for v in values]
     return [int(v) & 0xFFFFFFFFFFFFFFFF for v in values]

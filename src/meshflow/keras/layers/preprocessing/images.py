@@ -10,7 +10,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.ops.images import channels_last, resize
+from meshflow.keras.ops.images import apply_channels_last, resize
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import image, math
 from meshflow.ops.image.resampling import METHODS
@@ -18,7 +18,7 @@ from meshflow.ops.image.resampling import METHODS
 __all__ = ["CenterCrop", "Resizing"]
 
 
-def interpolation_of(name: str) -> str:
+def parse_interpolation(name: str) -> str:
     """Check the name of a method of `tf.image.resize`.
 
     Raises:
@@ -36,7 +36,7 @@ def as_images(layer: Layer, inputs: TensorLike) -> Tensor:
     return math.cast(convert_to_tensor(inputs), layer.compute_dtype or settings.floatx())
 
 
-def with_size(
+def replace_image_size(
     input_shape: ShapeLike, height: int | None, width: int | None, channels_first: bool = False
 ) -> TensorShape:
     """Replace height and width in a shape of images."""
@@ -46,7 +46,7 @@ def with_size(
     return TensorShape([*sizes[:-3], height, width, sizes[-1]])
 
 
-class _Sized(Layer):
+class _FixedSizeLayer(Layer):
     """Layer with output images of a fixed height and width.
 
     Args:
@@ -61,24 +61,24 @@ class _Sized(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.height, self.width = height, width
-        self.data_format = settings.standard_data_format(data_format)
+        self.data_format = settings.normalize_data_format(data_format)
 
     @property
-    def _first(self) -> bool:
+    def _is_channels_first(self) -> bool:
         return self.data_format == "channels_first"
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Replace height and width in the shape of the input."""
-        return with_size(input_shape, self.height, self.width, self._first)
+        return replace_image_size(input_shape, self.height, self.width, self._is_channels_first)
 
     def get_config(self) -> Config:
         """Return the configuration."""
         sizes = {"height": self.height, "width": self.width}
-        data_format = {"data_format": self.data_format} if self._first else {}
+        data_format = {"data_format": self.data_format} if self._is_channels_first else {}
         return super().get_config() | sizes | data_format
 
 
-class Resizing(_Sized):
+class Resizing(_FixedSizeLayer):
     """Resizing of images.
 
     Args:
@@ -126,7 +126,7 @@ class Resizing(_Sized):
         super().__init__(height, width, data_format, **kwargs)
         self.interpolation = interpolation
         self.crop_to_aspect_ratio = crop_to_aspect_ratio
-        self._method = interpolation_of(interpolation)
+        self._method = parse_interpolation(interpolation)
         if fill_mode != "constant" or (crop_to_aspect_ratio and pad_to_aspect_ratio):
             raise ValueError(
                 "Resizing: `fill_mode` must be 'constant', and only one of `crop_to_aspect_ratio` and "
@@ -135,7 +135,7 @@ class Resizing(_Sized):
             )
         # Configurations contain these options of Keras 3 only if they are set, so that Keras 2 can
         # read them.
-        self._more: dict[str, Any] = {
+        self._keras3_options: dict[str, Any] = {
             "pad_to_aspect_ratio": pad_to_aspect_ratio,
             "fill_value": fill_value,
             "antialias": antialias,
@@ -145,10 +145,10 @@ class Resizing(_Sized):
         """Resize the images."""
         images = as_images(self, inputs)
         size = (self.height, self.width)
-        if self._first or any(self._more.values()):
+        if self._is_channels_first or any(self._keras3_options.values()):
             return resize(
                 images, size, self._method, data_format=self.data_format,
-                crop_to_aspect_ratio=self.crop_to_aspect_ratio, **self._more,
+                crop_to_aspect_ratio=self.crop_to_aspect_ratio, **self._keras3_options,
             )  # fmt: skip
         if self.crop_to_aspect_ratio:
             resized = smart_resize(images, size, self._method)
@@ -162,10 +162,10 @@ class Resizing(_Sized):
             "interpolation": self.interpolation,
             "crop_to_aspect_ratio": self.crop_to_aspect_ratio,
         }
-        return super().get_config() | options | {k: v for k, v in self._more.items() if v}
+        return super().get_config() | options | {k: v for k, v in self._keras3_options.items() if v}
 
 
-class CenterCrop(_Sized):
+class CenterCrop(_FixedSizeLayer):
     """Crop of the center of images; smaller images are resized and cropped to the aspect ratio.
 
     Args:
@@ -195,9 +195,9 @@ class CenterCrop(_Sized):
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Crop the images."""
-        return channels_last(self._cropped, as_images(self, inputs), self.data_format)
+        return apply_channels_last(self._crop_center, as_images(self, inputs), self.data_format)
 
-    def _cropped(self, images: Tensor) -> Tensor:
+    def _crop_center(self, images: Tensor) -> Tensor:
         top, left = images.shape[-3] - self.height, images.shape[-2] - self.width
         if top < 0 or left < 0:
             return math.cast(smart_resize(images, (self.height, self.width)), images.dtype)

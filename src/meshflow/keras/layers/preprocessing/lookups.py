@@ -14,11 +14,11 @@ from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedErro
 from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, Config
-from meshflow.keras.layers.preprocessing.adapting import host_values
-from meshflow.keras.layers.preprocessing.lookup import IndexLookup, _no_unknown
+from meshflow.keras.layers.preprocessing.index_lookup import IndexLookup, format_oov_error
+from meshflow.keras.layers.preprocessing.preprocessing_layer import read_host_values
 from meshflow.ops import array, hashing, math
-from meshflow.ops.deferred_host_values import Unrecordable, saving
-from meshflow.saved_model.host_calls import stepped
+from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
+from meshflow.saved_model.host_steps.host_calls import run_text_steps
 
 __all__ = ["IntegerLookup", "StringLookup"]
 
@@ -92,38 +92,38 @@ class StringLookup(IndexLookup):
             **kwargs,
         )
 
-    def token_of(self, value: str | bytes) -> str:
+    def to_token(self, value: str | bytes) -> str:
         """Decode a string."""
         return value.decode(self.encoding) if isinstance(value, bytes) else str(value)
 
-    def key_of(self, token: str) -> bytes:
+    def to_key(self, token: str) -> bytes:
         """Encode a string."""
         return token.encode(self.encoding)
 
-    def tokens_of(self, inputs: TensorLike) -> np.ndarray:
+    def read_tokens(self, inputs: TensorLike) -> np.ndarray:
         """Return the strings of a tensor as an array of bytes.
 
         Raises:
           UnimplementedError: If the tensor contains numbers.
         """
-        values = host_values(inputs, "strings to look up (XLA has no strings)")
+        values = read_host_values(inputs, "strings to look up (XLA has no strings)")
         if values.dtype != object:
             raise UnimplementedError(f"Cast {values.dtype} to string is not supported [Op:Cast]")
         return values
 
-    def unknown(self, tokens: list[bytes]) -> list[int]:
+    def hash_oov_tokens(self, tokens: list[bytes]) -> list[int]:
         """Compute the fingerprints of FarmHash modulo `num_oov_indices`."""
         return [hashing.farm_fingerprint(t) % self.num_oov_indices for t in tokens]
 
-    def _inverted(self, inputs: TensorLike) -> Tensor:
+    def _invert_ids(self, inputs: TensorLike) -> Tensor:
         words = [t.encode(self.encoding) for t in self.get_vocabulary()]
         oov_word = str(self.oov_token).encode(self.encoding)
-        if saving(inputs) is not None:
+        if find_recording(inputs) is not None:
             ids = math.cast(inputs, "int64")
             is_known = math.logical_and(ids >= 0, ids < len(words))
             rows = array.where(is_known, ids, len(words))
             return array.gather(constant([*words, oov_word]), rows)
-        host_ids = host_values(inputs, "ids of strings (XLA has no strings)")
+        host_ids = read_host_values(inputs, "ids of strings (XLA has no strings)")
         strings = np.empty(host_ids.shape, object)
         strings.reshape(-1)[:] = [
             words[i] if 0 <= i < len(words) else oov_word for i in host_ids.reshape(-1).tolist()
@@ -131,7 +131,7 @@ class StringLookup(IndexLookup):
         return Tensor(strings)
 
     def exported_steps(self, rank: int) -> list[list[Any]]:
-        """Describe the layer as steps that files can hold (`saved_model/text.py`).
+        """Describe the layer as steps that files can hold (`saved_model/host_steps/text_steps.py`).
 
         Args:
           rank: Ignored.
@@ -143,30 +143,30 @@ class StringLookup(IndexLookup):
             raise NotImplementedError(
                 f"layer {self.name} (StringLookup) with vectors as output or several numbers for unknown strings"
             )
-        return [self.look_step()]
+        return [self.make_lookup_step()]
 
-    def look_step(self, oov_id: int | None = None) -> list[Any]:
+    def make_lookup_step(self, oov_id: int | None = None) -> list[Any]:
         """Describe the step that maps each string to its id.
 
         Args:
           oov_id: Id of unknown strings; default the first id of unknown strings.
         """
-        words = [key.decode("latin-1") for key in self._numbers]
-        default = self._masks if oov_id is None else oov_id
-        return ["look", words, list(self._numbers.values()), default]
+        words = [key.decode("latin-1") for key in self._token_ids]
+        default = self._num_mask_ids if oov_id is None else oov_id
+        return ["look", words, list(self._token_ids.values()), default]
 
-    def _find(self, inputs: TensorLike) -> Tensor:
-        if saving(inputs) is None:
-            return super()._find(inputs)
+    def _find_ids(self, inputs: TensorLike) -> Tensor:
+        if find_recording(inputs) is None:
+            return super()._find_ids(inputs)
         if self.num_oov_indices == 1:
-            return stepped(inputs, [self.look_step()])
+            return run_text_steps(inputs, [self.make_lookup_step()])
         if not self.num_oov_indices:
-            raise Unrecordable(
+            raise UnrecordableError(
                 f"layer {self.name} with num_oov_indices=0, which rejects unknown strings"
             )
-        ids = stepped(inputs, [self.look_step(_UNKNOWN)])
-        oov_ids = hashing.to_hash_bucket_fast(inputs, self.num_oov_indices) + self._masks
-        return array.where(math.equal(ids, _UNKNOWN), oov_ids, ids)
+        ids = run_text_steps(inputs, [self.make_lookup_step(_UNKNOWN_ID)])
+        oov_ids = hashing.to_hash_bucket_fast(inputs, self.num_oov_indices) + self._num_mask_ids
+        return array.where(math.equal(ids, _UNKNOWN_ID), oov_ids, ids)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -244,36 +244,36 @@ class IntegerLookup(IndexLookup):
             **kwargs,
         )
 
-    def token_of(self, value: int | np.integer) -> np.integer:
+    def to_token(self, value: int | np.integer) -> np.integer:
         """Convert a value to the dtype of the vocabulary."""
         return np.dtype(self.vocabulary_dtype).type(int(value))
 
-    def key_of(self, token: int | np.integer) -> int:
+    def to_key(self, token: int | np.integer) -> int:
         """Convert a token to a Python integer."""
         return int(token)
 
-    def tokens_of(self, inputs: TensorLike) -> np.ndarray:
+    def read_tokens(self, inputs: TensorLike) -> np.ndarray:
         """Return the integers of a tensor as an array."""
-        return host_values(inputs, "integers to count").astype(np.int64)
+        return read_host_values(inputs, "integers to count").astype(np.int64)
 
-    def _changed(self) -> None:
+    def _update_tables(self) -> None:
         # The keys are sorted for the binary search in `_search`.
-        keys = np.array(sorted(self._numbers), np.int64)
-        self._sorted = keys, np.array([self._numbers[k] for k in keys.tolist()], np.int64)
+        keys = np.array(sorted(self._token_ids), np.int64)
+        self._sorted_tables = keys, np.array([self._token_ids[k] for k in keys.tolist()], np.int64)
 
-    def _find(self, inputs: TensorLike) -> Tensor:
+    def _find_ids(self, inputs: TensorLike) -> Tensor:
         tokens = math.cast(inputs, "int64")
-        keys, ids = self._sorted
-        offset, num_oov = self._masks, self.num_oov_indices
-        if isinstance(tokens._value, jax.core.Tracer):
-            return _looked_up(tokens, constant(keys), constant(ids), num_oov, offset)
-        values = np.asarray(tokens._value)
-        result = _search(np, values, keys, ids, num_oov, offset)
-        if not num_oov and (result == _UNKNOWN).any():
-            raise InvalidArgumentError(_no_unknown(values[result == _UNKNOWN].tolist()))
+        keys, ids = self._sorted_tables
+        offset, num_oov = self._num_mask_ids, self.num_oov_indices
+        if isinstance(tokens.array, jax.core.Tracer):
+            return _look_up_ids(tokens, constant(keys), constant(ids), num_oov, offset)
+        values = np.asarray(tokens.array)
+        result = _search_ids(np, values, keys, ids, num_oov, offset)
+        if not num_oov and (result == _UNKNOWN_ID).any():
+            raise InvalidArgumentError(format_oov_error(values[result == _UNKNOWN_ID].tolist()))
         return Tensor(result)
 
-    def _inverted(self, inputs: TensorLike) -> Tensor:
+    def _invert_ids(self, inputs: TensorLike) -> Tensor:
         tokens = np.array(self.get_vocabulary(), self.vocabulary_dtype)
         ids = math.cast(convert_to_tensor(inputs), "int64")
         is_known = math.logical_and(ids >= 0, ids < len(tokens))
@@ -293,21 +293,21 @@ class IntegerLookup(IndexLookup):
         return {"vocabulary_dtype": self.vocabulary_dtype}
 
 
-_UNKNOWN = -2
+_UNKNOWN_ID = -2
 
 
 @op(same=(), name="lookup")
-def _looked_up(
+def _look_up_ids(
     tokens: TensorLike, keys: TensorLike, ids: TensorLike, num_oov: int, offset: int
 ) -> Tensor:
     """Look up the ids of integers in a program."""
-    return _search(jnp, tokens, keys, ids, num_oov, offset)
+    return _search_ids(jnp, tokens, keys, ids, num_oov, offset)
 
 
-def _search(
+def _search_ids(
     xp: ModuleType, tokens: Array, keys: Array, ids: Array, num_oov: int, offset: int
 ) -> Any:
     """Look up the ids of integers; unknown ones have `_UNKNOWN_ID` if there are no ids for them."""
     rows = xp.minimum(xp.searchsorted(keys, tokens), len(keys) - 1)
-    oov_ids = tokens % num_oov + offset if num_oov else xp.full_like(tokens, _UNKNOWN)
+    oov_ids = tokens % num_oov + offset if num_oov else xp.full_like(tokens, _UNKNOWN_ID)
     return xp.where(xp.take(keys, rows) == tokens, xp.take(ids, rows), oov_ids)

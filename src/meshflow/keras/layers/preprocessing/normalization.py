@@ -13,7 +13,10 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import settings
-from meshflow.keras.layers.preprocessing.adapting import PreprocessingLayer, host_values
+from meshflow.keras.layers.preprocessing.preprocessing_layer import (
+    PreprocessingLayer,
+    read_host_values,
+)
 from meshflow.ops import array, math
 
 __all__ = ["Normalization"]
@@ -67,7 +70,7 @@ class Normalization(PreprocessingLayer):
         self.invert = invert
         self.input_mean = None if mean is None else np.asarray(mean)
         self.input_variance = None if variance is None else np.asarray(variance)
-        self._seen: tuple[int, Any, Any] = (0, 0.0, 0.0)
+        self._running_moments: tuple[int, Any, Any] = (0, 0.0, 0.0)
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create mean, variance and count, and check the axes."""
@@ -77,27 +80,27 @@ class Normalization(PreprocessingLayer):
             raise ValueError(
                 f"All `axis` values must be in the range [-ndim, ndim). Found ndim: `{rank}`, axis: {self.axis}"
             )
-        self._kept = sorted(a % rank for a in self.axis)
-        self._reduced = tuple(d for d in range(rank) if d not in self._kept)
-        for d in self._kept:
+        self._feature_axes = sorted(a % rank for a in self.axis)
+        self._reduced_axes = tuple(d for d in range(rank) if d not in self._feature_axes)
+        for d in self._feature_axes:
             if sizes[d] is None:
                 raise ValueError(
                     f"All `axis` values to be kept must have known shape. Got axis: {self.axis}, input shape: "
                     f"{sizes}, with unknown axis at index: {d}"
                 )
-        self._broadcast = [sizes[d] if d in self._kept else 1 for d in range(rank)]
-        shape = [sizes[d] for d in self._kept]
-        self._shape = shape
+        self._broadcast_shape = [sizes[d] if d in self._feature_axes else 1 for d in range(rank)]
+        shape = [sizes[d] for d in self._feature_axes]
+        self._moments_shape = shape
         if self.input_mean is None:
-            self.adapt_mean = self._state("mean", shape, "zeros")
-            self.adapt_variance = self._state("variance", shape, "ones")
-            self.count = self._state("count", (), "zeros", "int64")
+            self.adapt_mean = self._add_state("mean", shape, "zeros")
+            self.adapt_variance = self._add_state("variance", shape, "ones")
+            self.count = self._add_state("count", (), "zeros", "int64")
         else:
             np.broadcast_to(self.input_mean, shape)
             np.broadcast_to(self.input_variance, shape)  # type: ignore[arg-type]  # Both are set.
         self.built = True
 
-    def _state(
+    def _add_state(
         self, name: str, shape: Sequence[int], initializer: str, dtype: str | None = None
     ) -> Variable:
         state_dtype = dtype or self.compute_dtype or settings.floatx()
@@ -106,20 +109,20 @@ class Normalization(PreprocessingLayer):
     @property
     def mean(self) -> TensorLike:
         """Return the mean, in a shape that broadcasts with the inputs."""
-        return self._moment(self.input_mean, "adapt_mean")
+        return self._read_moment(self.input_mean, "adapt_mean")
 
     @property
     def variance(self) -> TensorLike:
         """Return the variance, in a shape that broadcasts with the inputs."""
-        return self._moment(self.input_variance, "adapt_variance")
+        return self._read_moment(self.input_variance, "adapt_variance")
 
-    def _moment(self, constant_value: np.ndarray | None, name: str) -> TensorLike:
+    def _read_moment(self, constant_value: np.ndarray | None, name: str) -> TensorLike:
         if not self.built:
             return constant_value
         if constant_value is not None:
-            value = np.broadcast_to(constant_value, self._shape)
-            return constant(value, self.compute_dtype, self._broadcast)
-        return array.reshape(getattr(self, name), self._broadcast)
+            value = np.broadcast_to(constant_value, self._moments_shape)
+            return constant(value, self.compute_dtype, self._broadcast_shape)
+        return array.reshape(getattr(self, name), self._broadcast_shape)
 
     def update_state(self, data: TensorLike) -> None:
         """Include a batch in mean and variance.
@@ -135,27 +138,27 @@ class Normalization(PreprocessingLayer):
             )
         if not self.built:
             raise RuntimeError("`build` must be called before `update_state`.")
-        values = host_values(data, "data to adapt to").astype(np.float64)
-        count = int(np.prod([values.shape[d] for d in self._reduced], dtype=np.int64))
+        values = read_host_values(data, "data to adapt to").astype(np.float64)
+        count = int(np.prod([values.shape[d] for d in self._reduced_axes], dtype=np.int64))
         if not count:
             return
-        mean, variance = values.mean(self._reduced), values.var(self._reduced)
-        old_count, old_mean, old_variance = self._seen
+        mean, variance = values.mean(self._reduced_axes), values.var(self._reduced_axes)
+        old_count, old_mean, old_variance = self._running_moments
         weight = count / (old_count + count)
         new_mean = old_mean + (mean - old_mean) * weight
         new_variance = (old_variance + (old_mean - new_mean) ** 2) * (1.0 - weight)
         new_variance = new_variance + (variance + (mean - new_mean) ** 2) * weight
-        self._seen = old_count + count, new_mean, new_variance
+        self._running_moments = old_count + count, new_mean, new_variance
         self.adapt_mean.assign(new_mean)
         self.adapt_variance.assign(new_variance)
         self.count.assign(old_count + count)
 
     def reset_state(self) -> None:
         """Reset the learned state to mean 0 and variance 1."""
-        self._seen = (0, 0.0, 0.0)
+        self._running_moments = (0, 0.0, 0.0)
         if self.input_mean is None and self.built:
-            self.adapt_mean.assign(np.zeros(self._shape))
-            self.adapt_variance.assign(np.ones(self._shape))
+            self.adapt_mean.assign(np.zeros(self._moments_shape))
+            self.adapt_variance.assign(np.ones(self._moments_shape))
             self.count.assign(0)
 
     def call(self, inputs: TensorLike) -> Tensor:
@@ -169,8 +172,8 @@ class Normalization(PreprocessingLayer):
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return the shape of the input, with the learned sizes along `axis`."""
         sizes = TensorShape(input_shape).as_list()
-        for d in getattr(self, "_kept", ()):
-            sizes[d] = self._broadcast[d]
+        for d in getattr(self, "_feature_axes", ()):
+            sizes[d] = self._broadcast_shape[d]
         return TensorShape(sizes)
 
     def get_config(self) -> Config:

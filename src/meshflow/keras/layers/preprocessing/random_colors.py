@@ -51,7 +51,7 @@ class RandomContrast(RandomImageLayer):
     def augment(self, images: TensorLike) -> Tensor:
         """Change the contrast, and clip to [0, 255]."""
         factor = array.reshape(
-            self.per_image(images, 1.0 - self.lower, 1.0 + self.upper), [-1, 1, 1, 1]
+            self.draw_per_image(images, 1.0 - self.lower, 1.0 + self.upper), [-1, 1, 1, 1]
         )
         mean = math.reduce_mean(images, axis=[1, 2], keepdims=True)
         changed = (images - mean) * math.cast(factor, images.dtype) + mean
@@ -95,7 +95,7 @@ class RandomBrightness(RandomImageLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(seed, **kwargs)
-        self._factor = _brightness_limits(factor)
+        self._factor = _parse_brightness_limits(factor)
         if not isinstance(value_range, Sequence) or len(value_range) != 2:
             raise ValueError(
                 f"The `value_range` argument should be a list of two numbers. Got {value_range}"
@@ -105,7 +105,7 @@ class RandomBrightness(RandomImageLayer):
     def augment(self, images: TensorLike) -> Tensor:
         """Change the brightness."""
         low, high = self._value_range
-        added = self.per_image(images, *self._factor) * float(high - low)
+        added = self.draw_per_image(images, *self._factor) * float(high - low)
         added = math.cast(array.reshape(added, [-1, 1, 1, 1]), images.dtype)
         return math.clip_by_value(images + added, low, high)
 
@@ -116,7 +116,7 @@ class RandomBrightness(RandomImageLayer):
         }
 
 
-def _brightness_limits(factor: float | Sequence[float]) -> list[float]:
+def _parse_brightness_limits(factor: float | Sequence[float]) -> list[float]:
     pair: list[Any] = [*factor] if isinstance(factor, (tuple, list)) else [factor]
     are_fractions = all(isinstance(f, (int, float)) and -1 <= f <= 1 for f in pair)
     if len(pair) not in (1, 2) or not are_fractions:

@@ -11,10 +11,10 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras.layers.preprocessing.augmentation import (
     RandomImageLayer,
-    checked_limits,
-    limits,
+    parse_bounded_limits,
+    parse_limits,
 )
-from meshflow.keras.layers.preprocessing.images import with_size
+from meshflow.keras.layers.preprocessing.images import replace_image_size
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import array, image, math
 from meshflow.ops.image.warping import FILL_MODES, INTERPOLATIONS, warp
@@ -54,18 +54,18 @@ class RandomCrop(RandomImageLayer):
         """Crop the images."""
         down, right = images.shape[1] - self.height, images.shape[2] - self.width
         if down < 0 or right < 0:
-            return self._unchanged(images)
-        top = self.uniform([], 0, down + 1, "int32")
-        left = self.uniform([], 0, right + 1, "int32")
+            return self._prepare_inference(images)
+        top = self.draw_uniform([], 0, down + 1, "int32")
+        left = self.draw_uniform([], 0, right + 1, "int32")
         rows = array.gather(images, array.range(self.height) + top, axis=1)
         return array.gather(rows, array.range(self.width) + left, axis=2)
 
-    def _unchanged(self, images: Tensor) -> Tensor:
+    def _prepare_inference(self, images: Tensor) -> Tensor:
         return math.cast(smart_resize(images, (self.height, self.width)), images.dtype)
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Replace height and width in the shape of the input."""
-        return with_size(input_shape, self.height, self.width)
+        return replace_image_size(input_shape, self.height, self.width)
 
     def _own_config(self) -> Config:
         return {"height": self.height, "width": self.width}
@@ -109,20 +109,20 @@ class RandomFlip(RandomImageLayer):
     def augment(self, images: TensorLike) -> Tensor:
         """Flip some of the images."""
         if "horizontal" in self.mode:
-            images = self._some(images, image.flip_left_right(images))
+            images = self._flip_some(images, image.flip_left_right(images))
         if "vertical" in self.mode:
-            images = self._some(images, image.flip_up_down(images))
+            images = self._flip_some(images, image.flip_up_down(images))
         return images
 
-    def _some(self, images: Tensor, flipped: Tensor) -> Tensor:
-        chosen = self.per_image(images, 0.0, 1.0) < 0.5
+    def _flip_some(self, images: Tensor, flipped: Tensor) -> Tensor:
+        chosen = self.draw_per_image(images, 0.0, 1.0) < 0.5
         return array.where(array.reshape(chosen, [-1, 1, 1, 1]), flipped, images)
 
     def _own_config(self) -> Config:
         return {"mode": self.mode}
 
 
-class _Warp(RandomImageLayer):
+class _AffineLayer(RandomImageLayer):
     """Layer that transforms each image by an affine map from output to input positions."""
 
     def __init__(
@@ -145,7 +145,7 @@ class _Warp(RandomImageLayer):
         self.fill_mode, self.fill_value = fill_mode, fill_value
         self.interpolation = interpolation
 
-    def _warped(self, images: Tensor, rows: Sequence[Sequence[float | Tensor]]) -> Tensor:
+    def _warp_images(self, images: Tensor, rows: Sequence[Sequence[float | Tensor]]) -> Tensor:
         """Read images at `rows @ (x, y, 1)`; elements of rows are numbers or vectors [batch]."""
         zeros = array.zeros([images.shape[0]])
         maps = array.stack([array.stack([zeros + v for v in row], -1) for row in rows], 1)
@@ -159,7 +159,7 @@ class _Warp(RandomImageLayer):
         }
 
 
-class RandomTranslation(_Warp):
+class RandomTranslation(_AffineLayer):
     """Random translation of each image.
 
     Args:
@@ -202,21 +202,21 @@ class RandomTranslation(_Warp):
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, **kwargs)
         self.height_factor, self.width_factor = height_factor, width_factor
-        self._down = checked_limits(height_factor, "height_factor", -1.0, 1.0)
-        self._right = checked_limits(width_factor, "width_factor", -1.0, 1.0)
+        self._down = parse_bounded_limits(height_factor, "height_factor", -1.0, 1.0)
+        self._right = parse_bounded_limits(width_factor, "width_factor", -1.0, 1.0)
 
     def augment(self, images: TensorLike) -> Tensor:
         """Translate the images."""
-        down = self.per_image(images, *self._down) * float(images.shape[1])
-        right = self.per_image(images, *self._right) * float(images.shape[2])
-        return self._warped(images, [[1.0, 0.0, -right], [0.0, 1.0, -down]])
+        down = self.draw_per_image(images, *self._down) * float(images.shape[1])
+        right = self.draw_per_image(images, *self._right) * float(images.shape[2])
+        return self._warp_images(images, [[1.0, 0.0, -right], [0.0, 1.0, -down]])
 
     def _own_config(self) -> Config:
         factors = {"height_factor": self.height_factor, "width_factor": self.width_factor}
         return factors | super()._own_config()
 
 
-class RandomRotation(_Warp):
+class RandomRotation(_AffineLayer):
     """Random rotation of each image about its center.
 
     Args:
@@ -257,7 +257,7 @@ class RandomRotation(_Warp):
         super().__init__(fill_mode, interpolation, seed, fill_value, **kwargs)
         self.factor = factor
         try:
-            self._turn = limits(factor, "factor")
+            self._turn = parse_limits(factor, "factor")
         except ValueError:
             raise ValueError(
                 f"`factor` argument cannot have a negative value. Received: factor={factor}"
@@ -265,18 +265,18 @@ class RandomRotation(_Warp):
 
     def augment(self, images: TensorLike) -> Tensor:
         """Rotate the images."""
-        angle = self.per_image(images, *self._turn) * (2.0 * pi)
+        angle = self.draw_per_image(images, *self._turn) * (2.0 * pi)
         cosine, sine = math.cos(angle), math.sin(angle)
         center_y, center_x = (images.shape[1] - 1) / 2.0, (images.shape[2] - 1) / 2.0
         shift_x = center_x - (cosine * center_x - sine * center_y)
         shift_y = center_y - (sine * center_x + cosine * center_y)
-        return self._warped(images, [[cosine, -sine, shift_x], [sine, cosine, shift_y]])
+        return self._warp_images(images, [[cosine, -sine, shift_x], [sine, cosine, shift_y]])
 
     def _own_config(self) -> Config:
         return {"factor": self.factor, **super()._own_config()}
 
 
-class RandomZoom(_Warp):
+class RandomZoom(_AffineLayer):
     """Random zoom of each image about its center.
 
     Args:
@@ -318,24 +318,24 @@ class RandomZoom(_Warp):
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, **kwargs)
         self.height_factor, self.width_factor = height_factor, width_factor
-        self._tall = checked_limits(height_factor, "height_factor", -1.0, 1.0)
+        self._tall = parse_bounded_limits(height_factor, "height_factor", -1.0, 1.0)
         self._wide = (
             None
             if width_factor is None
-            else checked_limits(width_factor, "width_factor", -1.0, 1.0)
+            else parse_bounded_limits(width_factor, "width_factor", -1.0, 1.0)
         )
 
     def augment(self, images: TensorLike) -> Tensor:
         """Zoom the images."""
-        height_scale = width_scale = 1.0 + self.per_image(images, *self._tall)
+        height_scale = width_scale = 1.0 + self.draw_per_image(images, *self._tall)
         if self._wide is not None:
-            width_scale = 1.0 + self.per_image(images, *self._wide)
+            width_scale = 1.0 + self.draw_per_image(images, *self._wide)
         center_y, center_x = (images.shape[1] - 1) / 2.0, (images.shape[2] - 1) / 2.0
         rows = [
             [width_scale, 0.0, center_x * (1.0 - width_scale)],
             [0.0, height_scale, center_y * (1.0 - height_scale)],
         ]
-        return self._warped(images, rows)
+        return self._warp_images(images, rows)
 
     def _own_config(self) -> Config:
         factors = {"height_factor": self.height_factor, "width_factor": self.width_factor}

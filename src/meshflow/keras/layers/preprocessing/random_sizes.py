@@ -10,17 +10,17 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer, limits
-from meshflow.keras.layers.preprocessing.images import interpolation_of, with_size
+from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer, parse_limits
+from meshflow.keras.layers.preprocessing.images import parse_interpolation, replace_image_size
 from meshflow.ops import image, math
 
 __all__ = ["RandomHeight", "RandomWidth"]
 
 
-class _Stretch(RandomImageLayer):
+class _StretchLayer(RandomImageLayer):
     """Layer that stretches all images of a batch to the same random height or width."""
 
-    along = "height"
+    stretched_axis = "height"
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class _Stretch(RandomImageLayer):
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor, self.interpolation = factor, interpolation
-        self._method = interpolation_of(interpolation)
-        self._limits = limits(factor, "factor")
+        self._method = parse_interpolation(interpolation)
+        self._limits = parse_limits(factor, "factor")
         if min(self._limits) < -1.0:
             raise ValueError(
                 f"`factor` argument must have values larger than -1. Received: factor={factor}"
@@ -41,7 +41,7 @@ class _Stretch(RandomImageLayer):
     def augment(self, images: TensorLike) -> Tensor:
         """Stretch the images."""
         height, width = images.shape[1], images.shape[2]
-        scale = 1.0 + self.uniform([], *self._limits)
+        scale = 1.0 + self.draw_uniform([], *self._limits)
         try:
             factor = float(scale)
         except TypeError:
@@ -49,7 +49,7 @@ class _Stretch(RandomImageLayer):
                 f"{type(self).__name__} returns images of another size every time, but XLA compiles for one size. Use "
                 "it in Dataset.map, which does not compile it, or compile the model with run_eagerly=True."
             ) from None
-        if self.along == "height":
+        if self.stretched_axis == "height":
             height = int(height * factor)
         else:
             width = int(width * factor)
@@ -64,15 +64,15 @@ class _Stretch(RandomImageLayer):
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return the shape of the input, with None for the stretched axis."""
         sizes = TensorShape(input_shape).as_list()
-        if self.along == "height":
-            return with_size(input_shape, None, sizes[-2])
-        return with_size(input_shape, sizes[-3], None)
+        if self.stretched_axis == "height":
+            return replace_image_size(input_shape, None, sizes[-2])
+        return replace_image_size(input_shape, sizes[-3], None)
 
     def _own_config(self) -> Config:
         return {"factor": self.factor, "interpolation": self.interpolation}
 
 
-class RandomHeight(_Stretch):
+class RandomHeight(_StretchLayer):
     """Random stretch of images to another height.
 
     Args:
@@ -98,7 +98,7 @@ class RandomHeight(_Stretch):
     """
 
 
-class RandomWidth(_Stretch):
+class RandomWidth(_StretchLayer):
     """Random stretch of images to another width; arguments and errors as in `RandomHeight`.
 
     Input shape:
@@ -113,4 +113,4 @@ class RandomWidth(_Stretch):
       TensorShape([1, 4, 9, 3])
     """
 
-    along = "width"
+    stretched_axis = "width"

@@ -14,31 +14,31 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import registry, settings
-from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
-from meshflow.keras.layers.preprocessing.encoding import mode_of
+from meshflow.keras.layers.preprocessing.encoding import parse_output_mode
 from meshflow.keras.layers.preprocessing.lookups import StringLookup
-from meshflow.keras.safe_mode import HeldName
-from meshflow.ops.deferred_host_values import Unrecordable, saving
-from meshflow.saved_model.host_calls import stepped
+from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
+from meshflow.keras.safe_mode import BoundName
+from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
+from meshflow.saved_model.host_steps.host_calls import run_text_steps
 
 __all__ = ["TextVectorization"]
 
 _PUNCTUATION = b"!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"
 
-_STANDARDS: dict[str, Callable[[bytes], bytes]] = {
+_STANDARDIZERS: dict[str, Callable[[bytes], bytes]] = {
     "lower_and_strip_punctuation": lambda text: text.lower().translate(None, _PUNCTUATION),
     "lower": bytes.lower,
     "strip_punctuation": lambda text: text.translate(None, _PUNCTUATION),
 }
 
 
-def _characters(text: bytes) -> list[bytes]:
+def _split_characters(text: bytes) -> list[bytes]:
     return [c.encode() for c in text.decode("utf-8", "replace")]
 
 
-_SPLITS: dict[str, Callable[[bytes], list[bytes]]] = {
+_SPLITTERS: dict[str, Callable[[bytes], list[bytes]]] = {
     "whitespace": bytes.split,
-    "character": _characters,
+    "character": _split_characters,
 }
 
 
@@ -114,9 +114,11 @@ class TextVectorization(EncodingLayer):
             k: kwargs.pop(k) for k in ("vocabulary_size", "has_input_vocabulary") if k in kwargs
         }
         super().__init__(dtype="string", **kwargs)
-        mode = mode_of(output_mode, ("int", "multi_hot", "count", "tf_idf"), "TextVectorization")
-        self.standardize = _option(standardize, _STANDARDS, "standardize")
-        self.split = _option(split, _SPLITS, "split")
+        mode = parse_output_mode(
+            output_mode, ("int", "multi_hot", "count", "tf_idf"), "TextVectorization"
+        )
+        self.standardize = _resolve_option(standardize, _STANDARDIZERS, "standardize")
+        self.split = _resolve_option(split, _SPLITTERS, "split")
         if ragged:
             raise NotImplementedError(f"TextVectorization(ragged=True): {RAGGED_HELP}")
         if output_sequence_length is not None and mode != "int":
@@ -129,7 +131,7 @@ class TextVectorization(EncodingLayer):
                 "`output_sequence_length` must be either None or an integer when `output_mode` is 'int'. Received: "
                 f"output_sequence_length={output_sequence_length}"
             )
-        self.ngrams, self._widths = ngrams, _run_widths(ngrams)
+        self.ngrams, self._ngram_widths = ngrams, _parse_ngrams(ngrams)
         self.max_tokens, self.output_mode = max_tokens, mode
         self.output_sequence_length = output_sequence_length
         self.pad_to_max_tokens, self.sparse, self.ragged = pad_to_max_tokens, sparse, ragged
@@ -166,8 +168,8 @@ class TextVectorization(EncodingLayer):
 
     def update_state(self, data: TensorLike) -> None:
         """Count the words of a batch of texts."""
-        rows, _ = self._rows(data)
-        if self._lookup_layer._given:
+        rows, _ = self._split_texts(data)
+        if self._lookup_layer.is_static:
             self._lookup_layer.update_state(data)
         self._lookup_layer.count_rows(rows)
 
@@ -191,7 +193,7 @@ class TextVectorization(EncodingLayer):
         self._lookup_layer.set_weights(weights)
 
     def exported_steps(self, rank: int) -> list[list[Any]]:
-        """Describe the layer as steps that files can hold (`saved_model/text.py`).
+        """Describe the layer as steps that files can hold (`saved_model/host_steps/text_steps.py`).
 
         Args:
           rank: Number of axes of the texts.
@@ -204,10 +206,10 @@ class TextVectorization(EncodingLayer):
             raise NotImplementedError(
                 f"layer {self.name} (TextVectorization) with standards of its own or vectors as output"
             )
-        return self._steps(standard, rank)
+        return self._make_steps(standard, rank)
 
-    def _steps(self, standard: str, rank: int) -> list[list[Any]]:
-        if self.split != "whitespace" or self._widths is not None:
+    def _make_steps(self, standard: str, rank: int) -> list[list[Any]]:
+        if self.split != "whitespace" or self._ngram_widths is not None:
             raise NotImplementedError(
                 f"layer {self.name} (TextVectorization) with ngrams, or another split than at whitespace"
             )
@@ -216,22 +218,22 @@ class TextVectorization(EncodingLayer):
             steps.append(["lower"])
         if standard.endswith("strip_punctuation"):
             steps.append(["remove", _PUNCTUATION.decode()])
-        pad = ["pad", self.output_sequence_length, self._filler]
-        return [*steps, ["split"], self._lookup_layer.look_step(), pad]
+        pad = ["pad", self.output_sequence_length, self._padding_id]
+        return [*steps, ["split"], self._lookup_layer.make_lookup_step(), pad]
 
     # ---- calls ---------------------------------------------------------------------------------
 
-    def _rows(self, inputs: TensorLike) -> tuple[list[list[bytes]], tuple[int, ...]]:
+    def _split_texts(self, inputs: TensorLike) -> tuple[list[list[bytes]], tuple[int, ...]]:
         """Return the words of each text, and the shape of the texts."""
         tensor = convert_to_tensor(inputs)
         if callable(self.standardize):
             tensor = self.standardize(tensor)
-        texts = host_values(tensor, "texts (XLA has no strings)")
+        texts = read_host_values(tensor, "texts (XLA has no strings)")
         if texts.dtype != object:
             raise TypeError(f"TextVectorization takes strings, got {texts.dtype}.")
         flat: list[bytes] = texts.reshape(-1).tolist()
         if isinstance(self.standardize, str):
-            flat = [_STANDARDS[self.standardize](text) for text in flat]
+            flat = [_STANDARDIZERS[self.standardize](text) for text in flat]
         shape = texts.shape
         if self.split is None:
             rows = np.array(flat, object).reshape(-1, shape[-1] if shape else 1).tolist()
@@ -243,59 +245,59 @@ class TextVectorization(EncodingLayer):
                     f"dimension must be 1. Received: inputs.shape={shape} with rank={len(shape)}"
                 )
             shape = shape[:-1] if len(shape) > 1 else shape
-            rows = [self._words(text) for text in flat]
-        if self._widths is not None:
-            rows = [_with_runs(row, self._widths) for row in rows]
+            rows = [self._split_words(text) for text in flat]
+        if self._ngram_widths is not None:
+            rows = [_add_ngrams(row, self._ngram_widths) for row in rows]
         return rows, shape
 
-    def _words(self, text: bytes) -> list[bytes]:
+    def _split_words(self, text: bytes) -> list[bytes]:
         if isinstance(self.split, str):
-            return _SPLITS[self.split](text)
+            return _SPLITTERS[self.split](text)
         scalar = np.empty((), object)
         scalar[()] = text
         split = cast(Callable[..., Any], self.split)
-        words = host_values(split(Tensor(scalar)), "words (XLA has no strings)")
+        words = read_host_values(split(Tensor(scalar)), "words (XLA has no strings)")
         return words.reshape(-1).tolist()
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute ids or vectors of texts with shape [], [batch] or [batch, 1]."""
-        self._lookup_layer._check_ready()
-        if saving(inputs) is not None:
-            return self._recorded(inputs)
-        rows, shape = self._rows(inputs)
-        ids = self._padded([self._lookup_layer.find_row(row) for row in rows])
+        self._lookup_layer.check_ready()
+        if find_recording(inputs) is not None:
+            return self._record_call(inputs)
+        rows, shape = self._split_texts(inputs)
+        ids = self._pad_rows([self._lookup_layer.find_row_ids(row) for row in rows])
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
             ids = ids.reshape(-1, 1) if self.output_mode == "int" else ids
         if not shape:
             ids = ids[0]
         return self._lookup_layer.encode(Tensor(ids))
 
-    def _recorded(self, texts: TensorLike) -> Tensor:
+    def _record_call(self, texts: TensorLike) -> Tensor:
         """Compute the outputs by ops, for a function that is being saved."""
         standard = self.standardize or ""
         if not isinstance(standard, str):
             texts, standard = standard(texts), ""
         try:
-            steps = self._steps(standard, len(texts.shape))
+            steps = self._make_steps(standard, len(texts.shape))
         except NotImplementedError as error:
-            raise Unrecordable(str(error)) from error
-        return self._lookup_layer.encode(stepped(texts, steps))
+            raise UnrecordableError(str(error)) from error
+        return self._lookup_layer.encode(run_text_steps(texts, steps))
 
     @property
-    def _filler(self) -> int:
+    def _padding_id(self) -> int:
         """Return the id after the last word; vectors ignore -1."""
         return 0 if self.output_mode == "int" else -1
 
-    def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
+    def _pad_rows(self, rows: Sequence[list[int]]) -> np.ndarray:
         width = self.output_sequence_length
         if width is None:
             width = max((len(row) for row in rows), default=0)
-        padded = np.full((len(rows), width), self._filler, np.int64)
+        padded = np.full((len(rows), width), self._padding_id, np.int64)
         for i, row in enumerate(rows):
             padded[i, : len(row)] = row[:width]
         return padded
 
-    def output_dtype(self) -> str:
+    def get_output_dtype(self) -> str:
         """Return the dtype of the outputs: int64, or `floatx()` for vectors."""
         return "int64" if self.output_mode == "int" else settings.floatx()
 
@@ -303,7 +305,7 @@ class TextVectorization(EncodingLayer):
         """Compute the shape of the output: ids per text, or size of the vocabulary."""
         sizes = TensorShape(input_shape).as_list()
         if self.output_mode != "int":
-            return TensorShape([*sizes[:1], self._lookup_layer._depth])
+            return TensorShape([*sizes[:1], self._lookup_layer.encoding_depth])
         if self.split is None and len(sizes) > 1:
             return TensorShape(sizes)
         return TensorShape([*sizes[:1], self.output_sequence_length])
@@ -314,8 +316,8 @@ class TextVectorization(EncodingLayer):
         return {
             **super().get_config(),
             "max_tokens": self.max_tokens,
-            "standardize": _named(self.standardize),
-            "split": _named(self.split),
+            "standardize": _serialize_option(self.standardize),
+            "split": _serialize_option(self.split),
             "ngrams": self.ngrams,
             "output_mode": self.output_mode,
             "output_sequence_length": self.output_sequence_length,
@@ -325,11 +327,11 @@ class TextVectorization(EncodingLayer):
             "vocabulary": lookup_config["vocabulary"],
             "idf_weights": lookup_config["idf_weights"],
             "encoding": self.encoding,
-            "vocabulary_size": self._lookup_layer._stated_size(),
+            "vocabulary_size": self._lookup_layer.get_config_size(),
         }
 
 
-def _option(
+def _resolve_option(
     value: str | Callable[..., Any] | None, known: Mapping[str, Callable[..., Any]], name: str
 ) -> str | Callable[..., Any] | None:
     """Return the name of a built-in option, None, or a function (found by its name).
@@ -337,7 +339,7 @@ def _option(
     Raises:
       ValueError: If the name is unknown.
     """
-    if isinstance(value, HeldName):
+    if isinstance(value, BoundName):
         return value.value
     if value is None or callable(value) or value in known:
         return value
@@ -350,12 +352,12 @@ def _option(
     return function
 
 
-def _named(option: str | Callable[..., Any] | None) -> str | None:
+def _serialize_option(option: str | Callable[..., Any] | None) -> str | None:
     get_name = registry.get_registered_name
-    return HeldName(get_name(option), option) if callable(option) else option
+    return BoundName(get_name(option), option) if callable(option) else option
 
 
-def _run_widths(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
+def _parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if ngrams is None:
         return None
     if isinstance(ngrams, int) and ngrams > 0:
@@ -367,7 +369,7 @@ def _run_widths(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
     )
 
 
-def _with_runs(words: list[bytes], widths: tuple[int, ...]) -> list[bytes]:
+def _add_ngrams(words: list[bytes], widths: tuple[int, ...]) -> list[bytes]:
     return [
         b" ".join(words[first : first + width])
         for width in widths

@@ -14,11 +14,11 @@ import sys
 
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 
-__all__ = ["rewritten"]
+__all__ = ["rewrite_in_child_process"]
 
-_SECONDS = 120
-_MAGIC = b"ML\xefR"
-_PROGRAM = """
+_TIMEOUT_SECONDS = 120
+_BYTECODE_PREFIX = b"ML\xefR"
+_CHILD_SOURCE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 from meshflow.environment import jax_internals as jax
@@ -33,7 +33,7 @@ sys.stdout.buffer.write(found)
 
 
 @functools.lru_cache(maxsize=64)
-def rewritten(data: bytes) -> bytes:
+def rewrite_in_child_process(data: bytes) -> bytes:
     """Read a program in a child process, and return it as that process writes it.
 
     Args:
@@ -43,7 +43,7 @@ def rewritten(data: bytes) -> bytes:
       DataLossError: If it cannot be read, with MLIR's error or the signal that ended the process.
       UnimplementedError: If no Python interpreter can be started.
     """
-    if not data.startswith(_MAGIC):
+    if not data.startswith(_BYTECODE_PREFIX):
         raise DataLossError("it does not begin with the prefix of MLIR bytecode")
     # The child process imports from the same path, because the package may not be installed.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -53,15 +53,15 @@ def rewritten(data: bytes) -> bytes:
         )
     try:
         child = subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-c", _CHILD_SOURCE],
             input=data,
             capture_output=True,
             env=environment,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise DataLossError(f"reading it took more than {_SECONDS} seconds") from None
+        raise DataLossError(f"reading it took more than {_TIMEOUT_SECONDS} seconds") from None
     if child.returncode < 0:
         raise DataLossError(
             f"it is damaged: the process that read it was ended by signal {-child.returncode}"

@@ -11,19 +11,24 @@ import numpy as np
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.types import Array
-from meshflow.saved_model.graph.attributes import Node, is_known, numbers, on_host
-from meshflow.saved_model.graph.ops.arrays import ARRAYS
-from meshflow.saved_model.graph.ops.networks import NETWORKS
+from meshflow.saved_model.graph.format.node_attributes import (
+    Node,
+    as_host_array,
+    as_static_ints,
+    is_static,
+)
+from meshflow.saved_model.graph.ops.arrays import ARRAY_OPS
+from meshflow.saved_model.graph.ops.networks import NETWORK_OPS
 
 if TYPE_CHECKING:
-    from meshflow.saved_model.graph.control import Interpreter
+    from meshflow.saved_model.graph.ops.control_flow import Interpreter
 
-__all__ = ["GRADIENTS", "UPDATES"]
+__all__ = ["GRADIENT_OPS", "UPDATE_OPS"]
 
 
-def _summed_axes(node: Node, a: Array, b: Array) -> list[np.ndarray]:
+def _find_broadcast_axes(node: Node, a: Array, b: Array) -> list[np.ndarray]:
     """Return the axes to sum the gradients of two operands over, after the operands were broadcast."""
-    first, second = numbers(a), numbers(b)
+    first, second = as_static_ints(a), as_static_ints(b)
     rank = max(len(first), len(second))
     first, second = ([1] * (rank - len(s)) + s for s in (first, second))
     pairs = list(zip(first, second, strict=True))
@@ -33,11 +38,11 @@ def _summed_axes(node: Node, a: Array, b: Array) -> list[np.ndarray]:
     ]
 
 
-def _stitched(node: Node, *inputs: Array) -> Array:
+def _stitch(node: Node, *inputs: Array) -> Array:
     """Interleave rows of several arrays by their indices. The last row of an index wins."""
     indices, parts = inputs[: node["N"]], inputs[node["N"] :]
-    order = np.concatenate([on_host(p).reshape(-1) for p in indices])
-    library = np if is_known(*parts) else jnp
+    order = np.concatenate([as_host_array(p).reshape(-1) for p in indices])
+    library = np if is_static(*parts) else jnp
     inner = np.shape(parts[0])[np.ndim(indices[0]) :]
     rows = library.concatenate([library.reshape(p, (-1, *inner)) for p in parts])
     last = {int(index): i for i, index in enumerate(order)}
@@ -49,79 +54,83 @@ def _stitched(node: Node, *inputs: Array) -> Array:
     return rows[rows_by_index]
 
 
-def _of(forward: Callable[..., Any], x: Array, gradient: Array) -> Array:
+def _compute_vjp(forward: Callable[..., Any], x: Array, gradient: Array) -> Array:
     """Return the gradient of a function of one array."""
     return jax.vjp(forward, jnp.asarray(x))[1](jnp.asarray(gradient))[0]
 
 
-def _of_activation(op: str) -> Callable[..., Any]:
+def _make_activation_gradient(op: str) -> Callable[..., Any]:
     """Return the gradient op of an activation that takes the inputs of the activation."""
-    return lambda node, gradient, x: _of(lambda v: NETWORKS[op](node, v), x, gradient)
+    return lambda node, gradient, x: _compute_vjp(lambda v: NETWORK_OPS[op](node, v), x, gradient)
 
 
-def _bias(node: Node, gradient: Array) -> Array:
+def _sum_bias_gradient(node: Node, gradient: Array) -> Array:
     channels = 1 if node["data_format"] == b"NCHW" else np.ndim(gradient) - 1
     return jnp.sum(gradient, [i for i in range(np.ndim(gradient)) if i != channels])
 
 
-def _of_kernel(op: str) -> Callable[..., Any]:
+def _make_kernel_gradient(op: str) -> Callable[..., Any]:
     def run(node: Node, x: Array, shape: Array, gradient: Array) -> Array:
-        kernel = jax.ShapeDtypeStruct(tuple(numbers(shape)), x.dtype)
-        transpose = jax.linear_transpose(lambda k: NETWORKS[op](node, x, k), kernel)
+        kernel = jax.ShapeDtypeStruct(tuple(as_static_ints(shape)), x.dtype)
+        transpose = jax.linear_transpose(lambda k: NETWORK_OPS[op](node, x, k), kernel)
         return transpose(gradient)[0]
 
     return run
 
 
-def _of_depthwise_input(node: Node, shape: Array, kernel: Array, gradient: Array) -> Array:
-    x = jax.ShapeDtypeStruct(tuple(numbers(shape)), gradient.dtype)
-    convolve = NETWORKS["DepthwiseConv2dNative"]
+def _compute_depthwise_input_gradient(
+    node: Node, shape: Array, kernel: Array, gradient: Array
+) -> Array:
+    x = jax.ShapeDtypeStruct(tuple(as_static_ints(shape)), gradient.dtype)
+    convolve = NETWORK_OPS["DepthwiseConv2dNative"]
     return jax.linear_transpose(lambda v: convolve(node, v, kernel), x)(gradient)[0]
 
 
-def _of_largest(node: Node, x: Array, y: Array, gradient: Array) -> Array:
-    return _of(lambda v: NETWORKS["MaxPool"](node, v), x, gradient)
+def _compute_max_pool_gradient(node: Node, x: Array, y: Array, gradient: Array) -> Array:
+    return _compute_vjp(lambda v: NETWORK_OPS["MaxPool"](node, v), x, gradient)
 
 
-def _of_average(node: Node, shape: Array, gradient: Array) -> Array:
-    zeros = jnp.zeros(numbers(shape), gradient.dtype)
-    return _of(lambda v: NETWORKS["AvgPool"](node, v), zeros, gradient)
+def _compute_average_pool_gradient(node: Node, shape: Array, gradient: Array) -> Array:
+    zeros = jnp.zeros(as_static_ints(shape), gradient.dtype)
+    return _compute_vjp(lambda v: NETWORK_OPS["AvgPool"](node, v), zeros, gradient)
 
 
-def _of_slice(
+def _compute_slice_gradient(
     node: Node, shape: Array, begin: Array, end: Array, strides: Array, gradient: Array
 ) -> Array:
-    zeros = jnp.zeros(numbers(shape), gradient.dtype)
-    return _of(lambda v: ARRAYS["StridedSlice"](node, v, begin, end, strides), zeros, gradient)
+    zeros = jnp.zeros(as_static_ints(shape), gradient.dtype)
+    return _compute_vjp(
+        lambda v: ARRAY_OPS["StridedSlice"](node, v, begin, end, strides), zeros, gradient
+    )
 
 
-def _of_normalization(
+def _compute_batch_norm_gradient(
     node: Node, gradient: Array, x: Array, scale: Array, *statistics: Array
 ) -> list[Any]:
     def forward(v: Array, scale: Array, offset: Array) -> Array:
         mean, variance = jnp.asarray(statistics[0]), jnp.asarray(statistics[1])
-        return NETWORKS["FusedBatchNormV3"](node, v, scale, offset, mean, variance)[0]
+        return NETWORK_OPS["FusedBatchNormV3"](node, v, scale, offset, mean, variance)[0]
 
     _, back = jax.vjp(forward, jnp.asarray(x), jnp.asarray(scale), jnp.zeros_like(scale))
     empty = jnp.zeros((0,), scale.dtype)
     return [*back(jnp.asarray(gradient)), empty, empty]
 
 
-def _cross_entropy(node: Node, logits: Array, labels: Array) -> list[Any]:
+def _compute_cross_entropy(node: Node, logits: Array, labels: Array) -> list[Any]:
     logs = jax.nn.log_softmax(jnp.asarray(logits))
     return [-jnp.sum(labels * logs, -1), jnp.exp(logs) - labels]
 
 
-def _cross_entropy_of_classes(node: Node, logits: Array, classes: Array) -> list[Any]:
+def _compute_sparse_cross_entropy(node: Node, logits: Array, classes: Array) -> list[Any]:
     hot = jax.nn.one_hot(classes, np.shape(logits)[-1], dtype=logits.dtype)
-    return _cross_entropy(node, logits, hot)
+    return _compute_cross_entropy(node, logits, hot)
 
 
-GRADIENTS: dict[str, Callable[..., Any]] = {
-    "BroadcastGradientArgs": _summed_axes,
-    **dict.fromkeys(("DynamicStitch", "ParallelDynamicStitch"), _stitched),
+GRADIENT_OPS: dict[str, Callable[..., Any]] = {
+    "BroadcastGradientArgs": _find_broadcast_axes,
+    **dict.fromkeys(("DynamicStitch", "ParallelDynamicStitch"), _stitch),
     **{
-        f"{op}Grad": _of_activation(op)
+        f"{op}Grad": _make_activation_gradient(op)
         for op in ("Relu", "Relu6", "LeakyRelu", "Softplus", "Softsign")
     },
     "EluGrad": lambda node, g, y: jnp.where(y < 0, g * (y + 1), g),
@@ -131,31 +140,31 @@ GRADIENTS: dict[str, Callable[..., Any]] = {
     "RsqrtGrad": lambda node, y, g: -g * y**3 / 2,
     "ReciprocalGrad": lambda node, y, g: -g * y * y,
     "InvGrad": lambda node, y, g: -g * y * y,
-    "BiasAddGrad": _bias,
-    "Conv2DBackpropFilter": _of_kernel("Conv2D"),
-    "Conv3DBackpropFilterV2": _of_kernel("Conv3D"),
-    "DepthwiseConv2dNativeBackpropFilter": _of_kernel("DepthwiseConv2dNative"),
-    "DepthwiseConv2dNativeBackpropInput": _of_depthwise_input,
-    "MaxPoolGrad": _of_largest,
-    "AvgPoolGrad": _of_average,
-    "StridedSliceGrad": _of_slice,
-    "FusedBatchNormGradV3": _of_normalization,
-    "SoftmaxCrossEntropyWithLogits": _cross_entropy,
-    "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy_of_classes,
+    "BiasAddGrad": _sum_bias_gradient,
+    "Conv2DBackpropFilter": _make_kernel_gradient("Conv2D"),
+    "Conv3DBackpropFilterV2": _make_kernel_gradient("Conv3D"),
+    "DepthwiseConv2dNativeBackpropFilter": _make_kernel_gradient("DepthwiseConv2dNative"),
+    "DepthwiseConv2dNativeBackpropInput": _compute_depthwise_input_gradient,
+    "MaxPoolGrad": _compute_max_pool_gradient,
+    "AvgPoolGrad": _compute_average_pool_gradient,
+    "StridedSliceGrad": _compute_slice_gradient,
+    "FusedBatchNormGradV3": _compute_batch_norm_gradient,
+    "SoftmaxCrossEntropyWithLogits": _compute_cross_entropy,
+    "SparseSoftmaxCrossEntropyWithLogits": _compute_sparse_cross_entropy,
 }
 
 
 # ---- variables ---------------------------------------------------------------------------
 
 
-def _descent(
+def _apply_gradient_descent(
     run: Interpreter, node: Node, variable: object, rate: Array, gradient: Array
 ) -> list[Any]:
     run.write(variable, run.read(variable) - rate * gradient)
     return []
 
 
-def _momentum(
+def _apply_momentum(
     run: Interpreter, node: Node, variable: object, sums: object, *options: Array
 ) -> list[Any]:
     rate, gradient, momentum = options
@@ -166,7 +175,7 @@ def _momentum(
     return []
 
 
-def _keras_momentum(
+def _apply_keras_momentum(
     run: Interpreter, node: Node, variable: object, sums: object, *options: Array
 ) -> list[Any]:
     rate, gradient, momentum = options
@@ -177,7 +186,7 @@ def _keras_momentum(
     return []
 
 
-def _adam(
+def _apply_adam(
     run: Interpreter, node: Node, variable: object, m: object, v: object, *options: Any
 ) -> list[Any]:
     beta_1_power, beta_2_power, rate, beta_1, beta_2, epsilon, gradient = options
@@ -191,7 +200,7 @@ def _adam(
     return []
 
 
-def _at_rows(method: str) -> Callable[..., Any]:
+def _make_scatter_update(method: str) -> Callable[..., Any]:
     def update(
         run: Interpreter, node: Node, variable: object, rows: Array, updates: Array
     ) -> list[Any]:
@@ -202,13 +211,13 @@ def _at_rows(method: str) -> Callable[..., Any]:
 
 
 # The first argument of these functions is the run, which provides access to variables.
-UPDATES: dict[str, Callable[..., Any]] = {
-    "ResourceApplyGradientDescent": _descent,
-    "ResourceApplyMomentum": _momentum,
-    "ResourceApplyKerasMomentum": _keras_momentum,
-    "ResourceApplyAdam": _adam,
-    "ResourceScatterUpdate": _at_rows("set"),
-    "ResourceScatterAdd": _at_rows("add"),
-    "ResourceScatterMax": _at_rows("max"),
-    "ResourceScatterMin": _at_rows("min"),
+UPDATE_OPS: dict[str, Callable[..., Any]] = {
+    "ResourceApplyGradientDescent": _apply_gradient_descent,
+    "ResourceApplyMomentum": _apply_momentum,
+    "ResourceApplyKerasMomentum": _apply_keras_momentum,
+    "ResourceApplyAdam": _apply_adam,
+    "ResourceScatterUpdate": _make_scatter_update("set"),
+    "ResourceScatterAdd": _make_scatter_update("add"),
+    "ResourceScatterMax": _make_scatter_update("max"),
+    "ResourceScatterMin": _make_scatter_update("min"),
 }

@@ -12,58 +12,68 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.types import Array
 from meshflow.ops import image, nn, quantization
 from meshflow.ops.image import boxes
-from meshflow.saved_model.graph.attributes import Node, numbers, on_host
-from meshflow.saved_model.graph.ops.public import arrays_of, by, tensor_of
+from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
+from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
 
-__all__ = ["IMAGES"]
+__all__ = ["IMAGE_OPS"]
 
 
-def _resized_by_area(node: Node, images: Array, size: Array) -> Array:
+def _resize_by_area(node: Node, images: Array, size: Array) -> Array:
     if node["align_corners"]:
         raise UnimplementedError("ResizeArea with align_corners=True is not supported")
-    return image.resize(tensor_of(images), numbers(size), "area")._value.astype(jnp.float32)
+    return image.resize(to_tensor(images), as_static_ints(size), "area").array.astype(jnp.float32)
 
 
-def _scaled(node: Node, images: Array, size: Array, scale: Array, translation: Array) -> Array:
+def _scale_and_translate(
+    node: Node, images: Array, size: Array, scale: Array, translation: Array
+) -> Array:
     """Resize images with antialiasing, or by a method that only `ScaleAndTranslate` supports."""
-    height, width = numbers(size)
-    scales = on_host(scale)
+    height, width = as_static_ints(size)
+    scales = as_host_array(scale)
     expected = np.array([height / images.shape[1], width / images.shape[2]], np.float32)
-    if np.any(on_host(translation)) or not np.allclose(scales, expected, rtol=1e-5):
+    if np.any(as_host_array(translation)) or not np.allclose(scales, expected, rtol=1e-5):
         raise UnimplementedError("ScaleAndTranslate is only supported for plain resizing")
     method = {"triangle": "bilinear", "keyscubic": "bicubic"}.get(
         node.text("kernel_type"), node.text("kernel_type")
     )
     resized = image.resize(
-        tensor_of(images), [height, width], method, antialias=node["antialias"]
-    )._value
+        to_tensor(images), [height, width], method, antialias=node["antialias"]
+    ).array
     return resized.astype(jnp.float32)
 
 
-def _cropped(node: Node, images: Array, bounds: Array, box_indices: Array, size: Array) -> Array:
+def _crop_and_resize(
+    node: Node, images: Array, bounds: Array, box_indices: Array, size: Array
+) -> Array:
     crops = image.crop_and_resize(
-        tensor_of(images),
-        tensor_of(bounds),
-        tensor_of(box_indices),
-        numbers(size),
+        to_tensor(images),
+        to_tensor(bounds),
+        to_tensor(box_indices),
+        as_static_ints(size),
         node.text("method"),
         node["extrapolation_value"],
     )
-    return crops._value
+    return crops.array
 
 
-def _kept(node: Node, bounds: Array, scores: Array, *limits: Array) -> Array | list[Any]:
+def _suppress_non_max(
+    node: Node, bounds: Array, scores: Array, *limits: Array
+) -> Array | list[Any]:
     """Select boxes by non-max suppression. Their number depends on values, so the host runs it."""
-    max_output_size, *thresholds = map(on_host, limits)
+    max_output_size, *thresholds = map(as_host_array, limits)
     defaults = [0.5, -np.inf]
     overlap, min_score = [float(v) for v in thresholds[:2]] + defaults[len(thresholds[:2]) :]
-    inputs = tensor_of(on_host(bounds)), tensor_of(on_host(scores)), int(max_output_size)
+    inputs = (
+        to_tensor(as_host_array(bounds)),
+        to_tensor(as_host_array(scores)),
+        int(max_output_size),
+    )
     if node.op == "NonMaxSuppressionV5":
         sigma = float(thresholds[2]) if len(thresholds) > 2 else 0.0
         found = image.non_max_suppression_with_scores(*inputs, overlap, min_score, sigma)
-        selected, values = arrays_of(found)
+        selected, values = to_arrays(found)
         return [selected, values, np.array(len(selected), np.int32)]
-    selected = image.non_max_suppression(*inputs, overlap, min_score)._value
+    selected = image.non_max_suppression(*inputs, overlap, min_score).array
     if node.op != "NonMaxSuppressionV4":
         return selected
     count = np.array(len(selected), np.int32)
@@ -71,77 +81,77 @@ def _kept(node: Node, bounds: Array, scores: Array, *limits: Array) -> Array | l
     return [jnp.pad(selected, (0, missing)), count]
 
 
-def _combined(node: Node, bounds: Array, scores: Array, *limits: Array) -> Any:
+def _combine_non_max_suppression(node: Node, bounds: Array, scores: Array, *limits: Array) -> Any:
     max_per_class, max_total, overlap, min_score = limits
     results = image.combined_non_max_suppression(
-        tensor_of(bounds),
-        tensor_of(scores),
-        numbers(max_per_class)[0],
-        numbers(max_total)[0],
-        float(on_host(overlap)),
-        float(on_host(min_score)),
+        to_tensor(bounds),
+        to_tensor(scores),
+        as_static_ints(max_per_class)[0],
+        as_static_ints(max_total)[0],
+        float(as_host_array(overlap)),
+        float(as_host_array(min_score)),
         node["pad_per_class"],
         node["clip_boxes"],
     )
-    return arrays_of(tuple(results))
+    return to_arrays(tuple(results))
 
 
-def _largest_with_places(node: Node, x: Array) -> Array:
+def _max_pool_with_argmax(node: Node, x: Array) -> Array:
     results = nn.max_pool_with_argmax(
-        tensor_of(x),
+        to_tensor(x),
         node["ksize"],
         node["strides"],
         node.text("padding"),
         output_dtype=node.dtype("Targmax").name,
         include_batch_in_index=node["include_batch_in_index"],
     )
-    return arrays_of(results)
+    return to_arrays(results)
 
 
-def _dilated(node: Node, x: Array, filters: Array) -> Array:
+def _dilate(node: Node, x: Array, filters: Array) -> Array:
     dilated = nn.dilation2d(
-        tensor_of(x),
-        tensor_of(filters),
+        to_tensor(x),
+        to_tensor(filters),
         node["strides"],
         node.text("padding"),
         "NHWC",
         node["rates"],
     )
-    return dilated._value
+    return dilated.array
 
 
-def _there_and_back(
+def _quantize_and_dequantize(
     node: Node, x: Array, low: Array, high: Array, bits: Array | None = None
 ) -> Array:
     axis = node["axis"]
     result = quantization.quantize_and_dequantize_v2(
-        tensor_of(x),
-        tensor_of(low),
-        tensor_of(high),
+        to_tensor(x),
+        to_tensor(low),
+        to_tensor(high),
         node["signed_input"],
-        node["num_bits"] if bits is None else int(on_host(bits)),
+        node["num_bits"] if bits is None else int(as_host_array(bits)),
         node["range_given"],
         node.text("round_mode") if node.op != "QuantizeAndDequantizeV3" else "HALF_TO_EVEN",
         narrow_range=node["narrow_range"],
         axis=None if axis == -1 else axis,
     )
-    return result._value
+    return result.array
 
 
-_RANGE = {"num_bits": "num_bits", "narrow_range": "narrow_range"}
+_QUANTIZATION_ARGUMENTS = {"num_bits": "num_bits", "narrow_range": "narrow_range"}
 
-IMAGES: dict[str, Callable[..., Any]] = {
-    "ResizeArea": _resized_by_area,
-    "ScaleAndTranslate": _scaled,
-    "CropAndResize": _cropped,
-    "ExtractImagePatches": by(
+IMAGE_OPS: dict[str, Callable[..., Any]] = {
+    "ResizeArea": _resize_by_area,
+    "ScaleAndTranslate": _scale_and_translate,
+    "CropAndResize": _crop_and_resize,
+    "ExtractImagePatches": make_op(
         image.extract_patches, sizes="ksizes", strides="strides", rates="rates", padding="padding"
     ),
-    "RGBToHSV": by(image.rgb_to_hsv),
-    "HSVToRGB": by(image.hsv_to_rgb),
-    "AdjustContrastv2": by(image.adjust_contrast),
-    "AdjustHue": by(image.adjust_hue),
-    "AdjustSaturation": by(image.adjust_saturation),
+    "RGBToHSV": make_op(image.rgb_to_hsv),
+    "HSVToRGB": make_op(image.hsv_to_rgb),
+    "AdjustContrastv2": make_op(image.adjust_contrast),
+    "AdjustHue": make_op(image.adjust_hue),
+    "AdjustSaturation": make_op(image.adjust_saturation),
     **dict.fromkeys(
         (
             "NonMaxSuppression",
@@ -150,28 +160,30 @@ IMAGES: dict[str, Callable[..., Any]] = {
             "NonMaxSuppressionV4",
             "NonMaxSuppressionV5",
         ),
-        _kept,
+        _suppress_non_max,
     ),
-    "CombinedNonMaxSuppression": _combined,
-    "DrawBoundingBoxesV2": by(boxes.draw_bounding_boxes),
-    "MaxPoolWithArgmax": _largest_with_places,
-    "Dilation2D": _dilated,
-    "LRN": by(
+    "CombinedNonMaxSuppression": _combine_non_max_suppression,
+    "DrawBoundingBoxesV2": make_op(boxes.draw_bounding_boxes),
+    "MaxPoolWithArgmax": _max_pool_with_argmax,
+    "Dilation2D": _dilate,
+    "LRN": make_op(
         nn.local_response_normalization,
         depth_radius="depth_radius",
         bias="bias",
         alpha="alpha",
         beta="beta",
     ),
-    "FakeQuantWithMinMaxArgs": by(
-        quantization.fake_quant_with_min_max_args, min="min", max="max", **_RANGE
+    "FakeQuantWithMinMaxArgs": make_op(
+        quantization.fake_quant_with_min_max_args, min="min", max="max", **_QUANTIZATION_ARGUMENTS
     ),
-    "FakeQuantWithMinMaxVars": by(quantization.fake_quant_with_min_max_vars, **_RANGE),
-    "FakeQuantWithMinMaxVarsPerChannel": by(
-        quantization.fake_quant_with_min_max_vars_per_channel, **_RANGE
+    "FakeQuantWithMinMaxVars": make_op(
+        quantization.fake_quant_with_min_max_vars, **_QUANTIZATION_ARGUMENTS
+    ),
+    "FakeQuantWithMinMaxVarsPerChannel": make_op(
+        quantization.fake_quant_with_min_max_vars_per_channel, **_QUANTIZATION_ARGUMENTS
     ),
     **dict.fromkeys(
         ("QuantizeAndDequantizeV2", "QuantizeAndDequantizeV3", "QuantizeAndDequantizeV4"),
-        _there_and_back,
+        _quantize_and_dequantize,
     ),
 }

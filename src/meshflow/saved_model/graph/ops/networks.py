@@ -15,103 +15,108 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.ops.image import geometry
-from meshflow.saved_model.graph.attributes import Node, is_known, numbers, on_host
+from meshflow.saved_model.graph.format.node_attributes import (
+    Node,
+    as_host_array,
+    as_static_ints,
+    is_static,
+)
 
-__all__ = ["NETWORKS"]
+__all__ = ["NETWORK_OPS"]
 
 
-def _product(node: Node, a: Array, b: Array) -> Array:
+def _multiply(node: Node, a: Array, b: Array) -> Array:
     a = a.T if node["transpose_a"] else a
     return jnp.matmul(a, b.T if node["transpose_b"] else b)
 
 
-def _sparse_product(node: Node, a: Array, b: Array) -> Array:
+def _multiply_sparse(node: Node, a: Array, b: Array) -> Array:
     """Multiply dense matrices in float32. The op's name refers to many zeros in them."""
-    return _product(node, *(jnp.asarray(v, jnp.float32) for v in (a, b)))
+    return _multiply(node, *(jnp.asarray(v, jnp.float32) for v in (a, b)))
 
 
-def _products(node: Node, a: Array, b: Array) -> Array:
+def _multiply_batches(node: Node, a: Array, b: Array) -> Array:
     a = jnp.swapaxes(a, -1, -2) if node["adj_x"] else a
     return jnp.matmul(a, jnp.swapaxes(b, -1, -2) if node["adj_y"] else b)
 
 
-def _biased(node: Node, x: Array, bias: Array) -> Array:
+def _add_bias(node: Node, x: Array, bias: Array) -> Array:
     if node["data_format"] == b"NCHW":
         bias = bias.reshape([-1, *[1] * (np.ndim(x) - 2)])
     return x + bias
 
 
-class _Layout:
+class _DataLayout:
     """Positions of the batch, spatial and channel axes in the operands of a convolution or pooling."""
 
     def __init__(self, node: Node) -> None:
         name = node.text("data_format")
-        self.channels = name.index("C")
-        self.places = [i for i in range(len(name)) if i not in (0, self.channels)]
-        letters = "DHW"[-len(self.places) :]
-        self.numbers = (name, f"{letters}IO", name)
+        self.channel_axis = name.index("C")
+        self.spatial_axes = [i for i in range(len(name)) if i not in (0, self.channel_axis)]
+        letters = "DHW"[-len(self.spatial_axes) :]
+        self.dimension_numbers = (name, f"{letters}IO", name)
 
-    def of(self, values: Sequence[int]) -> list[int]:
+    def select_spatial(self, values: Sequence[int]) -> list[int]:
         """Return the values of the spatial axes among those of all axes."""
-        return [values[i] for i in self.places]
+        return [values[i] for i in self.spatial_axes]
 
-    def padding(self, node: Node) -> str | list[tuple[int, int]]:
+    def get_padding(self, node: Node) -> str | list[tuple[int, int]]:
         """Return the padding of the spatial axes."""
         padding = node.text("padding")
         if padding != "EXPLICIT":
             return padding
         sizes = node["explicit_paddings"]
-        return [(sizes[2 * i], sizes[2 * i + 1]) for i in self.places]
+        return [(sizes[2 * i], sizes[2 * i + 1]) for i in self.spatial_axes]
 
 
-def _convolved(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    layout = _Layout(node)
+def _convolve(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    layout = _DataLayout(node)
     return lax.conv_general_dilated(
         x,
         kernel,
-        layout.of(node["strides"]),
-        layout.padding(node),
-        rhs_dilation=layout.of(node["dilations"]),
-        dimension_numbers=layout.numbers,
-        feature_group_count=x.shape[layout.channels] // kernel.shape[-2],
+        layout.select_spatial(node["strides"]),
+        layout.get_padding(node),
+        rhs_dilation=layout.select_spatial(node["dilations"]),
+        dimension_numbers=layout.dimension_numbers,
+        feature_group_count=x.shape[layout.channel_axis] // kernel.shape[-2],
     )
 
 
-def _convolved_by_channel(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    layout = _Layout(node)
+def _convolve_depthwise(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    layout = _DataLayout(node)
     height, width, channels, multiplier = kernel.shape
     return lax.conv_general_dilated(
         x,
         kernel.reshape(height, width, 1, channels * multiplier),
-        layout.of(node["strides"]),
-        layout.padding(node),
-        rhs_dilation=layout.of(node["dilations"]),
-        dimension_numbers=layout.numbers,
+        layout.select_spatial(node["strides"]),
+        layout.get_padding(node),
+        rhs_dilation=layout.select_spatial(node["dilations"]),
+        dimension_numbers=layout.dimension_numbers,
         feature_group_count=channels,
     )
 
 
-def _convolved_back(node: Node, shape: Array, kernel: jax.Array, y: Array) -> Array:
+def _convolve_transposed(node: Node, shape: Array, kernel: jax.Array, y: Array) -> Array:
     """Compute the gradient of a convolution by its input, which is a transposed convolution."""
-    layout = _Layout(node)
+    layout = _DataLayout(node)
 
     def forward(x: jax.Array) -> Array:
-        return _convolved(node, x, kernel)
+        return _convolve(node, x, kernel)
 
-    sizes = numbers(shape)
-    if len(sizes) == len(layout.places):
+    sizes = as_static_ints(shape)
+    if len(sizes) == len(layout.spatial_axes):
         sizes = [y.shape[0], *sizes, kernel.shape[-2]]
     return jax.linear_transpose(forward, jax.ShapeDtypeStruct(tuple(sizes), y.dtype))(y)[0]
 
 
-def _pooled(kind: str) -> Callable[..., Any]:
+def _make_pooling(kind: str) -> Callable[..., Any]:
     def run(node: Node, x: Array) -> Array:
-        layout = _Layout(node)
+        layout = _DataLayout(node)
         window, strides = node["ksize"], node["strides"]
-        padding = layout.padding(node)
+        padding = layout.get_padding(node)
         if not isinstance(padding, str):
             full = [(0, 0)] * np.ndim(x)
-            for axis, pair in zip(layout.places, padding, strict=True):
+            for axis, pair in zip(layout.spatial_axes, padding, strict=True):
                 full[axis] = pair
             padding = full
         if kind == "max":
@@ -126,12 +131,12 @@ def _pooled(kind: str) -> Callable[..., Any]:
     return run
 
 
-def _normalized(
+def _normalize_batch(
     node: Node, x: Array, scale: Array, offset: Array, mean: Array, variance: Array
 ) -> tuple[Array, ...]:
     """Compute batch normalization. Layer normalization is saved as training of one batch per row."""
-    layout = _Layout(node) if np.ndim(x) == 4 else None
-    channels = layout.channels if layout else np.ndim(x) - 1
+    layout = _DataLayout(node) if np.ndim(x) == 4 else None
+    channels = layout.channel_axis if layout else np.ndim(x) - 1
     axes = tuple(i for i in range(np.ndim(x)) if i != channels)
     shape = [-1 if i == channels else 1 for i in range(np.ndim(x))]
     x_float32 = x.astype(jnp.float32)
@@ -151,17 +156,17 @@ def _normalized(
     return y.astype(x.dtype), new_mean, new_variance, mean, variance, variance
 
 
-def _resized(method: str) -> Callable[..., Any]:
+def _make_resize(method: str) -> Callable[..., Any]:
     def run(node: Node, images: Array, size: Array) -> Array:
         if node["align_corners"] or not node["half_pixel_centers"]:
-            return _resized_by_corners(node, method, images, numbers(size))
-        out = geometry.resize(Tensor(jnp.asarray(images)), numbers(size), method)._value
+            return _resize_legacy(node, method, images, as_static_ints(size))
+        out = geometry.resize(Tensor(jnp.asarray(images)), as_static_ints(size), method).array
         return out if method == "nearest" else out.astype(jnp.float32)
 
     return run
 
 
-def _resized_by_corners(node: Node, method: str, images: Array, size: list[int]) -> Array:
+def _resize_legacy(node: Node, method: str, images: Array, size: list[int]) -> Array:
     """Resize as earlier versions of TensorFlow, which sample at multiples of a step."""
     if method not in ("bilinear", "nearest"):
         raise UnimplementedError(
@@ -185,8 +190,8 @@ def _resized_by_corners(node: Node, method: str, images: Array, size: list[int])
     return out
 
 
-def _to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Array:
-    sizes, widths = numbers(block), np.asarray(paddings).tolist()
+def _space_to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Array:
+    sizes, widths = as_static_ints(block), np.asarray(paddings).tolist()
     count = len(sizes)
     x = jnp.pad(x, [(0, 0), *widths, *[(0, 0)] * (np.ndim(x) - 1 - count)])
     rest = x.shape[1 + count :]
@@ -197,8 +202,8 @@ def _to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Array:
     return y.transpose(order).reshape([-1, *parts[::2], *rest])
 
 
-def _from_batch(node: Node, x: Array, block: Array, crops: Array) -> Array:
-    sizes, cut = numbers(block), np.asarray(crops).tolist()
+def _batch_to_space(node: Node, x: Array, block: Array, crops: Array) -> Array:
+    sizes, cut = as_static_ints(block), np.asarray(crops).tolist()
     count = len(sizes)
     rest = x.shape[1 + count :]
     y = x.reshape([*sizes, -1, *x.shape[1:]])
@@ -223,23 +228,23 @@ def _space_to_depth(node: Node, x: Array) -> Array:
     return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // block, width // block, -1)
 
 
-def _segments(reduce: Callable[..., Any]) -> Callable[..., Any]:
+def _make_segment_reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def run(node: Node, x: Array, ids: Array, count: Array | None = None) -> Array:
-        total = int(np.max(on_host(ids)) + 1 if count is None else on_host(count))
+        total = int(np.max(as_host_array(ids)) + 1 if count is None else as_host_array(count))
         return reduce(x, ids, total)
 
     return run
 
 
-def _bucketized(node: Node, x: Array) -> Array:
+def _bucketize(node: Node, x: Array) -> Array:
     edges = np.asarray(node["boundaries"], np.float32)
     return jnp.searchsorted(edges, jnp.asarray(x), side="right").astype(np.int32)
 
 
-def _counted(node: Node, x: Array, size: Array, weights: Array) -> Array:
-    length = int(on_host(size))
+def _count_values(node: Node, x: Array, size: Array, weights: Array) -> Array:
+    length = int(as_host_array(size))
     dtype = node.dtype("T")
-    if is_known(x) and np.ndim(x) == 1 and not np.size(weights):
+    if is_static(x) and np.ndim(x) == 1 and not np.size(weights):
         counts = np.bincount(x, minlength=length)[:length]
         return ((counts > 0) if node["binary_output"] else counts).astype(dtype)
 
@@ -252,22 +257,22 @@ def _counted(node: Node, x: Array, size: Array, weights: Array) -> Array:
     return (count_row if np.ndim(x) == 1 else jax.vmap(count_row))(x, amounts)
 
 
-NETWORKS: dict[str, Callable[..., Any]] = {
-    "MatMul": _product,
-    "SparseMatMul": _sparse_product,
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _products),
+NETWORK_OPS: dict[str, Callable[..., Any]] = {
+    "MatMul": _multiply,
+    "SparseMatMul": _multiply_sparse,
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _multiply_batches),
     "Einsum": lambda node, *values: jnp.einsum(node.text("equation"), *values),
-    "BiasAdd": _biased,
-    "Conv2D": _convolved,
-    "Conv3D": _convolved,
-    "DepthwiseConv2dNative": _convolved_by_channel,
-    "Conv2DBackpropInput": _convolved_back,
-    "Conv3DBackpropInputV2": _convolved_back,
-    "MaxPool": _pooled("max"),
-    "MaxPool3D": _pooled("max"),
-    "AvgPool": _pooled("average"),
-    "AvgPool3D": _pooled("average"),
-    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalized),
+    "BiasAdd": _add_bias,
+    "Conv2D": _convolve,
+    "Conv3D": _convolve,
+    "DepthwiseConv2dNative": _convolve_depthwise,
+    "Conv2DBackpropInput": _convolve_transposed,
+    "Conv3DBackpropInputV2": _convolve_transposed,
+    "MaxPool": _make_pooling("max"),
+    "MaxPool3D": _make_pooling("max"),
+    "AvgPool": _make_pooling("average"),
+    "AvgPool3D": _make_pooling("average"),
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalize_batch),
     "Relu": lambda node, x: jax.nn.relu(x),
     "Relu6": lambda node, x: jax.nn.relu6(x),
     "LeakyRelu": lambda node, x: jax.nn.leaky_relu(x, node["alpha"]),
@@ -280,17 +285,17 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "Softmax": lambda node, x: jax.nn.softmax(x),
     "LogSoftmax": lambda node, x: jax.nn.log_softmax(x),
     "L2Loss": lambda node, x: jnp.sum(jnp.square(x)) / 2,
-    "ResizeBilinear": _resized("bilinear"),
-    "ResizeNearestNeighbor": _resized("nearest"),
-    "ResizeBicubic": _resized("bicubic"),
-    "SpaceToBatchND": _to_batch,
-    "BatchToSpaceND": _from_batch,
+    "ResizeBilinear": _make_resize("bilinear"),
+    "ResizeNearestNeighbor": _make_resize("nearest"),
+    "ResizeBicubic": _make_resize("bicubic"),
+    "SpaceToBatchND": _space_to_batch,
+    "BatchToSpaceND": _batch_to_space,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
-    "UnsortedSegmentSum": _segments(jax.ops.segment_sum),
-    "UnsortedSegmentMax": _segments(jax.ops.segment_max),
-    "SegmentSum": _segments(jax.ops.segment_sum),
-    "Bucketize": _bucketized,
-    "DenseBincount": _counted,
-    "Bincount": _counted,
+    "UnsortedSegmentSum": _make_segment_reduction(jax.ops.segment_sum),
+    "UnsortedSegmentMax": _make_segment_reduction(jax.ops.segment_max),
+    "SegmentSum": _make_segment_reduction(jax.ops.segment_sum),
+    "Bucketize": _bucketize,
+    "DenseBincount": _count_values,
+    "Bincount": _count_values,
 }

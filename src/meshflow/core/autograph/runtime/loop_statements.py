@@ -1,0 +1,301 @@
+"""Execution of `while` and `for` statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.autograph.runtime.if_statements import if_stmt
+from meshflow.core.autograph.runtime.iterables import get_staged_elements
+from meshflow.core.autograph.runtime.structure_template import (
+    TENSORLESS,
+    StructureTemplate,
+    format_label,
+    get_location,
+)
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.context import context
+from meshflow.core.staging import loops
+from meshflow.core.staging.loop_state import LoopInvariants
+from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
+from meshflow.core.staging.structure import undefined
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+
+# A `while` on a tensor with a value that is known during tracing runs in Python, so that it may
+# change shapes. Its length is limited, because a counter made by `tf.constant(0)` must not unroll
+# thousands of iterations into the program.
+MAX_UNROLLED = 16
+
+Get = Callable[[], tuple[Any, ...]]
+Set = Callable[..., None]
+
+
+def while_stmt(
+    test: Callable[[], Any],
+    body: Callable[[], None],
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
+    maximum_iterations: int | Tensor | None = None,
+) -> None:
+    """Run a `while` statement, if staged at most `maximum_iterations` times (`set_loop_options`)."""
+    iterations = 0
+    while True:
+        condition = test()
+        is_constant = isinstance(condition, Tensor) and context.trace is not None
+        if is_symbolic(condition) or (is_constant and iterations >= MAX_UNROLLED):
+            _stage_while(test, body, get, set_, template, maximum_iterations, iterations)
+            return
+        if not condition:
+            return
+        body()
+        iterations += 1
+
+
+def _stage_while(
+    test: Callable[[], Any],
+    body: Callable[[], None],
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
+    limit: int | Tensor | None,
+    iterations: int,
+) -> None:
+    init = get()
+
+    def run_test(values: list[Any]) -> Any:
+        set_(*values)
+        return test()
+
+    def run_body(values: list[Any]) -> list[Any]:
+        set_(*values)
+        body()
+        return list(get())
+
+    final = list(init)
+    max_count = None
+    if limit is not None:
+        max_count = max(to_static_value(limit, "maximum_iterations") - iterations, 0)
+    location = get_location(body)  # type: ignore[arg-type]
+
+    def run(start: list[Any], invariants: _StatementInvariants) -> list[Any]:
+        needed = _list_needed(template, init)
+        return loops.while_loop(run_test, run_body, start, needed, invariants, max_count)
+
+    try:
+        final = _run_with_variable_values(run, init, template, location)
+    finally:
+        set_(*final)
+
+
+def for_stmt(
+    iterated: Any,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
+    maximum_iterations: int | Tensor | None = None,
+) -> None:
+    """Run a `for` statement; `extra_test` computes whether to continue if the body may break or return."""
+    elements = get_staged_elements(iterated)
+    if isinstance(elements, loops.LoopStream):
+        count = _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations)
+        if elements.rest is not None:
+            requested = (
+                Tensor(np.array(True)) if extra_test is None else to_scalar_bool(extra_test())
+            )
+            element, is_present = elements.rest(requested, count)
+            _run_iteration_if(is_present, body, element, get, set_, template)
+        return
+    if elements is not None:
+        _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations)
+        for get_element in elements.rest:
+            element = get_element(_find_loop_result(get()))
+            if extra_test is None:
+                body(element)
+            else:
+                _run_conditionally(iter([element]), extra_test, body, get, set_, template)
+        return
+    iterator = iter(iterated)
+    for item in iterator:
+        body(item)
+        if extra_test is not None:
+            condition = extra_test()
+            if is_symbolic(condition):
+                _run_conditionally(iterator, extra_test, body, get, set_, template)
+                return
+            if not condition:
+                return
+
+
+def _find_loop_result(state: tuple[Any, ...]) -> Tensor | None:
+    """Return a tensor that a staged loop computed: a local variable, or a variable that it wrote."""
+    scope = context.trace
+    written = [scope.read(v) for v in scope.writes.values()] if scope is not None else []
+    return next((v for v in (*state, *reversed(written)) if is_symbolic(v)), None)
+
+
+def _run_conditionally(
+    iterator: Iterator[Any],
+    extra_test: Callable[[], Any],
+    body: Callable[[Any], None],
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
+) -> None:
+    """Run the rest of a Python loop that a tensor may end; each iteration becomes conditional."""
+    for item in iterator:
+        _run_iteration_if(extra_test(), body, item, get, set_, template)
+
+
+def _run_iteration_if(
+    test: object,
+    body: Callable[[Any], None],
+    item: Any,
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
+) -> None:
+    """Run one iteration if a tensor is true."""
+    size = template.variables
+
+    def iteration() -> None:
+        body(item)
+
+    iteration.__code__ = iteration.__code__.replace(
+        co_filename=body.__code__.co_filename, co_firstlineno=body.__code__.co_firstlineno
+    )
+    if_stmt(
+        test,
+        iteration,
+        None,
+        get,
+        set_,
+        StructureTemplate(template.labels, size, template.needed, size),
+    )
+
+
+def _stage_for(
+    elements: loops.LoopElements | loops.LoopStream,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
+    limit: int | Tensor | None,
+) -> Any:
+    init = get()
+
+    def step(element: Any, values: list[Any]) -> list[Any]:
+        set_(*values)
+        body(element)
+        return list(get())
+
+    def continues(values: list[Any]) -> Any:
+        set_(*values)
+        return extra_test()  # type: ignore[misc]
+
+    final = list(init)
+    limit = None if limit is None else to_static_value(limit, "maximum_iterations")
+    location, needed = get_location(body), _list_needed(template, init)  # type: ignore[arg-type]
+    test = continues if extra_test is not None else None
+    count: Any = None
+
+    def run(start: list[Any], invariants: _StatementInvariants) -> list[Any]:
+        nonlocal count
+        if isinstance(elements, loops.LoopStream):
+            result, count = loops.stream_loop(
+                elements, step, start, needed, invariants, test, limit
+            )
+            return result
+        return loops.for_loop(elements, step, start, needed, invariants, test, limit)
+
+    try:
+        final = _run_with_variable_values(run, init, template, location)
+    finally:
+        set_(*final)
+    return count
+
+
+class _VariableReplacement(Exception):
+    """Signal that an iteration replaces a `tf.Variable` in the state by a tensor."""
+
+
+def _run_with_variable_values(
+    run: Callable[[list[Any], _StatementInvariants], list[Any]],
+    init: tuple[Any, ...],
+    template: StructureTemplate,
+    location: str,
+) -> list[Any]:
+    """Run a loop; a variable that an iteration replaces by a tensor starts as its value."""
+    start = list(init)
+    while True:
+        try:
+            return run(list(start), _StatementInvariants(template, location, start))
+        except _VariableReplacement as replacement:
+            (position,) = replacement.args
+            start[position] = convert_to_tensor(start[position])
+
+
+def _list_needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
+    """List the carried parts; an attribute that does not exist yet is only a result."""
+    return [
+        needed and not (position >= template.variables and init[position] is undefined)
+        for position, needed in enumerate(template.needed)
+    ]
+
+
+class _StatementInvariants(LoopInvariants):
+    """Loop invariants with errors that name the variable and the line of the loop."""
+
+    def __init__(self, template: StructureTemplate, location: str, start: list[Any]) -> None:
+        self.template = template
+        self.location = location
+        self.start = start
+
+    def _format_label(self, position: int) -> str:
+        return format_label(self.template.labels[position])
+
+    def make_undefined_error(self, position: int) -> Exception:
+        return ValueError(
+            f"{self._format_label(position)} must be defined before the loop over tensors at {self.location}, because "
+            "an iteration may use its previous value."
+        )
+
+    def make_change_error(self, position: int, aspect: str, before: str, after: str) -> Exception:
+        if isinstance(self.start[position], Variable) and aspect == "value":
+            return _VariableReplacement(position)
+        name = self._format_label(position)
+        if before == "None":
+            return ValueError(
+                f"{name} is None before the loop over tensors at {self.location} and {after} after one iteration. "
+                f"Give it a value of that shape and dtype before the loop."
+            )
+        if before == repr(TENSORLESS) or (before.startswith("[") and aspect == "structure"):
+            return ValueError(
+                f"{name} is a list that tensors are added to in the loop over tensors at {self.location}: {before} "
+                f"before the loop, {after} after one iteration. Collect results in a tf.TensorArray, use tf.map_fn, or "
+                "iterate over a Python range, which is unrolled."
+            )
+        return TypeError(
+            f"{name} must keep its {aspect} in the loop over tensors at {self.location}: got {before} before the "
+            f"loop and {after} after one iteration." + _ADVICE.get(aspect, "")
+        )
+
+    def make_test_write_error(self, variable: Any) -> Exception:
+        return ValueError(
+            f"The condition of the loop at {self.location} assigns variable {variable.name}. Assign it in the "
+            "body of the loop."
+        )
+
+
+_ADVICE = {
+    "dtype": " Start with a value of the final dtype, or use tf.cast in the loop.",
+    "shape": " Shapes are static under XLA: allocate the final shape before the loop, or use a tf.TensorArray.",
+    "value": " Only numbers and tensors can change in such a loop.",
+}

@@ -1,0 +1,70 @@
+"""Redirection of op calls on symbolic tensors of Keras."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from meshflow.core.dispatch import op_names
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The symbolic tensor types, and the function that handles calls with such arguments. Keras sets
+# both.
+types: tuple[type, ...] = ()
+handler: Callable[..., Any] | None = None
+
+
+def register_symbolic_type(symbolic_type: type, call: Callable[..., Any]) -> None:
+    """Redirect every op call that has an argument of a type to `call(public_op, args, kwargs)`.
+
+    Args:
+      symbolic_type: The type of symbolic tensors.
+      call: The handler.
+    """
+    global types, handler
+    types = (symbolic_type,)
+    handler = call
+
+
+def accept_symbolic(function: F) -> F:
+    """Make a function accept symbolic Keras tensors, and register its name for files.
+
+    Args:
+      function: A public function that needs the values of its arguments, for example the shape in
+        `tf.zeros`.
+    """
+    return op_names.register_name(accept_symbolic_unnamed(function))
+
+
+def accept_symbolic_unnamed(function: F) -> F:
+    """Make a function accept symbolic Keras tensors, without registering its name for files.
+
+    Args:
+      function: A public function that files must not refer to, such as a loop with a function
+        argument, or that is registered under another name.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if types and has_symbolic(args, kwargs):
+            return handler(public, args, kwargs)  # type: ignore[misc]
+        return function(*args, **kwargs)
+
+    return public  # type: ignore[return-value]
+
+
+def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+    """Check whether the arguments of a call contain a Keras tensor.
+
+    Nested lists and dictionaries are searched, too.
+    """
+    for value in args:
+        if isinstance(value, types):
+            return True
+        if isinstance(value, (list, tuple)) and has_symbolic(value, {}):
+            return True
+        if isinstance(value, dict) and has_symbolic(value.values(), {}):
+            return True
+    return bool(kwargs) and has_symbolic(kwargs.values(), {})

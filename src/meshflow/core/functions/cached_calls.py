@@ -1,0 +1,220 @@
+"""Calls of saved functions by executables from the user's cache, without tracing.
+
+For a function and operands of some shapes, the cache holds up to three entries: the executable, the
+executable that prepares its weights, if any, and a plan with the arrays that they take and return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
+from meshflow.core.functions.executable_cache import (
+    compile_and_store,
+    get_only_device,
+    load_executable,
+    make_key,
+)
+from meshflow.core.functions.prepacked_weights import PrepackedWeights
+from meshflow.core.runtime import compilation_cache
+from meshflow.core.runtime.context import context, variable_lock
+from meshflow.core.runtime.forks import ForkState
+from meshflow.core.tracing.pass_pipeline import PassPipeline
+from meshflow.core.tracing.trace import TensorSlot
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Array
+from meshflow.kernels import library
+
+__all__ = ["CachedCalls"]
+
+# Suffixes of the keys of executables, because the names of cache entries are hexadecimal.
+_PLAN_SUFFIX, _WEIGHTS_SUFFIX = "a1", "a2"
+# Source folders that define the ops of a graph.
+_SOURCE_FOLDERS = ("saved_model", "ops", "passes", "kernels")
+
+
+class _CachedCall:
+    """An executable and its constant operands.
+
+    Args:
+      main: The executable.
+      weights: Computes its last operands, or None.
+      captures: The captures of the function that the executable takes, in its order.
+      results: Indices of its outputs, in the order of the function's results.
+    """
+
+    def __init__(
+        self,
+        main: Callable[..., Any],
+        weights: PrepackedWeights | None,
+        captures: Sequence[Any],
+        results: Sequence[int],
+    ) -> None:
+        self._main, self._weights = main, weights
+        self._captures, self._results = captures, results
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Tensor]:
+        with variable_lock:
+            captured = [c._value for c in self._captures]
+        weights = self._weights(captured) if self._weights is not None else ()
+        outputs = self._main(*arrays, *captured, *weights)
+        return [Tensor(outputs[i]) for i in self._results]
+
+
+class CachedCalls:
+    """The calls of a saved function without side effects.
+
+    Args:
+      fingerprint: Identifies the function, by the bytes of its file.
+      captures: Variables and constants that the function uses.
+      trace: Traces the function for tensors if the cache has no entry.
+    """
+
+    def __init__(
+        self,
+        fingerprint: bytes,
+        captures: Sequence[Any],
+        trace: Callable[[Sequence[Tensor]], ConcreteFunction],
+    ) -> None:
+        self._fingerprint, self._captures, self._trace = fingerprint, captures, trace
+        self._calls: dict[Any, _CachedCall | None] = {}
+        self._compile_lock = threading.RLock()
+        self._is_supported = all(type(c) in (Variable, Tensor) for c in captures)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return the results; None if the function must be called, for example for tapes."""
+        if not self._is_supported or not _is_standalone():
+            return None
+        arrays = [t.array for t in tensors]
+        key = tuple((a.shape, a.dtype) for a in arrays)
+        if key not in self._calls:
+            with self._compile_lock:
+                if key not in self._calls:
+                    # A function that cannot be compiled runs op by op, or raises the error.
+                    with contextlib.suppress(Exception):
+                        self._calls[key] = self._load_or_compile(tensors, arrays)
+                    self._calls.setdefault(key, None)
+        call = self._calls[key]
+        if call is None:
+            return None
+        if FunctionSettings.on_launch is not None:
+            FunctionSettings.on_launch()
+        try:
+            return call(arrays)
+        except (TypeError, ValueError, RuntimeError, MemoryError):
+            # The call has no effects. The function raises the error, or accepts other devices.
+            return None
+
+    def _load_or_compile(
+        self, tensors: Sequence[Tensor], arrays: Sequence[Array]
+    ) -> _CachedCall | None:
+        values = [*arrays, *(c._value for c in self._captures)]
+        device = get_only_device(values)
+        if device is None:
+            return None
+        shapes = [(tuple(v.shape), str(v.dtype)) for v in values]
+        identity = (
+            shapes,
+            os.environ.get("XLA_FLAGS"),
+            os.environ.get("MESHFLOW_KERNELS"),
+            _list_source_stamps(),
+        )
+        key = make_key(repr(identity).encode() + self._fingerprint, device)
+        return self._load_call(key, len(arrays), device) or self._compile_call(key, tensors, device)
+
+    def _load_call(self, key: str, count: int, device: jax.Device) -> _CachedCall | None:
+        data = compilation_cache.read_entry(key + _PLAN_SUFFIX)
+        if data is None:
+            return None
+        # The executables refer to kernels of this library by name.
+        library.load()
+        plan = json.loads(data)
+        captures, reads, num_weights = (plan[name] for name in ("captures", "reads", "gives"))
+        main = load_executable(key, count + len(captures) + num_weights, plan["outputs"], device)
+        weights = (
+            load_executable(key + _WEIGHTS_SUFFIX, len(reads), num_weights, device)
+            if num_weights
+            else None
+        )
+        if main is None or (num_weights and weights is None):
+            return None
+        prepacked = None if weights is None else PrepackedWeights(weights, reads)
+        return _CachedCall(main, prepacked, [self._captures[i] for i in captures], plan["results"])
+
+    def _compile_call(
+        self, key: str, tensors: Sequence[Tensor], device: jax.Device
+    ) -> _CachedCall | None:
+        """Compile the call and store it in the cache; return None for a function with side effects."""
+        concrete = self._trace(tensors)
+        parts, traced = concrete.get_pure_program(), concrete.traced
+        indices = {id(c): i for i, c in enumerate(self._captures)}
+        capture_indices = [indices.get(id(c)) for c in traced.captures]
+        slots = nest.flatten(traced.structure)
+        has_slots = all(isinstance(s, TensorSlot) for s in slots)
+        if parts is None or None in capture_indices or not has_slots:
+            return None
+        main, prepacked = parts
+        captured = [c._value for c in traced.captures]
+        weights: list[Any] = []
+        is_stored = True
+        if prepacked is not None:
+            operands = [captured[i] for i in prepacked.reads]
+            early, is_stored = compile_and_store(prepacked.run, operands, key + _WEIGHTS_SUFFIX)
+            prepacked = PrepackedWeights(early, prepacked.reads)
+            weights = prepacked(captured)
+        run, is_main_stored = compile_and_store(
+            main, [*(t.array for t in tensors), *captured, *weights], key
+        )
+        results = [s.index for s in slots]
+        plan = {
+            "captures": capture_indices,
+            "reads": [] if prepacked is None else list(prepacked.reads),
+            "gives": len(weights),
+            "outputs": len(traced.closed_jaxpr.out_avals),
+            "results": results,
+        }
+        if is_stored and is_main_stored:
+            compilation_cache.write_entry(key + _PLAN_SUFFIX, json.dumps(plan).encode())
+        return _CachedCall(run, prepacked, traced.captures, results)
+
+
+def _is_standalone() -> bool:
+    """Check whether a call is a separate program, as compiled for files."""
+    is_nested = context.trace is not None or context.tapes or context.host_recorder is not None
+    is_placed = (
+        context.place_output is not None
+        or context.override_read is not None
+        or context.computes_on_host
+    )
+    is_changed = FunctionSettings.run_eagerly or PassPipeline.passes or ForkState.forked_late
+    # JAX defines its options at run time.
+    return not (is_nested or is_placed or is_changed or jax.config.jax_debug_nans)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _list_source_stamps() -> list[tuple[str, int]]:
+    """Return the modification times of the sources that define the ops of graphs."""
+    root = Path(__file__).parents[2]
+    return sorted(
+        stamp for folder in _SOURCE_FOLDERS for stamp in _iterate_stamps(str(root / folder))
+    )
+
+
+def _iterate_stamps(folder: str) -> Iterator[tuple[str, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".so")):
+                yield entry.path, entry.stat().st_mtime_ns
+            elif entry.name != "__pycache__" and entry.is_dir():
+                yield from _iterate_stamps(entry.path)

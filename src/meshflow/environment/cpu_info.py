@@ -1,0 +1,28 @@
+"""Properties of this machine's processor, from /proc/cpuinfo."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+__all__ = ["read_cpu_flags", "read_cpu_info"]
+
+
+def read_cpu_info() -> dict[str, str]:
+    """Return Linux's properties of the first core by name; an empty dictionary on other systems."""
+    try:
+        text = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+@functools.cache
+def read_cpu_flags() -> tuple[str, ...]:
+    """Return Linux's names of the processor's instruction-set extensions.
+
+    The result is empty on other systems.
+    """
+    info = read_cpu_info()
+    return tuple(info.get("flags", info.get("Features", "")).split())

@@ -1,0 +1,109 @@
+"""Protocol-buffer messages that are declared by tables in Python.
+
+Each table gets its own descriptor pool, so the messages do not conflict with TensorFlow's in the
+same process. The encoding is compatible: TensorFlow can read the messages, and its own messages can
+be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+try:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+except ImportError as error:
+    raise ImportError(
+        "TensorFlow's files (tf.train.Example, tf.io.serialize_tensor, SavedModels, checkpoints) need the package "
+        "protobuf: pip install 'meshflow[records]'."
+    ) from error
+
+__all__ = ["DecodeError", "MessageTable", "declare_messages"]
+
+# A table maps the name of each message to its fields, and each field to its number and type. A type
+# that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and
+# `|` marks the fields of the message's oneof.
+MessageTable = Mapping[str, Mapping[str, tuple[int, str]]]
+
+_PACKAGE = "tensorflow"
+_Field = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "bool": _Field.TYPE_BOOL,
+    "bytes": _Field.TYPE_BYTES,
+    "double": _Field.TYPE_DOUBLE,
+    "fixed32": _Field.TYPE_FIXED32,
+    "float": _Field.TYPE_FLOAT,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "sint64": _Field.TYPE_SINT64,
+    "string": _Field.TYPE_STRING,
+    "uint32": _Field.TYPE_UINT32,
+    "uint64": _Field.TYPE_UINT64,
+}
+
+
+def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
+    """Create the message classes of a table.
+
+    Args:
+      name: Name of the descriptor file, which appears in protobuf's errors.
+      table: Fields by message. A nested message is called `Outer.Inner` and must follow its outer
+        message.
+
+    Returns:
+      The classes by the names in the table.
+
+    Example:
+      >>> point = declared("point.proto", {"Point": {"x": (1, "int64"), "tags": (2, "*string")}})["Point"]
+      >>> point.FromString(point(x=3, tags=["a"]).SerializeToString()).x
+      3
+    """
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_build_file(name, table))
+    return {
+        message: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{_PACKAGE}.{message}")
+        )
+        for message in table
+    }
+
+
+def _build_file(name: str, table: MessageTable) -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name=name, package=_PACKAGE, syntax="proto3")
+    messages: dict[str, Any] = {}
+    for path, fields in table.items():
+        outer, _, inner = path.rpartition(".")
+        message = messages[outer].nested_type.add() if outer else file.message_type.add()
+        message.name = inner
+        messages[path] = message
+        for field_name, (field_number, type_name) in fields.items():
+            _add_field(message, path, field_name, field_number, type_name)
+    return file
+
+
+def _add_field(message: Any, path: str, name: str, field_number: int, type_name: str) -> None:
+    repeated = type_name.startswith(("*", "{"))
+    field = message.field.add(
+        name=name,
+        number=field_number,
+        label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL,
+    )
+    if type_name.startswith("|"):
+        if not message.oneof_decl:
+            message.oneof_decl.add(name="kind")
+        field.oneof_index = 0
+    bare_type = type_name.lstrip("*|")
+    if type_name.startswith("{"):
+        # A map is encoded as repeated pairs of a key and a value.
+        bare_type = "".join(part.capitalize() for part in name.split("_")) + "Entry"
+        entry = message.nested_type.add(name=bare_type)
+        entry.options.map_entry = True
+        key, _, value = type_name[1:].partition("}")
+        _add_field(entry, path, "key", 1, key or "string")
+        _add_field(entry, path, "value", 2, value)
+        bare_type = f"{path}.{bare_type}"
+    if bare_type in _SCALARS:
+        field.type = _SCALARS[bare_type]
+    else:
+        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{bare_type}"

@@ -1,0 +1,112 @@
+"""Rematerialization of layers in the backward pass, and offload of their results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.gradients.rematerialization import (
+    make_policy_transform,
+    make_recompute_transform,
+    wrap_traced,
+)
+from meshflow.core.runtime.context import context
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.environment.types import Primitive, PyTree
+
+__all__ = ["run_call"]
+
+
+def run_call(
+    layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
+) -> PyTree:
+    """Run the `call` method of a layer, rematerialized if the strategy requests it."""
+    shares = current_shares()
+    if (
+        shares is None
+        or shares.in_rematerialized_layer
+        or not _should_recompute(layer, shares)
+        or not _is_recomputation_unit(layer)
+    ):
+        return call(inputs, *args, **kwargs)
+    # Pipeline stages cannot be cut within a rematerialized layer.
+    labels: Any = context.label_layer
+    shares.in_rematerialized_layer = True
+    try:
+        with contextlib.nullcontext() if labels is None else labels(layer, whole=True):
+            return _run_recomputed(layer, shares, call, inputs, args, kwargs)
+    finally:
+        shares.in_rematerialized_layer = False
+
+
+def _should_recompute(layer: Any, shares: BatchShares) -> bool:
+    return bool(shares.recompute) or shares.get_residual_storage(layer.name) is not None
+
+
+def _is_recomputation_unit(layer: Any) -> bool:
+    """Check whether a layer is rematerialized as a unit; a model of several blocks is not."""
+    if not hasattr(layer, "train_step"):
+        return True
+    if hasattr(layer, "optimizer") and layer._is_compiled:
+        return False
+    if any(getattr(part, "begins_stage", False) for part in layer._flatten_layers()):
+        return False
+    blocks = [
+        type(part)
+        for part in layer._flatten_layers(recursive=False, include_self=False)
+        if part._tracked.layers
+    ]
+    return len(set(blocks)) == len(blocks) and not any(hasattr(b, "train_step") for b in blocks)
+
+
+def _run_recomputed(
+    layer: Any,
+    shares: BatchShares,
+    call: Callable[..., Any],
+    inputs: PyTree,
+    args: tuple,
+    kwargs: dict,
+) -> PyTree:
+    masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
+    parts = list(layer._flatten_layers())
+
+    def run(arguments: PyTree) -> PyTree:
+        for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
+            if mask is not None:
+                tensor._keras_mask = mask
+        before = [len(part._losses) for part in parts]
+        outputs = call(arguments, *args, **kwargs)
+        added = [part._losses[n:] for part, n in zip(parts, before, strict=True)]
+        for part, n in zip(parts, before, strict=True):
+            del part._losses[n:]
+        output_masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
+        return (outputs, output_masks, added), [total.value for total in shares.totals[first:]]
+
+    first = len(shares.totals)
+    (outputs, output_masks, added), values = _make_transform(layer, shares)(run)(inputs)
+    # The means over all shares need these values before they compute any layer.
+    for total, value in zip(shares.totals[first:], values, strict=True):
+        total.value = value
+    for tensor, mask in zip(nest.flatten(outputs), output_masks, strict=True):
+        if mask is not None and isinstance(tensor, Tensor):
+            tensor._keras_mask = mask
+    for part, losses in zip(parts, added, strict=True):
+        part._losses += losses
+    return outputs
+
+
+def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
+    waiting = shares.get_residual_storage(layer.name)
+    if shares.recompute == "layer":
+        form = make_recompute_transform(waiting)
+    else:
+        policy: Any = _save_all_but_gathers if shares.recompute == "gathers" else shares.recompute
+        form = make_policy_transform(policy, waiting)
+    return lambda run: wrap_traced(run, form, has_extra_results=True)
+
+
+def _save_all_but_gathers(primitive: Primitive, *_: Any, **__: Any) -> bool:
+    return primitive.name not in ("all_gather", "all_gather_invariant")

@@ -1,0 +1,238 @@
+"""`Model.compile`, and the properties of a model that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from meshflow.core.functions.concrete_function import FunctionSettings
+from meshflow.core.values import nest
+from meshflow.distribute.strategy import Strategy, get_strategy
+from meshflow.environment.types import PyTree
+from meshflow.keras import losses, optimizers
+from meshflow.keras.engine.training.asynchronous_training import AnyHandler
+from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
+from meshflow.keras.engine.training.global_batch import (
+    check_metrics,
+    check_variables,
+    get_current_strategy,
+    model_scope,
+)
+from meshflow.keras.engine.training.training_state import Resumption
+from meshflow.keras.engine.training.training_steps import TrainingSteps
+from meshflow.keras.mixed_precision.policy import Policy
+from meshflow.keras.optimizers import loss_scale
+from meshflow.keras.optimizers.accumulation import set_accumulation_steps
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, convert_loss_scale
+
+
+class CompileMethods(TrainingSteps):
+    """The optimizer, losses and metrics of a model, as `compile` sets them; a base class of `Trainer`."""
+
+    _is_compiled = False
+
+    if TYPE_CHECKING:
+        # `Layer` and `Model` provide these properties.
+        @property
+        def outputs(self) -> PyTree: ...
+        @property
+        def output_names(self) -> list[str] | None: ...
+        @property
+        def name(self) -> str: ...
+        @property
+        def dynamic(self) -> bool: ...
+        @property
+        def dtype_policy(self) -> Policy: ...
+
+    def _init_training(self) -> None:
+        self.optimizer: Any = None
+        self.compiled_loss: LossesContainer | None = None
+        self.compiled_metrics: MetricsContainer | None = None
+        self.loss: Any = None
+        self.stop_training = False
+        self.history: Any = None
+        # A callback sets this attribute to continue a training that another process started.
+        self._resumption: Resumption | None = None
+        self._handler: AnyHandler | None = None
+        self._is_compiled = False
+        self._run_eagerly: bool | None = None
+        self._steps_per_execution = 1
+        self._evaluation_shards: int | str = 0
+        self._reset_steps()
+
+    def _reset_steps(self) -> None:
+        """Discard compiled steps after a change of the model or of its training."""
+        self.train_function: Any = None
+        self.test_function: Any = None
+        self.predict_function: Any = None
+        self._steps: dict[str, Any] = {}
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: PyTree = None,
+        metrics: PyTree = None,
+        loss_weights: PyTree = None,
+        weighted_metrics: PyTree = None,
+        run_eagerly: bool | None = None,
+        steps_per_execution: int | str | None = None,
+        jit_compile: bool | None = None,
+        gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Configure the training of the model.
+
+        Args:
+          optimizer: An optimizer, its name, or an optax transformation.
+          loss: A loss, its name or function, or these by output.
+          metrics: Metrics to report, or these by output; `'accuracy'` chooses the metric by the
+            shapes.
+          loss_weights: Factors of the losses, by output.
+          weighted_metrics: Metrics that receive sample weights.
+          run_eagerly: Whether steps run as plain Python.
+          steps_per_execution: Number of batches that one call of the compiled program processes.
+          jit_compile: Accepted but ignored: XLA always compiles the steps.
+          gradient_accumulation_steps: Number of batches per update of the weights, which uses the
+            mean of their gradients, like the optimizer's argument of this name.
+          **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, the number of shares
+            into which evaluation splits the data so that each batch is used exactly once, or
+            'auto'. `auto_scale_loss` and `sample_weight_mode` are accepted and ignored: sample
+            weights may have any shape that fits the losses.
+
+        Raises:
+          TypeError: if a keyword is unknown.
+          ValueError: if `steps_per_execution` is not positive, if `gradient_accumulation_steps` is
+            less than 2 or differs from the optimizer's argument, or if the model or a metric was
+            created under another strategy than the `ParameterServerStrategy` that is in scope.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+          >>> model.compile("adam", tf.keras.losses.Huber(), metrics=["mae"])
+          >>> type(model.optimizer).__name__, model.loss.delta
+          ('Adam', 1.0)
+        """
+        shards = kwargs.pop("pss_evaluation_shards", 0)
+        if shards != "auto" and not (isinstance(shards, int) and shards >= 0):
+            raise ValueError(
+                f"pss_evaluation_shards must be 'auto' or a non-negative integer, got {shards!r}."
+            )
+        self._evaluation_shards = shards
+        for keyword in (
+            "auto_scale_loss",
+            "distribute",
+            "experimental_steps_per_execution",
+            "sample_weight_mode",
+        ):
+            value = kwargs.pop(keyword, None)
+            if keyword == "experimental_steps_per_execution" and value:
+                steps_per_execution = value
+        if kwargs:
+            raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
+        if steps_per_execution == "auto":
+            steps_per_execution = None
+        if steps_per_execution is not None and int(steps_per_execution) < 1:
+            raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")
+        for identifier in nest.flatten(loss):
+            if isinstance(identifier, str):
+                # This reports an unknown name now, and not when training starts.
+                losses.get(identifier)
+        with model_scope(self):
+            check_variables(self)
+            check_metrics(nest.flatten([metrics, weighted_metrics]))
+            self.optimizer = _get_optimizers(
+                optimizer, lambda o: wrap_for_policy(self.dtype_policy, optimizers.get(o))
+            )
+            if gradient_accumulation_steps is not None:
+                for part in nest.flatten(self.optimizer):
+                    set_accumulation_steps(part, gradient_accumulation_steps)
+            if isinstance(loss, LossesContainer):
+                self.compiled_loss = loss
+            else:
+                self.compiled_loss = LossesContainer(loss, loss_weights, self.output_names)
+            self.compiled_metrics = MetricsContainer(metrics, weighted_metrics, self.output_names)
+            self._strategy_at_compile = get_current_strategy()
+        self.loss = loss if loss is not None else {}
+        self._compile_arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "metrics": metrics,
+            "loss_weights": loss_weights,
+            "weighted_metrics": weighted_metrics,
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+            "jit_compile": jit_compile,
+        }
+        self._run_eagerly = run_eagerly
+        self._steps_per_execution = int(steps_per_execution or 1)
+        self._is_compiled = True
+        self._reset_steps()
+
+    @property
+    def distribute_strategy(self) -> Strategy:
+        """Return the strategy in scope when the model was compiled, or the current one."""
+        return self.__dict__.get("_strategy_at_compile") or get_strategy()
+
+    def _count_evaluation_shards(self, num_workers: int) -> int:
+        """Return the number of shares of evaluation data; 0 if each worker uses its own data."""
+        return (
+            5 * num_workers if self._evaluation_shards == "auto" else int(self._evaluation_shards)
+        )
+
+    @property
+    def run_eagerly(self) -> bool:
+        """Return whether steps run as plain Python."""
+        if self.dynamic and self._run_eagerly is False:
+            raise ValueError(
+                f"Model {self.name} contains layers that can only run eagerly (`dynamic=True`), so it cannot be "
+                "compiled with `run_eagerly=False`."
+            )
+        return bool(self._run_eagerly) or self.dynamic or FunctionSettings.run_eagerly
+
+    @run_eagerly.setter
+    def run_eagerly(self, value: bool) -> None:
+        self._run_eagerly = value
+        self._reset_steps()
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Return the metrics that training reports: the loss, and those of `compile` and the layers."""
+        metrics: list[Any] = []
+        if self._is_compiled:
+            metrics += self.compiled_loss.metrics  # type: ignore[union-attr]
+            metrics += self.compiled_metrics.metrics  # type: ignore[union-attr]
+        metrics += super().metrics
+        return list({id(m): m for m in metrics}.values())
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """Return the names of the metrics, in the order of the values that `evaluate` returns."""
+        return [m.name for m in self.metrics]
+
+    def reset_metrics(self) -> None:
+        """Reset the state of all metrics."""
+        for metric in self.metrics:
+            metric.reset_state()
+
+    def _assert_compiled(self) -> None:
+        if not self._is_compiled:
+            raise RuntimeError(
+                f"You must compile your model before training/testing. Use `model.compile(optimizer, loss)` ({self.name})."
+            )
+
+
+def wrap_for_policy(policy: Policy, optimizer: Any) -> Any:
+    """Wrap an optimizer in a `LossScaleOptimizer` if the dtype policy needs it, as float16 gradients do."""
+    # Policies of TensorFlow 2.1 to 2.3 have a loss scale of their own.
+    scale = getattr(policy, "loss_scale", "dynamic" if policy.name == "mixed_float16" else None)
+    if scale is None or optimizer is None:
+        return optimizer
+
+    if isinstance(optimizer, LossScaleOptimizer) or not hasattr(optimizer, "apply_gradients"):
+        return optimizer
+    return LossScaleOptimizer(optimizer, **convert_loss_scale(loss_scale.get(scale)))
+
+
+def _get_optimizers(optimizer: Any, get: Callable[[Any], Any]) -> Any:
+    # An optax transformation is a named tuple, so only a list means several optimizers.
+    return [get(o) for o in optimizer] if isinstance(optimizer, list) else get(optimizer)

@@ -1,0 +1,169 @@
+"""Attention without a full matrix of scores: by cuDNN, in blocks, or over sharded sequences."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parallel import sequence_attention
+from meshflow.distribute.parallel.blockwise import AttentionOptions
+from meshflow.distribute.parallel.sequence_attention import SequenceSharding
+from meshflow.distribute.parallel.weight_reads import find_shard_map_mesh
+from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.kernels import flash_attention
+from meshflow.ops import array, math
+from meshflow.ops.random import count_counters
+
+__all__ = ["compute_blockwise_attention", "find_sequence_sharding"]
+
+# Maximum number of scores for each example and head that are held at once: 64 MB of float32.
+MAX_SCORES = 1 << 24
+
+
+def find_sequence_sharding() -> SequenceSharding | None:
+    """Return how the current strategy shards sequences for attention, or None."""
+    strategy = get_strategy() if has_strategy() else None
+    algorithm = getattr(getattr(strategy, "options", None), "sequence", None)
+    if algorithm not in ("ring", "ulysses"):
+        return None
+    axes = strategy.rules.dimensions("sequence")  # type: ignore[union-attr]
+    mesh = strategy.mesh  # type: ignore[union-attr]
+    heads = tuple(n for n in strategy.rules.dimensions("heads") if n not in axes)  # type: ignore[union-attr]
+    if all(mesh.dim_size(name) == 1 for name in axes):
+        return None
+    named = find_shard_map_mesh(strategy)
+    if named is not None:
+        return SequenceSharding(algorithm, named, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
+    if algorithm == "ring" and strategy.options.pipeline is not None:  # type: ignore[union-attr]
+        algorithm = "gathered"
+    return SequenceSharding(algorithm, None, axes, (), heads)
+
+
+def compute_blockwise_attention(
+    layer: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Sequence[Tensor],
+    queries: Tensor | None,
+    causal: bool,
+    training: Any,
+    return_scores: bool,
+) -> Tensor | None:
+    """Compute attention without a full matrix of scores, if it is possible and useful.
+
+    Args:
+      layer: The layer, with its `_dropout_layer`.
+      q: Queries [b, t, n, h], scaled.
+      k: Keys [b, s, n, h].
+      v: Values [b, s, n, h].
+      masks: Bool tensors that broadcast to [b, t, s]; a query attends to a key if all are True.
+      queries: Bool tensor [b, t], False for queries that are padding, or None.
+      causal: Whether queries attend only to keys at the same or earlier positions.
+      training: Whether to apply dropout.
+      return_scores: Whether the caller requires the attention weights.
+
+    Returns:
+      The outputs [b, t, n, h], or None if the layer has to compute the scores.
+
+    Raises:
+      ValueError: If a strategy shards sequences and the arguments require all scores.
+    """
+    sequences = find_sequence_sharding()
+    obstacle = _find_obstacle(layer, masks, training, return_scores)
+    if sequences is None:
+        has_dropout = (
+            bool(layer._dropout_layer.rate) and training is not None and training is not False
+        )
+        specs = _to_shape_struct(q), _to_shape_struct(k), _to_shape_struct(v)
+        usable = flash_attention.is_usable(*specs, bool(masks))
+        if usable and not obstacle and not has_dropout:
+            return apply(_cudnn_attention_op, (q, k, v, _combine_masks(masks, q, k)), (causal,))
+        sizes = q.shape[1], k.shape[1]
+        # Lengths are symbolic while a shape-polymorphic function is exported.
+        exceeds_limit = all(isinstance(n, int) for n in sizes) and sizes[0] * sizes[1] > MAX_SCORES
+        if not exceeds_limit or obstacle:
+            return None
+    elif obstacle:
+        raise ValueError(
+            f"{type(layer).__name__} {layer.name}: {obstacle} needs the scores of whole sequences, but the strategy "
+            f"splits them over devices (sequence={sequences.option_value!r}). Remove one of the two options."
+        )
+    rate = float(layer._dropout_layer.rate) if training else 0.0
+    key = layer._dropout_layer._stream.next_key(count_counters(*q.shape)) if rate else None
+    options = AttentionOptions(causal, rate)
+    mask = _combine_masks(masks, q, k)
+    return apply(_blockwise_attention_op, (q, k, v, mask, queries, key), (options, sequences))
+
+
+def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of a tensor; unknown sizes are symbolic."""
+    return jax.ShapeDtypeStruct(tuple(tensor.array.shape), tensor.array.dtype)
+
+
+def _find_obstacle(layer: Any, masks: Sequence[Tensor], training: Any, return_scores: bool) -> str:
+    """Return the name of the option that requires all scores, or ""."""
+    if return_scores:
+        return "return_attention_scores=True"
+    if any(len(m.shape) > 3 for m in masks):
+        return "an attention_mask for each head"
+    if layer.dtype_policy.uses_float8:
+        return "the policy mixed_float8"
+    if isinstance(training, Tensor) and layer._dropout_layer.rate:
+        return "dropout by a tensor `training`"
+    return "dropout of all weights" if layer._dropout_layer.rate >= 1 and training else ""
+
+
+def _combine_masks(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> Tensor | None:
+    """Return one mask [b, 1 or t, s], or None."""
+    result = None
+    for mask in masks:
+        result = mask if result is None else math.logical_and(result, mask)
+    if result is None:
+        return None
+    while len(result.shape) < 3:
+        result = array.expand_dims(result, 0)
+    rows = 1 if result.shape[1] == 1 else q.shape[1]
+    return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
+
+
+def _attend_by_cudnn(
+    static: tuple[bool], q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+    (causal,) = static
+    fallback = functools.partial(flash_attention.compute_xla_attention, scale=1.0, is_causal=causal)
+    mask = None if mask is None else mask[:, None]
+    return flash_attention.compute_attention(fallback, q, k, v, None, mask, 1.0, causal)
+
+
+_cudnn_attention_op = Op(
+    "attention_by_cudnn",
+    lambda operands, static: _attend_by_cudnn(static, *operands),
+    is_foldable=False,
+)
+
+
+def _attend_in_blocks(
+    static: tuple[AttentionOptions, SequenceSharding | None],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    queries: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
+    options, sequences = static
+    return sequence_attention.attend(options, q, k, v, mask, queries, key, sequences)
+
+
+_blockwise_attention_op = Op(
+    "attention_in_parts",
+    lambda operands, static: _attend_in_blocks(static, *operands),
+    is_foldable=False,
+)

@@ -1,0 +1,223 @@
+"""`PreprocessingLayer`: a layer that learns its state from data by `adapt`, before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.environment.types import Config, PyTree
+from meshflow.keras import settings
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.safe_mode import require_unsafe_mode
+from meshflow.ops.deferred_host_values import DeferredValue, find_recording
+
+__all__ = ["PreprocessingLayer"]
+
+
+class PreprocessingLayer(Layer):
+    """Layer with `adapt`; subclasses define `update_state`, `finalize_state` and `reset_state`.
+
+    Args:
+      **kwargs: Arguments of `Layer`.
+
+    Attributes:
+      runs_on_host: Whether `call` needs concrete values, for example strings, and is therefore not
+        compiled.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.Normalization(axis=None)
+      >>> layer.adapt([1.0, 3.0])
+      >>> layer([5.0]).numpy()
+      array([3.], dtype=float32)
+    """
+
+    runs_on_host = False
+    # If True, `call` accepts a list of tensors, which is not stacked to one tensor.
+    _accepts_list = False
+    # If True, the learned state depends on the number of rows per call of `update_state`.
+    _depends_on_batch_size = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._adapted = False
+
+    @property
+    def is_adapted(self) -> bool:
+        """Check whether `adapt` was called."""
+        return self._adapted
+
+    def compile(
+        self, run_eagerly: bool | None = None, steps_per_execution: int | None = None
+    ) -> None:
+        """Do nothing: preprocessing layers are not compiled.
+
+        Args:
+          run_eagerly: Ignored.
+          steps_per_execution: Ignored.
+        """
+
+    def __call__(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+        """Call the layer; a list or Python value is converted to one tensor."""
+        if find_recording(inputs) is not None and isinstance(inputs, DeferredValue):
+            # The inputs are strings of a function that is being saved.
+            self._build_if_needed(inputs.shape)
+            return self.call(inputs, *args, **kwargs)
+        if self._accepts_list:
+            return super().__call__(_to_tensors(inputs), *args, **kwargs)
+        return super().__call__(as_tensor(inputs), *args, **kwargs)
+
+    def adapt(self, data: PyTree, batch_size: int | None = None, steps: int | None = None) -> None:
+        """Learn the state from data; the previous state is discarded.
+
+        Args:
+          data: Dataset, array, tensor or list.
+          batch_size: Number of rows of an array per update; default 32.
+          steps: Number of batches to use; default all.
+        """
+        if self.built:
+            self.reset_state()
+        for step, (batch, shape) in enumerate(
+            _iterate_batches(data, batch_size, self._depends_on_batch_size)
+        ):
+            if steps is not None and step >= steps:
+                break
+            self._build_if_needed(shape)
+            self.update_state(batch)
+        self.finalize_state()
+        self._adapted = True
+
+    def _build_if_needed(self, shape: TensorShape) -> None:
+        if self.built:
+            return
+        if not hasattr(self, "_batch_input_shape"):
+            self._batch_input_shape = (None,) * (shape.rank or 0)
+        self._build_input_shape = shape
+        self.build(shape)
+        self.built = True
+
+    def update_state(self, data: TensorLike) -> None:
+        """Update the state with a batch.
+
+        Args:
+          data: Tensor.
+
+        Raises:
+          NotImplementedError: If the subclass does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `update_state(data)`.")
+
+    def reset_state(self) -> None:
+        """Reset the learned state.
+
+        Raises:
+          NotImplementedError: If the subclass does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `reset_state()`.")
+
+    def finalize_state(self) -> None:
+        """Compute the final state; called after the last batch."""
+
+
+class EncodingLayer(PreprocessingLayer):
+    """Preprocessing layer with an output dtype that does not depend on the inputs."""
+
+    def get_output_dtype(self) -> str:
+        """Return the dtype of the outputs."""
+        return self.compute_dtype or settings.floatx()
+
+    def _infer_outputs(
+        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> KerasTensor:
+        tensors = inputs if isinstance(inputs, list) else [inputs]
+        return KerasTensor(self._make_output_spec([t.shape for t in tensors]))
+
+    def _make_output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
+        return TensorSpec(self.compute_output_shape(shapes[0]), self.get_output_dtype())
+
+    def compute_output_signature(self, input_signature: PyTree) -> TensorSpec:
+        """Compute the `TensorSpec` of the outputs from those of the inputs."""
+        specs = input_signature if isinstance(input_signature, (list, tuple)) else [input_signature]
+        return self._make_output_spec([spec.shape for spec in specs])
+
+    @classmethod
+    def from_config(cls, config: Config) -> Any:
+        """Create a layer from a configuration.
+
+        Raises:
+          ValueError: If the configuration names a vocabulary file in safe mode.
+        """
+        for key in ("vocabulary", "idf_weights"):
+            if isinstance(config.get(key), str):
+                require_unsafe_mode(
+                    f"layer {config.get('name')} of class {cls.__name__} with {key}={config[key]!r}",
+                    "This reads a file that the configuration names.",
+                )
+        return super().from_config(config)
+
+
+def as_tensor(value: TensorLike) -> Tensor:
+    """Convert an array, list, series or Python value to a tensor; float64 becomes `floatx()`."""
+    if is_tensor(value):
+        return value
+    if not isinstance(value, (list, tuple)) and hasattr(value, "__array__"):
+        value = np.asarray(value)
+    if getattr(value, "dtype", None) == np.float64:
+        return convert_to_tensor(value, settings.floatx())
+    return convert_to_tensor(value)
+
+
+def _to_tensors(inputs: PyTree) -> PyTree:
+    if not isinstance(inputs, (list, tuple)):
+        return inputs if is_tensor(inputs) else as_tensor(inputs)
+    return [as_tensor(value) for value in inputs]
+
+
+def read_host_values(tensor: TensorLike, purpose: str) -> np.ndarray:
+    """Return the values of a tensor on the host.
+
+    Args:
+      tensor: Tensor or variable.
+      purpose: Description of the values, for the error that is raised while a function is traced.
+    """
+    return convert_to_tensor(tensor).require_value(purpose)
+
+
+def _iterate_batches(
+    data: PyTree, batch_size: int | None, uses_small_batches: bool
+) -> Iterator[tuple[Tensor, TensorShape]]:
+    """Yield batches of data and their shapes, with None for sizes that may vary."""
+    spec = getattr(data, "element_spec", None)
+    if spec is not None:
+        if isinstance(spec, (tuple, list, dict)):
+            raise ValueError(
+                f"`adapt` takes a dataset of tensors, got elements of the structure {spec}. Remove the labels: "
+                "dataset.map(lambda x, y: x)."
+            )
+        for batch in data:
+            tensor = as_tensor(batch)
+            known = [None] if spec.shape.rank is None else spec.shape.as_list()[:1]
+            yield tensor, TensorShape([*known, *tensor.shape.as_list()[1:]] if tensor.ndim else [])
+    elif hasattr(data, "__array__") or isinstance(data, (list, tuple)) or is_tensor(data):
+        tensor = as_tensor(data)
+        values = read_host_values(tensor, "data to adapt to")
+        if not values.ndim:
+            yield tensor, TensorShape([])
+            return
+        size = batch_size or 32
+        if batch_size is None and values.dtype != object and not uses_small_batches:
+            size = max(len(values), 1)
+        for first in range(0, len(values), size):
+            part = values[first : first + size]
+            yield Tensor(part), TensorShape([None, *part.shape[1:]])
+    else:
+        for batch in data:
+            tensor = as_tensor(batch)
+            yield tensor, TensorShape([None, *tensor.shape.as_list()[1:]])

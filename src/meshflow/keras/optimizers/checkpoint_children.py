@@ -1,0 +1,89 @@
+"""Names of an optimizer's state in checkpoints.
+
+Until TensorFlow 2.10, and in `optimizers.legacy`, a slot is identified by its variable and its
+name, and the hyperparameters are variables. Since 2.11, and in Keras 3, there is one list for each
+slot name, in the order of the variables, and the names of the step count and the learning rate
+start with an underscore. Optimizers of either style read the checkpoints of the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.variables.sharded_variable import merge_shards
+from meshflow.core.variables.variable import Variable
+
+# Names of the slot lists, by slot name; an optimizer overrides them with `_list_names`.
+_LISTS = {
+    "accum_grad": "_accumulated_grads",
+    "accum_var": "_accumulated_delta_vars",
+    "accumulator": "_accumulators",
+    "average": "_model_variables_moving_average",
+    "c": "_c",
+    "gradient_accumulator": "_accumulated_gradients",
+    "linear": "_linears",
+    "m": "_momentums",
+    "mg": "_average_gradients",
+    "momentum": "momentums",
+    "r": "_r",
+    "rms": "_velocities",
+    "v": "_velocities",
+    "vhat": "_velocity_hats",
+}
+_LIST_STYLE_NAMES = {"momentum_cache": "_u_product"}
+
+
+def has_slot_lists(optimizer: Any) -> bool:
+    """Check whether checkpoints contain an optimizer's slots as lists, the style since 2.11."""
+    if optimizer._allow_new_variables:
+        return False
+    # A user-defined class that updates variables with the hook of optimizers until 2.10.
+    hook = "_resource_apply_dense"
+    owner = next((c for c in type(optimizer).__mro__ if hook in vars(c)), None)
+    return owner is None or owner.__module__.startswith("meshflow.")
+
+
+def get_own_weights(optimizer: Any) -> dict[str, Any]:
+    """Return an optimizer's variables by name, except slots and the step count."""
+    slots = {id(s) for named in optimizer._slots.values() for s in named.values()}
+    excluded = slots | {id(optimizer._iterations)}
+    return {
+        w._shared_name.rsplit("/", 1)[-1]: w for w in optimizer._weights if id(w) not in excluded
+    }
+
+
+def get_named_children(optimizer: Any) -> dict[str, Any]:
+    """Return the objects that a checkpoint saves in addition to slots, as until 2.10."""
+    own = get_own_weights(optimizer)
+    hyper = optimizer._hyper_variables()
+    return {**hyper, **own, **optimizer._tracked, "iter": optimizer.iterations}
+
+
+def get_list_children(optimizer: Any) -> dict[str, Any]:
+    """Return the objects that a checkpoint saves, with the names since 2.11."""
+    own = {_LIST_STYLE_NAMES.get(name, name): w for name, w in get_own_weights(optimizer).items()}
+    rate = optimizer._hyper_variables().get("learning_rate")
+    if isinstance(rate, Variable):
+        own["_learning_rate"] = rate
+    lists = {name: slots for name, slots in get_slot_lists(optimizer).items() if slots}
+    return {"_iterations": optimizer.iterations, **own, **lists, **optimizer._tracked}
+
+
+def get_slot_lists(optimizer: Any) -> dict[str, dict[str, Any]]:
+    """Return the slot lists of an optimizer by name; they are empty before the slots exist.
+
+    Each list is a dictionary from the variable's index, as a string, to its slot.
+    """
+    names = {**_LISTS, **optimizer._list_names}
+    lists: dict[str, dict[str, Any]] = {
+        names.get(slot, f"_{slot}s"): {} for slot in optimizer.get_slot_names()
+    }
+    keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
+    owners = merge_shards(optimizer._owners[key] for key in keys)
+    indices = {id(variable): str(i) for i, variable in enumerate(owners)}
+    for key in keys:
+        (owner,) = merge_shards([optimizer._owners[key]])
+        for slot, variable in optimizer._slots.get(key, {}).items():
+            (slot_variable,) = merge_shards([variable])
+            lists[names.get(slot, f"_{slot}s")][indices[id(owner)]] = slot_variable
+    return lists

@@ -1,0 +1,324 @@
+"""Frozen graphs, which hold variables as constants, and functions made of parts of them.
+
+`wrap_function` calls a function that imports a graph by `import_graph_def`. The `prune` method of
+the result makes a function that computes some tensors of the graph from others.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
+from meshflow.saved_model.graph.format.messages import GraphDef, Message
+from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference
+from meshflow.saved_model.graph.reading.graph_programs import make_result_slots
+from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary
+from meshflow.saved_model.graph.reading.subgraphs import extract_subgraph
+
+__all__ = ["GraphDef", "ImportedGraph", "WrappedFunction", "import_graph_def", "wrap_function"]
+
+_current_import: contextvars.ContextVar[ImportedGraph | None] = contextvars.ContextVar(
+    "importing", default=None
+)
+
+
+class GraphOperation:
+    """Node of an imported graph.
+
+    Attributes:
+      name: Name of the node, with the prefix of the import.
+      type: TensorFlow's op.
+    """
+
+    def __init__(self, graph: ImportedGraph, node: Node) -> None:
+        self.graph, self.node_def, self.graph_node = graph, node.proto, node
+        self.name, self.type = graph.prefix + node.name, node.op
+
+    def get_attr(self, name: str) -> Any:
+        """Return an attribute of the node."""
+        return self.graph_node[name]
+
+    @property
+    def inputs(self) -> tuple[GraphTensor, ...]:
+        """Return the input tensors."""
+        prefix = self.graph.prefix
+        return tuple(
+            GraphTensor(self.graph, f"{prefix}{n}:{i}") for n, _, i in self.graph_node.inputs
+        )
+
+    @property
+    def outputs(self) -> tuple[GraphTensor, ...]:
+        """Return the first output tensor."""
+        return (GraphTensor(self.graph, f"{self.name}:0"),)
+
+    def __repr__(self) -> str:
+        return f"<tf.Operation '{self.name}' type={self.type}>"
+
+
+class GraphTensor:
+    """Output tensor of a node of an imported graph.
+
+    Attributes:
+      name: Name of the node and index of the output, as "node:0".
+    """
+
+    def __init__(self, graph: ImportedGraph, name: str) -> None:
+        node, _, self.value_index = parse_reference(name)
+        self.graph, self.op = graph, graph.get_operation_by_name(node)
+        self.name = f"{node}:{self.value_index}"
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype in the attributes of the node, or float32 if there is none."""
+        for key in ("dtype", "DstT", "T", "Tparams"):
+            if key in self.op.node_def.attr:
+                return as_dtype(self.op.node_def.attr[key].type)
+        return as_dtype("float32")
+
+    @property
+    def shape(self) -> TensorShape:
+        """Return the shape of a placeholder, or an unknown shape for other nodes."""
+        attributes = self.op.node_def.attr
+        return TensorShape(self.op.get_attr("shape") if "shape" in attributes else None)
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
+
+
+class ImportedGraph:
+    """Graph that was imported.
+
+    Args:
+      variable: Function that returns the variable of a variable node. Default: reading variables
+        fails.
+
+    Attributes:
+      prefix: Prefix of all node names.
+    """
+
+    def __init__(self, variable: Callable[[Node], Variable] | None = None) -> None:
+        self.prefix, self._get_variable = "", variable
+        self._definition: Message | None = None
+        self.nodes: dict[str, Node] = {}
+        self.library = FunctionLibrary([])
+
+    def load_definition(self, definition: Message, prefix: str) -> None:
+        """Import a `GraphDef`, with a prefix for the names of its nodes."""
+        if self._definition is not None:
+            raise UnimplementedError(
+                "tf.compat.v1.wrap_function: a function can import only one graph, and this one imports several."
+            )
+        self._definition, self.prefix = definition, prefix
+        self.nodes = {n.name: Node(n) for n in definition.node}
+        self.library = FunctionLibrary(definition.library.function)
+
+    def get_variable(self, node: Node) -> Variable:
+        """Return the variable of a variable node.
+
+        Raises:
+          UnimplementedError: If the graph is not part of a SavedModel.
+        """
+        if self._get_variable is None:
+            raise UnimplementedError(
+                f"The graph has variables, whose values are not in it: {node.name}. Freeze it first, or load the SavedModel."
+            )
+        return self._get_variable(node)
+
+    def as_graph_def(self) -> Message | None:
+        """Return the imported `GraphDef`, or None if nothing was imported."""
+        return self._definition
+
+    def get_operations(self) -> list[GraphOperation]:
+        """Return all nodes."""
+        return [GraphOperation(self, node) for node in self.nodes.values()]
+
+    def get_operation_by_name(self, name: str) -> GraphOperation:
+        """Return the node with a name.
+
+        Raises:
+          KeyError: If there is no such node.
+        """
+        node = (
+            self.nodes.get(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None
+        )
+        if node is None:
+            raise KeyError(f"The name '{name}' refers to an Operation not in the graph.")
+        return GraphOperation(self, node)
+
+    def get_tensor_by_name(self, name: str) -> GraphTensor:
+        """Return the tensor with a name such as "node:0".
+
+        Raises:
+          KeyError: If the graph has no such node.
+        """
+        return GraphTensor(self, name)
+
+    def as_graph_element(
+        self, obj: str | GraphTensor | GraphOperation, *_: Any, **__: Any
+    ) -> GraphTensor | GraphOperation:
+        """Return the tensor for "node:0", or the node for "node"; return other objects unchanged."""
+        if isinstance(obj, (GraphTensor, GraphOperation)):
+            return obj
+        return GraphTensor(self, obj) if ":" in obj else self.get_operation_by_name(obj)
+
+
+def import_graph_def(
+    graph_def: Message,
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: Sequence[str] | None = None,
+    name: str | None = None,
+) -> list[GraphTensor | GraphOperation] | None:
+    """Import a graph. Must be called inside a function that `wrap_function` calls.
+
+    Args:
+      graph_def: A `tf.compat.v1.GraphDef`.
+      input_map: Not supported. Feed tensors by `prune` instead.
+      return_elements: Names of the tensors and nodes to return. Default: return None.
+      name: Prefix of all names, without the slash. Default: "import".
+
+    Raises:
+      UnimplementedError: If it is called outside such a function, or with an `input_map`.
+    """
+    graph = _current_import.get()
+    if graph is None or input_map:
+        raise UnimplementedError(
+            "tf.compat.v1.import_graph_def can only be called, without input_map, in a function without arguments that is "
+            "passed to tf.compat.v1.wrap_function. Feed tensors by the `prune(feeds, fetches)` method of its result."
+        )
+    prefix = "import" if name is None else name
+    graph.load_definition(graph_def, f"{prefix}/" if prefix else "")
+    if return_elements is None:
+        return None
+    return [graph.as_graph_element(element) for element in return_elements]
+
+
+def wrap_function(
+    fn: Callable[[], object], signature: PyTree, name: str | None = None
+) -> WrappedFunction:
+    """Return the graph that a function imports.
+
+    Args:
+      fn: Function without arguments that calls `tf.compat.v1.import_graph_def`.
+      signature: An empty list.
+      name: Ignored.
+
+    Raises:
+      UnimplementedError: If the function takes arguments or imports no graph. Use `tf.function`
+        instead.
+    """
+    graph = ImportedGraph()
+    token = _current_import.set(graph)
+    try:
+        if not signature:
+            fn()
+    finally:
+        _current_import.reset(token)
+    if graph.as_graph_def() is None:
+        raise UnimplementedError(
+            "tf.compat.v1.wrap_function takes a function without arguments that imports a graph. Use tf.function for other "
+            "functions."
+        )
+    return WrappedFunction(graph)
+
+
+class WrappedFunction:
+    """Imported graph with a method that makes functions of parts of it.
+
+    Attributes:
+      graph: The graph.
+    """
+
+    def __init__(self, graph: ImportedGraph) -> None:
+        self.graph = graph
+
+    def prune(
+        self,
+        feeds: PyTree,
+        fetches: PyTree,
+        name: str | None = None,
+        input_signature: object = None,
+    ) -> PrunedFunction:
+        """Make a function that computes some tensors of the graph from others.
+
+        Args:
+          feeds: Nested tensors of the graph or their names. The function takes their values by
+            position, or by the names of the nodes.
+          fetches: Nested tensors to return.
+          name: Name of the function, for errors.
+          input_signature: Ignored.
+
+        Raises:
+          KeyError: If the graph does not have one of the tensors.
+          UnimplementedError: If the value of a variable is required.
+        """
+        find = self.graph.as_graph_element
+        return PrunedFunction(
+            self.graph,
+            nest.map_structure(find, feeds),
+            nest.map_structure(find, fetches),
+            name or "pruned",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the imported graph is only used through `prune`."""
+
+
+class PrunedFunction:
+    """Function that computes some tensors of an imported graph from others.
+
+    Attributes:
+      graph: The graph.
+      inputs: Tensors of the graph that the function takes the values of.
+      outputs: Tensors that the function returns.
+      structured_outputs: The same tensors, nested as they were requested.
+    """
+
+    def __init__(self, graph: ImportedGraph, feeds: PyTree, fetches: PyTree, name: str) -> None:
+        self.graph, self.name, self.structured_outputs = graph, name, fetches
+        self.inputs: list[GraphTensor] = nest.flatten(feeds)
+        self.outputs: list[GraphTensor] = nest.flatten(fetches)
+        self._names = [tensor.op.name for tensor in self.inputs]
+        fed = [t.op.graph_node.name for t in self.inputs]
+        fetched = [(t.op.graph_node.name, t.value_index) for t in self.outputs]
+        specs = [TensorSpec(None, t.dtype) for t in self.outputs]
+        structure = make_result_slots(
+            nest.map_structure(lambda t: TensorSpec(None, t.dtype), fetches)
+        )[0]
+        self._program = extract_subgraph(
+            name, graph.library, graph.nodes, fed, fetched, graph.get_variable, structure, specs
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the fetched tensors.
+
+        Args:
+          *args: Values of the fed tensors, in their order.
+          **kwargs: Values by the names of the nodes.
+
+        Raises:
+          TypeError: If the number of values or a name does not match.
+        """
+        is_flat = len(args) + len(kwargs) == len(self._names)
+        flat = list(args) if is_flat else nest.flatten(args)
+        names = self._names[len(flat) :]
+        if len(flat) > len(self._names) or set(kwargs) != set(names):
+            raise TypeError(
+                f"{self.name} takes the tensors {self._names}, got {len(flat)} values by position and {sorted(kwargs)} by "
+                "name."
+            )
+        values = [*flat, *(kwargs[n] for n in names)]
+        tensors: list[Tensor] = [
+            convert_to_tensor(value, dtype_hint=tensor.dtype)
+            for value, tensor in zip(values, self.inputs, strict=True)
+        ]
+        return self._program.call(tensors)

@@ -1,0 +1,166 @@
+"""Functions to be saved, as plans: sequences of host calls and programs, or programs for each rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from meshflow.core.tracing.trace import TensorSlot, TracedFunction
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import PyTree
+from meshflow.saved_model.programs.stablehlo import ExportedProgram, get_static_sizes
+
+__all__ = [
+    "FunctionPlan",
+    "HostStep",
+    "ProgramStep",
+    "ProgramsByRank",
+    "RecordedFunction",
+    "SavedFunction",
+]
+
+
+@dataclasses.dataclass
+class HostStep:
+    """Call of a host function.
+
+    Attributes:
+      name: Name of the function in `HOST_CALLS`.
+      first: First argument, which may contain `PlanValue`s, arrays and tables.
+      more: Other arguments by name.
+      result: Index of the value that the call computes.
+      spec: Spec of this value.
+    """
+
+    name: str
+    first: PyTree
+    more: dict[str, Any]
+    result: int
+    spec: TensorSpec
+
+
+@dataclasses.dataclass
+class ProgramStep:
+    """Part of a function that runs as a program.
+
+    Attributes:
+      traced: The traced part.
+      inputs: Indices of the values that it takes, before its captures.
+      outputs: Indices of the values that it computes.
+    """
+
+    traced: TracedFunction
+    inputs: list[int]
+    outputs: list[int]
+
+
+@dataclasses.dataclass
+class RecordedFunction:
+    """Function as a sequence of steps.
+
+    Attributes:
+      steps: The steps in their order.
+      results: Indices of the values that the function returns.
+      structure: Nested result with `Slot`s.
+      specs: Specs of the results.
+    """
+
+    steps: list[HostStep | ProgramStep]
+    results: list[int]
+    structure: PyTree
+    specs: list[TensorSpec]
+
+
+@dataclasses.dataclass
+class FunctionPlan:
+    """Function as host calls and exported programs, as the writer of TensorFlow's graphs takes it.
+
+    Attributes:
+      name: Name of the function.
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      recorded: The steps.
+      parts: Each step as a `HostStep`, or a `ProgramStep` with its `ExportedProgram`.
+    """
+
+    name: str
+    arguments: PyTree
+    recorded: RecordedFunction
+    parts: list[HostStep | tuple[ProgramStep, ExportedProgram]]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
+        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+
+    @property
+    def result_specs(self) -> PyTree:
+        """Return the nested result with `TensorSpec`s for tensors."""
+        specs = self.recorded.specs
+
+        def make_spec(leaf: PyTree) -> PyTree:
+            if not isinstance(leaf, TensorSlot):
+                return leaf
+            return TensorSpec(get_static_sizes(specs[leaf.index].shape), specs[leaf.index].dtype)
+
+        return nest.map_structure(make_spec, self.recorded.structure)
+
+    def explain_incompatibility(self) -> str | None:
+        """Return the reason for which TensorFlow cannot run the function, or None."""
+        programs = [part[1] for part in self.parts if not isinstance(part, HostStep)]
+        return next(filter(None, (p.explain_incompatibility() for p in programs)), None)
+
+
+@dataclasses.dataclass
+class ProgramsByRank:
+    """Function of tensors of unknown rank, as programs for each rank.
+
+    Attributes:
+      name: Name of the function.
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      programs: Program for each rank.
+    """
+
+    name: str
+    arguments: PyTree
+    programs: dict[int, ExportedProgram | FunctionPlan]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
+        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+
+    @property
+    def result_specs(self) -> PyTree:
+        """Return the nested result with `TensorSpec`s of unknown shape for tensors."""
+        first = next(iter(self.programs.values()))
+        return nest.map_structure(lambda s: TensorSpec(None, s.dtype), first.result_specs)
+
+    def explain_incompatibility(self) -> str | None:
+        """Return the reason for which TensorFlow cannot run the function, or None."""
+        return next(
+            filter(None, (p.explain_incompatibility() for p in self.programs.values())), None
+        )
+
+
+@dataclasses.dataclass
+class SavedFunction:
+    """Function of an object, as the writer of TensorFlow's graphs takes it.
+
+    Attributes:
+      owner: Index of the object.
+      name: Name of the function in the object.
+      parameters: [name] or [name, default] of each parameter that may be passed by position.
+      keywords: The same for parameters that must be passed by name.
+      programs: Program of each signature.
+      concrete: Whether it is a concrete function.
+      aliases: Further names.
+    """
+
+    owner: int
+    name: str
+    parameters: list[Any]
+    keywords: list[Any]
+    programs: list[ExportedProgram | FunctionPlan | ProgramsByRank]
+    concrete: bool
+    aliases: list[str]

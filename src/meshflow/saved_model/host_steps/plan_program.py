@@ -1,0 +1,227 @@
+"""Loaded functions of strings and tables: host calls and programs that run in sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.tracing.trace import TensorSlot
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Json, PyTree
+from meshflow.lookup.table import Table
+from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.saved_model.host_steps.host_calls import HOST_CALLS, PlanValue
+from meshflow.saved_model.manifest.assets import Asset
+from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
+from meshflow.saved_model.programs.restored_functions import RestoredProgram, compile_program
+
+__all__ = [
+    "PlanProgram",
+    "RestoredHostStep",
+    "RestoredProgramStep",
+    "pack_argument",
+    "unpack_argument",
+]
+
+
+def pack_argument(value: PyTree, get_index: Callable[[Any], int]) -> Json:
+    """Convert an argument of a host call to JSON.
+
+    Args:
+      value: `PlanValue`s, arrays, tables, assets, slices and plain values, nested in lists and
+        dictionaries.
+      get_index: Function that returns the index of a table or asset among the saved objects.
+
+    Raises:
+      UnsavableError: If the argument contains another value.
+    """
+    if isinstance(value, PlanValue):
+        return {"value": value.index}
+    if isinstance(value, (Asset, Table)):
+        return {"object": get_index(value)}
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        is_text = array.dtype.kind in "OSU"
+        flat = [_to_latin1(v) for v in array.reshape(-1)] if is_text else array.reshape(-1).tolist()
+        return {
+            "array": flat,
+            "shape": list(array.shape),
+            "kind": as_dtype("string" if is_text else array.dtype).name,
+        }
+    if isinstance(value, bytes):
+        return pack_argument(np.array(value, object), get_index)
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop, value.step]}
+    if value is Ellipsis:
+        return {"slice": None}
+    if isinstance(value, (list, tuple)):
+        return {"list": [pack_argument(v, get_index) for v in value]}
+    if isinstance(value, DType):
+        return pack_structure(value)
+    if isinstance(value, Mapping):
+        return {"entries": {k: pack_argument(v, get_index) for k, v in value.items()}}
+    return pack_structure(value)
+
+
+def _to_latin1(value: str | bytes) -> str:
+    return (value.encode() if isinstance(value, str) else value).decode("latin-1")
+
+
+def unpack_argument(data: Json, objects: Sequence[Any]) -> PyTree:
+    """Convert JSON of `pack_argument` back to an argument.
+
+    Args:
+      data: Result of `pack_argument`.
+      objects: Objects by index.
+    """
+    if not isinstance(data, dict):
+        return unpack_structure(data)
+    if "value" in data:
+        return PlanValue(data["value"])
+    if "object" in data:
+        return objects[data["object"]]
+    if "array" in data:
+        dtype = as_dtype(data["kind"])
+        if dtype.name != "string":
+            return np.array(data["array"], dtype.as_numpy_dtype).reshape(data["shape"])
+        texts = np.empty(len(data["array"]), object)
+        texts[:] = [v.encode("latin-1") for v in data["array"]]
+        return texts.reshape(data["shape"])
+    if "slice" in data:
+        return Ellipsis if data["slice"] is None else slice(*data["slice"])
+    if "list" in data:
+        return [unpack_argument(v, objects) for v in data["list"]]
+    if "entries" in data:
+        return {k: unpack_argument(v, objects) for k, v in data["entries"].items()}
+    return unpack_structure(data)
+
+
+class _PlanStep(Protocol):
+    """Interface of a step of a plan."""
+
+    @property
+    def captures(self) -> list[Any]:
+        """Return the captured variables and constants."""
+
+    def run(self, values: dict[int, Any]) -> None:
+        """Run the step and add its results to the values by index."""
+
+
+class RestoredHostStep:
+    """Host call of a loaded function.
+
+    Args:
+      name: Name of the function in `HOST_CALLS`.
+      first: Its first argument.
+      more: Its other arguments by name.
+      result: Index of the value that it computes.
+    """
+
+    def __init__(self, name: str, first: PyTree, more: Mapping[str, Any], result: int) -> None:
+        if name not in HOST_CALLS:
+            raise DataLossError(
+                f"a saved function calls {name!r}, which is not a known host function."
+            )
+        self._name, self._first, self._more, self._result = name, first, more, result
+        self.captures: list[Any] = []
+
+    def run(self, values: dict[int, Any]) -> None:
+        """Call the function."""
+
+        def substitute(leaf: PyTree) -> PyTree:
+            if isinstance(leaf, np.ndarray):
+                return Tensor(leaf)
+            if isinstance(leaf, Asset):
+                return leaf.asset_path
+            if not isinstance(leaf, PlanValue):
+                return leaf
+            value = values[leaf.index]
+            if context.host_recorder is not None:
+                # The function is being saved again, so the value is a placeholder.
+                return value
+            return Tensor(
+                np.asarray(value.require_value(f"a saved function of strings ({self._name})"))
+            )
+
+        first, more = nest.map_structure(substitute, (self._first, dict(self._more)))
+        if isinstance(more.get("key"), list):
+            more["key"] = tuple(more["key"])
+        result = HOST_CALLS[self._name].function(first, **more)
+        values[self._result] = (
+            result if isinstance(result, DeferredValue) else convert_to_tensor(result)
+        )
+
+
+class RestoredProgramStep:
+    """Program of a loaded function that runs between host calls.
+
+    Args:
+      name: Name of the function.
+      program: Program that returns a list.
+      inputs: Indices of the values that it takes.
+      outputs: Indices of the values that it computes.
+    """
+
+    def __init__(
+        self, name: str, program: RestoredProgram, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> None:
+        self._program, self._inputs, self._outputs = program, inputs, outputs
+        self._run = compile_program(name, program)
+
+    @property
+    def captures(self) -> list[Any]:
+        """Return the captured variables and constants."""
+        return self._program.captures
+
+    def run(self, values: dict[int, Any]) -> None:
+        """Run the program."""
+        results = self._run(*[values[n] for n in self._inputs])
+        values.update(zip(self._outputs, results, strict=True))
+
+
+class PlanProgram:
+    """Program of a saved function of strings and tables.
+
+    Args:
+      parts: Steps in their order.
+      results: Indices of the values that it returns.
+      structure: Nested result with `Slot`s.
+      specs: Specs of the results.
+    """
+
+    runs_on_host = True
+    digest = None
+
+    def __init__(
+        self,
+        parts: Sequence[_PlanStep],
+        results: Sequence[int],
+        structure: PyTree,
+        specs: Sequence[TensorSpec],
+    ) -> None:
+        self._parts, self._results, self._structure = parts, results, structure
+        self.out_specs = list(specs)
+
+    @property
+    def captures(self) -> list[Any]:
+        """Return the captured variables and constants."""
+        return list({id(c): c for part in self._parts for c in part.captures}.values())
+
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the steps. Strings must be concrete, not traced."""
+        values: dict[int, Any] = dict(enumerate(tensors))
+        for part in self._parts:
+            part.run(values)
+        results = [values[n] for n in self._results]
+        return nest.map_structure(
+            lambda leaf: results[leaf.index] if isinstance(leaf, TensorSlot) else leaf,
+            self._structure,
+        )

@@ -1,0 +1,397 @@
+"""Loaded functions: programs of files, and dispatch to the program that fits the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax.export
+import numpy as np
+
+from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
+from meshflow.core.functions.concrete_function import ConcreteFunction
+from meshflow.core.functions.function import Function, function
+from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.tracing.trace import IndexedSlicesSlot, TracedFunction
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
+from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.saved_model.manifest.json_structures import unpack_structure
+from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize_program
+
+__all__ = [
+    "COMPOSITES",
+    "Alternative",
+    "AlternativeDispatcher",
+    "MismatchError",
+    "RankDispatchProgram",
+    "RestoredProgram",
+    "StableHLOProgram",
+    "compile_program",
+    "make_restored_function",
+]
+
+
+# Specs of composite values, which consist of several tensors.
+COMPOSITES = SparseTensorSpec, IndexedSlicesSpec
+
+
+class RestoredProgram(Protocol):
+    """Interface of the programs that loaded functions run."""
+
+    @property
+    def out_specs(self) -> list[TensorSpec]:
+        """Return the specs of the results. Sizes that depend on the arguments are None."""
+
+    @property
+    def captures(self) -> list[Any]:
+        """Return the captured variables and constants."""
+
+    @property
+    def runs_on_host(self) -> bool:
+        """Return whether the program calls the host while it runs, so that it cannot be compiled."""
+
+    @property
+    def digest(self) -> bytes | None:
+        """Return bytes that identify the program in files, or None if it is never compiled."""
+
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program, including its assignments to variables."""
+
+
+class StableHLOProgram:
+    """Program that was exported as StableHLO.
+
+    Args:
+      name: Name of the function.
+      structure: Nested result with `Slot`s.
+      count: Number of outputs that are results.
+      exported: Function that returns the program. It is called on first use.
+      captures: Captured variables and constants.
+      writes: Variables that the program assigns to.
+      about: Bytes that identify the program in files.
+    """
+
+    runs_on_host = False
+
+    def __init__(
+        self,
+        name: str,
+        structure: PyTree,
+        count: int,
+        exported: Callable[[], jax.export.Exported],
+        captures: list[Any],
+        writes: list[Any],
+        digest: bytes,
+    ) -> None:
+        self.captures = captures
+        self.digest = None if writes else digest
+        self._name, self._structure, self._count = name, structure, count
+        self._exported, self._writes = exported, [_AssignedVariable(v) for v in writes]
+        self._traced_by_shapes: dict[Any, TracedFunction] = {}
+
+    @property
+    def out_specs(self) -> list[TensorSpec]:
+        """Return the specs of the results. Sizes that depend on the arguments are None."""
+        avals = self._exported().out_avals[: self._count]
+        return [TensorSpec(get_static_sizes(a.shape), a.dtype) for a in avals]
+
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program for the sizes of the arguments, including its assignments to variables."""
+        key = tuple(tuple(t.shape.as_list()) for t in tensors)
+        traced = self._traced_by_shapes.get(key)
+        if traced is None:
+            with suspend_autocast():
+                captured = [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+            captures = [tensor.array for tensor in captured]
+            closed = specialize_program(self._exported(), [t.array for t in tensors], captures)
+            traced = TracedFunction(
+                self._name, closed, self.captures, self._writes, self._structure, self._count
+            )
+            self._traced_by_shapes[key] = traced
+        return traced.call(tensors)
+
+
+class _AssignedVariable:
+    """Variable that a program assigns to, in the form that `Traced` takes.
+
+    Shards and hosted variables are updated by `assign`.
+
+    Args:
+      variable: The variable.
+    """
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def _write(self, value: Tensor) -> None:
+        self._variable.assign(value)
+
+
+class Alternative:
+    """Saved function for one of its signatures.
+
+    Args:
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      structure: Nested result with `Slot`s.
+      program: Program of the function.
+    """
+
+    def __init__(self, arguments: PyTree, structure: PyTree, program: RestoredProgram) -> None:
+        self.arguments, self.structure, self.program = arguments, structure, program
+
+    @property
+    def has_composites(self) -> bool:
+        """Return whether an argument or a result is a sparse tensor or `tf.IndexedSlices`."""
+        leaves = nest.flatten((self.arguments, self.structure))
+        return any(isinstance(leaf, (*COMPOSITES, IndexedSlicesSlot)) for leaf in leaves)
+
+    def match_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """Return the tensors among the arguments of a call, or None if the call does not fit.
+
+        Specs in the arguments represent tensors.
+        """
+        try:
+            parts = nest.flatten_up_to(self.arguments, (args, kwargs))
+        except (TypeError, ValueError):
+            return None
+        tensors: list[Any] = []
+        for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
+            if isinstance(spec, COMPOSITES):
+                if not spec.is_compatible_with(value) or isinstance(value, COMPOSITES):
+                    return None
+                tensors += spec._to_components(value)
+            elif isinstance(spec, TensorSpec):
+                tensor = _convert_to_spec(spec, value)
+                if tensor is None:
+                    return None
+                tensors.append(tensor)
+            elif (
+                isinstance(value, (Tensor, DeferredValue, np.ndarray, TensorSpec)) or value != spec
+            ):
+                return None
+        return tensors
+
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program."""
+        return self.program.call(tensors)
+
+
+def _convert_to_spec(spec: TensorSpec, value: Any) -> Tensor | TensorSpec | DeferredValue | None:
+    """Convert a value to a tensor that is compatible with a spec; return None if it is not."""
+    if isinstance(value, TensorSpec):
+        return (
+            value
+            if value.dtype is spec.dtype and spec.shape.is_compatible_with(value.shape)
+            else None
+        )
+    if isinstance(value, DeferredValue):
+        # A string of a function that is being saved again.
+        return value if spec.is_compatible_with(value.spec) else None
+    try:
+        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+    except (TypeError, ValueError):
+        return None
+    return tensor if spec.is_compatible_with(tensor) else None
+
+
+class RankDispatchProgram:
+    """Program of a function that was saved for each rank of its arguments.
+
+    Args:
+      alternatives: The function for each rank.
+    """
+
+    digest = None
+
+    def __init__(self, alternatives: Sequence[Alternative]) -> None:
+        self._alternatives = alternatives
+        self.runs_on_host = any(a.program.runs_on_host for a in alternatives)
+
+    @property
+    def out_specs(self) -> list[TensorSpec]:
+        """Return the specs of the results, with unknown shapes."""
+        return [TensorSpec(None, s.dtype) for s in self._alternatives[0].program.out_specs]
+
+    @property
+    def captures(self) -> list[Any]:
+        """Return the captured variables and constants."""
+        return list({id(c): c for a in self._alternatives for c in a.program.captures}.values())
+
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program for the ranks of the tensors.
+
+        Raises:
+          ValueError: If there is none.
+        """
+        for alternative in self._alternatives:
+            specs = [s for s in nest.flatten(alternative.arguments) if isinstance(s, TensorSpec)]
+            if all(s.is_compatible_with(t) for s, t in zip(specs, tensors, strict=True)):
+                return alternative.call(tensors)
+        raise ValueError(
+            f"The saved function has no program for tensors of the shapes {[t.shape for t in tensors]}."
+        )
+
+
+class MismatchError(ValueError, TypeError):
+    """Error for arguments for which a function was not saved.
+
+    TensorFlow raises ValueError, or TypeError if there is an input signature.
+    """
+
+
+class AlternativeDispatcher:
+    """Callable that selects the alternative that fits the arguments.
+
+    Args:
+      name: Name of the function.
+      parameters: [name] or [name, packed default] of each parameter that may be passed by position.
+      alternatives: The function for each signature.
+      keywords: The same as `parameters` for parameters that must be passed by name.
+    """
+
+    is_stored_program = True
+
+    def __init__(
+        self,
+        name: str,
+        parameters: list[Any],
+        alternatives: list[Alternative],
+        keywords: Sequence[Any] = (),
+    ) -> None:
+        self.__name__ = name
+        self.parameters, self.keywords = parameters, list(keywords)
+        self.alternatives = alternatives
+
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        alternative, tensors = self.select(args, kwargs)
+        return alternative.call(tensors)
+
+    def select(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Alternative, list[Any]]:
+        """Select the alternative for the arguments of a call, and the tensors that it takes.
+
+        Args:
+          args: Positional arguments. Specs represent tensors.
+          kwargs: Keyword arguments.
+
+        Raises:
+          MismatchError: If no alternative fits.
+        """
+        for positional, named in self._iterate_call_forms(args, kwargs):
+            for alternative in self.alternatives:
+                tensors = alternative.match_tensors(positional, named)
+                if tensors is not None:
+                    return alternative, tensors
+        if not self.alternatives:
+            raise MismatchError(
+                f"Found zero restored functions for caller function: {self.__name__} was neither called nor given an "
+                "input_signature before it was saved."
+            )
+        options = "\n".join(
+            f"  Option {i}: {a.arguments[0]}, {a.arguments[1]}"
+            for i, a in enumerate(self.alternatives, 1)
+        )
+        raise MismatchError(
+            f"Could not find matching concrete function to call loaded from the SavedModel: {self.__name__} got "
+            f"{args}, {kwargs}. Expected one of {len(self.alternatives)} option(s):\n{options}"
+        )
+
+    def get_common_arguments(self) -> PyTree:
+        """Return the arguments of all alternatives, or None if they differ in more than shapes.
+
+        If the shapes differ, they are unknown in the result.
+        """
+        if len(self.alternatives) == 1:
+            return self.alternatives[0].arguments
+        arguments = [nest.map_structure(_remove_shape, a.arguments) for a in self.alternatives]
+        return arguments[0] if arguments and all(a == arguments[0] for a in arguments) else None
+
+    def _iterate_call_forms(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Yield the call as it is, and with defaults and keyword arguments in their positions."""
+        yield args, kwargs
+        keywords, full = dict(kwargs), list(args)
+        num_explicit = len(full)
+        for name, *default in self.parameters[len(args) :]:
+            if name in keywords:
+                full.append(keywords.pop(name))
+                num_explicit = len(full)
+            elif default:
+                full.append(unpack_structure(default[0]))
+            else:
+                break
+        defaults = {name: unpack_structure(default) for name, default in self.keywords}
+        # The function may have been traced without some of the defaults.
+        for end in range(len(full), num_explicit - 1, -1):
+            if defaults:
+                yield tuple(full[:end]), {**defaults, **keywords}
+            yield tuple(full[:end]), keywords
+
+
+def _remove_shape(leaf: PyTree) -> PyTree:
+    return TensorSpec(None, leaf.dtype, leaf.name) if isinstance(leaf, TensorSpec) else leaf
+
+
+class _ProgramRunner:
+    """Callable that runs a program, for `tf.function`, which compiles it for each shape."""
+
+    is_stored_program = True
+
+    def __init__(self, name: str, program: RestoredProgram) -> None:
+        self.__name__ = name
+        self._program = program
+
+    def __call__(self, *tensors: Tensor) -> PyTree:
+        return self._program.call(tensors)
+
+
+def compile_program(name: str, program: RestoredProgram) -> Callable[..., Any]:
+    """Return a program as a function of tensors, compiled unless it calls the host.
+
+    Args:
+      name: Name of the function.
+      program: The program.
+    """
+    run = _ProgramRunner(name, program)
+    return run if program.runs_on_host else function(run, autograph=False)
+
+
+class RestoredFunction(Function):
+    """A `tf.function` of the alternatives that were saved."""
+
+    @property
+    def concrete_functions(self) -> list[Any]:
+        """Return a concrete function for each signature for which the function was saved."""
+        choice: AlternativeDispatcher = self._python  # type: ignore[assignment]
+        arguments = [a.arguments for a in choice.alternatives]
+        return [self.get_concrete_function(*args, **kwargs) for args, kwargs in arguments]
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """Return a concrete function for one of the signatures for which the function was saved.
+
+        Raises:
+          ValueError: If no signature fits the arguments, or if there are no arguments but several
+            signatures.
+        """
+        choice: AlternativeDispatcher = self._python  # type: ignore[assignment]
+        if not args and not kwargs:
+            args, kwargs = choice.get_common_arguments() or (args, kwargs)
+        choice.select(args, kwargs)
+        return super().get_concrete_function(*args, **kwargs)
+
+
+def make_restored_function(choice: AlternativeDispatcher) -> RestoredFunction:
+    """Return a `tf.function` of the alternatives."""
+    restored = RestoredFunction(choice, autograph=False)
+    # A compiled program cannot take or return sparse tensors.
+    restored._runs_op_by_op = any(
+        a.program.runs_on_host or a.has_composites for a in choice.alternatives
+    )
+    return restored

@@ -1,0 +1,423 @@
+"""Traced functions as StableHLO by `jax.export`, shape-polymorphic where a signature has None."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnimplementedError
+from meshflow.core.tracing.trace import TensorSlot, TracedFunction, trace
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ClosedJaxpr, PyTree
+from meshflow.passes.contraction_order import order_contractions
+from meshflow.saved_model.programs.portable_linear_algebra import get_portable_lowerings
+
+__all__ = [
+    "NO_GRADIENT",
+    "ExportedProgram",
+    "StringArgument",
+    "check_custom_calls",
+    "deserialize_program",
+    "export_for_platforms",
+    "export_traced",
+    "get_static_sizes",
+    "is_differentiable",
+    "make_data_dependent_size",
+    "serialize_program",
+    "specialize_program",
+    "trace_for_export",
+]
+
+# Exceptions that JAX raises for the gradient of a program without one, such as a program with an
+# unbounded loop.
+NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
+_PLATFORMS = ("cpu", "cuda", "tpu")
+
+# A divisor of unknown image sizes, for networks that halve images up to five times and combine the
+# results.
+_SIZE_DIVISOR = 32
+# Returns a new symbol for a data-dependent size, possibly 0, of the function that is being traced.
+_new_size: contextvars.ContextVar[Callable[[], Any]] = contextvars.ContextVar("new_size")
+# Custom calls that JAX emits: linear algebra, random bits, and calls that XLA itself removes.
+_ALLOWED_CALLS = re.compile(
+    r"lapack_[a-z0-9_]+|(cu|hip)(solver|sparse|blas)_[a-z0-9_]+|(cu|hip)_(threefry2x32|lu_pivots_to_permutation)\w*"
+    r"|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|annotate_device_placement|AllocateBuffer|shape_assertion"
+    r"|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|ApproxTopK|mhlo\.(erf|topk)"
+    r"|stablehlo\.dynamic_[a-z_]+"
+)
+# Custom calls to code in JAX's wheels, which TensorFlow does not have.
+_JAX_ONLY_CALL = re.compile(r'custom_call\s+@"?(lapack_\w+)')
+_CUSTOM_CALL = re.compile(r'(?:stablehlo|mhlo)\.custom_call\s+@(?:"([^"]*)"|([\w.$]+))')
+
+
+@dataclasses.dataclass
+class ExportedProgram:
+    """Function that was traced and exported for one signature.
+
+    Attributes:
+      name: Name of the function.
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      traced: The traced function.
+      exported: The same as StableHLO.
+      steps: Text steps of string arguments: (index of the argument, steps). The program takes the
+        results of the steps first,
+        then the other arguments.
+    """
+
+    name: str
+    arguments: PyTree
+    traced: TracedFunction
+    exported: jax.export.Exported
+    steps: list[tuple[int, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
+        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+
+    @property
+    def result_indices(self) -> list[int]:
+        """Return the indices of the returned results of the program, in TensorFlow's order."""
+        return [s.index for s in nest.flatten(self.traced.structure) if isinstance(s, TensorSlot)]
+
+    @property
+    def result_specs(self) -> PyTree:
+        """Return the nested result with `TensorSpec`s for tensors."""
+        avals = self.exported.out_avals
+
+        def make_spec(leaf: PyTree) -> PyTree:
+            if not isinstance(leaf, TensorSlot):
+                return leaf
+            return TensorSpec(get_static_sizes(avals[leaf.index].shape), avals[leaf.index].dtype)
+
+        return nest.map_structure(make_spec, self.traced.structure)
+
+    @functools.cached_property
+    def portable_exported(self) -> Any:
+        """Return the StableHLO without calls to code of JAX, as far as possible."""
+        if _JAX_ONLY_CALL.search(self.exported.mlir_module()) is None:
+            return self.exported
+        return export_traced(self.traced, portable=True)
+
+    @functools.cached_property
+    def _text(self) -> str:
+        return str(self.traced.closed_jaxpr.jaxpr)
+
+    def is_same_as(self, other: ExportedProgram) -> bool:
+        """Check whether another program is known to have the same results and gradients."""
+        if self.exported.mlir_module_serialized != other.exported.mlir_module_serialized:
+            return False
+        # Custom gradients show neither in the forward program nor in the text of the jaxpr.
+        has_custom_gradient = "custom_jvp" in self._text or "custom_vjp" in self._text
+        same_platforms = self.exported.platforms == other.exported.platforms
+        return not has_custom_gradient and same_platforms and self._text == other._text
+
+    def explain_incompatibility(self) -> str | None:
+        """Return the reason for which TensorFlow cannot run the program, or None."""
+        call = _JAX_ONLY_CALL.search(self.portable_exported.mlir_module())
+        return f"it calls {call[1]}, which is JAX's own code" if call else None
+
+
+@dataclasses.dataclass(frozen=True)
+class StringArgument:
+    """Placeholder for a string argument of a function that is traced.
+
+    Attributes:
+      spec: Its spec.
+    """
+
+    spec: TensorSpec
+
+
+def get_static_sizes(sizes: Iterable[Any]) -> list[int | None]:
+    """Return the sizes of a shape with None in place of symbols.
+
+    Args:
+      sizes: Sizes of a shape of `jax.export`.
+    """
+    return [size if isinstance(size, int) else None for size in sizes]
+
+
+def trace_for_export(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TracedFunction:
+    """Trace a function with symbols in place of unknown sizes.
+
+    Args:
+      function: Python function.
+      args: Its arguments, with `TensorSpec`s for tensors.
+      kwargs: Its keyword arguments, with `TensorSpec`s for tensors.
+
+    Raises:
+      UnimplementedError: If the function needs the value of a size while it is traced.
+    """
+    # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
+    # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
+    # divisible, for images that are resized down and up.
+    for symbol in ("d{count}", "size{axis}"):
+        with contextlib.suppress(InvalidArgumentError):
+            return _trace_with_symbols(function, args, kwargs, symbol)
+    return _trace_with_symbols(function, args, kwargs, f"{_SIZE_DIVISOR}*size{{axis}}")
+
+
+def _trace_with_symbols(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], symbol: str
+) -> TracedFunction:
+    """Trace a function with a symbol for each unknown size.
+
+    Args:
+      function: Python function.
+      args: Its arguments.
+      kwargs: Its keyword arguments.
+      symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
+    """
+    counts = itertools.count()
+    scope = jax.export.SymbolicScope()
+    # The first axis is the batch axis of every tensor, so all of them get the same symbol.
+    batch = jax.export.symbolic_shape("batch", scope=scope)[0]
+
+    def make_argument(leaf: PyTree) -> PyTree:
+        if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string":
+            return StringArgument(add_symbols(leaf))
+        return add_symbols(leaf)
+
+    def add_symbols(leaf: PyTree) -> PyTree:
+        if not isinstance(leaf, TensorSpec) or leaf.shape.is_fully_defined():
+            return leaf
+        if leaf.shape.rank is None:
+            raise UnimplementedError(
+                f"{leaf} has an unknown rank, which XLA cannot compile. Specify the rank."
+            )
+        sizes = [
+            size
+            if size is not None
+            else batch
+            if axis == 0
+            else jax.export.symbolic_shape(
+                symbol.format(count=next(counts), axis=axis), scope=scope
+            )[0]
+            for axis, size in enumerate(leaf.shape)
+        ]
+        return TensorSpec(sizes, leaf.dtype, leaf.name)
+
+    new_names = (f"found{i} - 1" for i in itertools.count())
+    arguments = nest.map_structure(make_argument, (args, kwargs))
+    saved, context.exporting = context.exporting, True
+    token = _new_size.set(lambda: jax.export.symbolic_shape(next(new_names), scope=scope)[0])
+    try:
+        return trace(function, *arguments, isolated=True)
+    finally:
+        context.exporting = saved
+        _new_size.reset(token)
+
+
+def make_data_dependent_size() -> Any:
+    """Return a new symbol for a size, possibly 0, that depends on values of the traced function."""
+    return _new_size.get()()
+
+
+def export_traced(traced: TracedFunction, portable: bool = False) -> jax.export.Exported:
+    """Export the program of a traced function.
+
+    Args:
+      traced: The traced function. Its captures are inputs after the arguments.
+      portable: As in `export_for_platforms`.
+
+    Raises:
+      UnimplementedError: If the program calls Python while it runs.
+
+    Returns:
+      A `jax.export.Exported`.
+    """
+    if traced.closed_jaxpr.effects or traced.iterator_captures or traced.infeeds:
+        raise UnimplementedError(
+            f"{traced.name} calls Python while it runs (py_function, print, an assertion, a table, or an "
+            "iterator), which cannot be saved."
+        )
+    closed = order_contractions(traced.closed_jaxpr)
+    specs = [_make_spec(a) for a in closed.in_avals]
+    return export_for_platforms(jex_core.jaxpr_as_fun(closed), specs, portable)
+
+
+def _make_spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def export_for_platforms(
+    function: Callable[..., Any], specs: Sequence[Any], portable: bool = False
+) -> jax.export.Exported:
+    """Export a function of arrays as StableHLO, for all platforms if possible.
+
+    Args:
+      function: The function.
+      specs: Specs of its arguments.
+      portable: Whether linear algebra must not call code of JAX. Such programs are slower.
+
+    Returns:
+      A `jax.export.Exported`.
+    """
+    run = jax.jit(function)
+    options: dict[str, Any] = (
+        {"_override_lowering_rules": get_portable_lowerings()} if portable else {}
+    )
+    with _omit_source_locations():
+        try:
+            return jax.export.export(run, platforms=_PLATFORMS, **options)(*specs)
+        except NotImplementedError:
+            # Some ops exist for one kind of device only.
+            return jax.export.export(run, **options)(*specs)
+
+
+@contextlib.contextmanager
+def _omit_source_locations() -> Iterator[None]:
+    """Omit the source locations from programs that are exported in this context."""
+    option = "jax_traceback_in_locations_limit"
+    previous = getattr(jax.config, option)
+    jax.config.update(option, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(option, previous)
+
+
+def serialize_program(program: jax.export.Exported) -> bytes:
+    """Serialize a program together with its gradient if it has one.
+
+    Args:
+      program: Result of `export_traced`.
+
+    Raises:
+      ImportError: If the package flatbuffers is not installed.
+    """
+    orders = (1, 0) if is_differentiable(program.in_avals) else (0,)
+    try:
+        with _omit_source_locations():
+            for order in orders[:-1]:
+                with contextlib.suppress(*NO_GRADIENT):
+                    return bytes(program.serialize(vjp_order=order))
+            return bytes(program.serialize(vjp_order=orders[-1]))
+    except ImportError:
+        raise ImportError(
+            "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
+        ) from None
+
+
+def is_differentiable(avals: Sequence[Any]) -> bool:
+    """Check whether at least one array has a gradient."""
+    return any(jax.numpy.issubdtype(a.dtype, np.inexact) for a in avals)
+
+
+def deserialize_program(data: bytes) -> jax.export.Exported:
+    """Deserialize a program.
+
+    Args:
+      data: Result of `serialize_program`.
+
+    Returns:
+      A `jax.export.Exported` that is verified when it is compiled: custom calls to code outside of
+      XLA raise
+      `InvalidArgumentError` then.
+
+    Raises:
+      ImportError: If the package flatbuffers is not installed.
+    """
+    try:
+        program = jax.export.deserialize(bytearray(data))
+    except ImportError:
+        raise ImportError(
+            "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
+        ) from None
+    return _wrap_verified(program)
+
+
+class NoGradientError(UnimplementedError, ValueError):
+    """Error for a derivative that was not saved. It is a `ValueError` because JAX expects one."""
+
+
+class _VerifiedExported(jax.export.Exported):
+    """Program of a file. Its custom calls are verified before the StableHLO is used."""
+
+    def mlir_module(self, serialized: bool = True) -> str | Any:
+        content = super().mlir_module()
+        check_custom_calls(content)
+        return content if serialized else super().mlir_module(serialized=False)
+
+    def vjp(self) -> jax.export.Exported:
+        """Return the gradient, which has no gradient itself.
+
+        Raises:
+          NoGradientError: If the program has no gradient.
+        """
+        if not self.has_vjp():
+            raise NoGradientError(
+                "A saved function has no such gradient: it is saved with its first derivatives, where it has any. "
+                "Compute further derivatives before saving the function."
+            )
+        return super().vjp()
+
+
+def _wrap_verified(program: jax.export.Exported) -> _VerifiedExported:
+    fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
+    if program.has_vjp():
+        backward = functools.cache(lambda: _wrap_verified(program.vjp()))
+        fields["_get_vjp"] = lambda _: backward()
+    return _VerifiedExported(**fields)
+
+
+def check_custom_calls(text: str) -> None:
+    """Check that a program calls only known native code.
+
+    Other custom calls could run Python or read files.
+
+    Args:
+      text: Text of the program.
+
+    Raises:
+      InvalidArgumentError: If a custom call is not known to be part of JAX or XLA.
+    """
+    names = [quoted or bare for quoted, bare in _CUSTOM_CALL.findall(text)]
+    num_calls = text.count("stablehlo.custom_call") + text.count("mhlo.custom_call")
+    foreign = sorted({name for name in names if not _ALLOWED_CALLS.fullmatch(name)})
+    if foreign or len(names) != num_calls:
+        raise InvalidArgumentError(
+            f"A saved function calls native code that saved models may not call: {foreign or 'unnamed'}."
+        )
+
+
+def specialize_program(
+    program: jax.export.Exported, arguments: Sequence[Any], captures: Sequence[Any]
+) -> ClosedJaxpr:
+    """Specialize a program to static sizes, as a closed jaxpr that `Traced` can run.
+
+    Args:
+      program: A `jax.export.Exported`.
+      arguments: Arrays or specs of the arguments.
+      captures: Arrays or specs of the captures.
+
+    Raises:
+      InvalidArgumentError: If the function was not saved for these sizes.
+    """
+    specs = [jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in (*arguments, *captures)]
+    try:
+        return jax.make_jaxpr(lambda *arrays: program.call(*arrays))(*specs)
+    except ValueError as error:
+        if not str(error).startswith("Input shapes do not match"):
+            raise
+        expected = [f"[{', '.join(map(str, a.shape))}]" for a in program.in_avals[: len(arguments)]]
+        raise InvalidValueError(
+            f"The saved function takes tensors of the shapes {', '.join(expected)}, where sizes with the same name must "
+            f"be equal; got {', '.join(str(list(x.shape)) for x in arguments)}."
+        ) from None
