@@ -9,14 +9,265 @@ from meshflow.core.runtime.setup import enable_64_bit_types as _allow_64_bits
 
 _allow_64_bits()
 
+from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
 from meshflow.core.config.unavailable_names import raise_if_unavailable as _raise_for
+from meshflow.core.dispatch.composite import (
+    IndexedSlices,
+    IndexedSlicesSpec,
+    RaggedTensor,
+    SparseTensor,
+    SparseTensorSpec,
+)
+from meshflow.core.values.convert import (
+    constant,
+    convert_to_tensor,
+    register_tensor_conversion_function,
+)
+from meshflow.core.variables.critical_section import CriticalSection
+from meshflow.core.gradients.custom_gradients import custom_gradient, no_gradient
+from meshflow.core.gradients.rematerialization import recompute_grad
+from meshflow.core.runtime.device_spec import DeviceSpec
+from meshflow.core.runtime.devices import device
+from meshflow.core.values.dtypes import (
+    DType,
+    as_dtype,
+    bfloat16,
+    complex64,
+    complex128,
+    double,
+    float16,
+    float32,
+    float64,
+    half,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from meshflow.core.values.dtypes import bool_ as bool
+from meshflow.core.runtime.eager import control_dependencies, executing_eagerly, inside_function
+from meshflow.core.functions.function import function
+from meshflow.core.config.graph_mode import (
+    AggregationMethod,
+    Graph,
+    Operation,
+    RegisterGradient,
+    get_logger,
+    timestamp,
+)
+from meshflow.core.variables.module import Module
+from meshflow.core.runtime.name_scopes import get_current_name_scope, name_scope
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.gradients.symbolic_gradients import gradients, hessians
+from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.gradients.gradient_targets import UnconnectedGradients
+from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable_creation import variable_creator_scope
+from meshflow.core.variables import indexing as _indexing
+from meshflow.ops import operators as _operators
+from meshflow.ops.array import (
+    argsort,
+    batch_to_space,
+    bitcast,
+    boolean_mask,
+    broadcast_dynamic_shape,
+    broadcast_static_shape,
+    broadcast_to,
+    concat,
+    dynamic_partition,
+    dynamic_stitch,
+    ensure_shape,
+    expand_dims,
+    eye,
+    fill,
+    gather,
+    gather_nd,
+    get_static_value,
+    grad_pass_through,
+    group,
+    guarantee_const,
+    histogram_fixed_width,
+    histogram_fixed_width_bins,
+    identity,
+    identity_n,
+    linspace,
+    meshgrid,
+    newaxis,
+    no_op,
+    one_hot,
+    ones,
+    ones_like,
+    pad,
+    parallel_stack,
+    range,
+    rank,
+    repeat,
+    required_space_to_batch_paddings,
+    reshape,
+    reverse,
+    reverse_sequence,
+    roll,
+    scatter_nd,
+    searchsorted,
+    sequence_mask,
+    shape,
+    shape_n,
+    size,
+    slice,
+    sort,
+    space_to_batch,
+    space_to_batch_nd,
+    split,
+    squeeze,
+    stack,
+    stop_gradient,
+    strided_slice,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_update,
+    tile,
+    transpose,
+    tuple,
+    unique,
+    unique_with_counts,
+    unravel_index,
+    unstack,
+    where,
+    zeros,
+    zeros_like,
+)
+from meshflow.ops.control_flow import case, cond, switch_case, while_loop
+from meshflow.ops.debugging import Assert, assert_equal, assert_greater, assert_less, assert_rank
+from meshflow.ops.edit_distance import edit_distance
+from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
+from meshflow.ops.hashing import fingerprint
+from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
+from meshflow.ops.math import (
+    abs,
+    accumulate_n,
+    acos,
+    acosh,
+    add,
+    add_n,
+    argmax,
+    argmin,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cast,
+    clip_by_global_norm,
+    clip_by_norm,
+    clip_by_value,
+    complex,
+    cos,
+    cosh,
+    cumsum,
+    divide,
+    equal,
+    exp,
+    floor,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    matmul,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    pow,
+    realdiv,
+    reduce_all,
+    reduce_any,
+    reduce_logsumexp,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+    round,
+    saturate_cast,
+    scalar_mul,
+    sigmoid,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    subtract,
+    tan,
+    tanh,
+    tensordot,
+    truediv,
+    truncatediv,
+    truncatemod,
+)
+from meshflow.ops.printing import print
+from meshflow.ops.python_function import numpy_function, py_function
+from meshflow.ops.strings import as_string
+from meshflow.ops.tensor_array import TensorArray
+from meshflow import version
+from meshflow.version import COMPILER_VERSION as __compiler_version__
+from meshflow.version import GIT_VERSION as __git_version__
+from meshflow.version import VERSION as __version__
 
 # TensorFlow defines these names, too.
 __cxx11_abi_flag__, __monolithic_build__ = 1, 0
 
 if TYPE_CHECKING:
     # Editors and type checkers need the names that `load_name` loads on first use.
-    pass
+    from meshflow import (
+        audio,
+        autodiff,
+        data,
+        distribute,
+        dtypes,
+        experimental,
+        image,
+        io,
+        keras,
+        lite,
+        lookup,
+        mixed_precision,
+        profiler,
+        quantization,
+        saved_model,
+        sets,
+        signal,
+        sparse,
+        summary,
+        sysconfig,
+        test,
+        tpu,
+        train,
+        types,
+    )
+    from meshflow import autograph
+    from meshflow.legacy import compat, feature_column
+    from meshflow.data.optional import OptionalSpec
+    from meshflow.io.tensors import make_ndarray, make_tensor_proto
+    from meshflow.keras import initializers, losses, metrics, optimizers
+    from meshflow.keras.initializers import Constant as constant_initializer
+    from meshflow.keras.initializers import Ones as ones_initializer
+    from meshflow.keras.initializers import RandomNormal as random_normal_initializer
+    from meshflow.keras.initializers import RandomUniform as random_uniform_initializer
+    from meshflow.keras.initializers import Zeros as zeros_initializer
 
 # These modules are loaded on first use, because their imports take time and many programs need few
 # of them.

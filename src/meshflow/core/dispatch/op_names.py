@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from meshflow.core.dispatch.stored_op_names import STORED_NAMES
+
 __all__ = ["find_function", "get_name", "is_registered", "register_lazy_module", "register_name"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,8 +36,8 @@ def register_name(function: F, name: str | None = None) -> F:
 
     Args:
       function: The function.
-      name: Name in files; by default the name of its module without the package, a dot, and the
-        name of the function.
+      name: Name in files; by default the entry of `STORED_NAMES`, or the name of the module without
+        the package, a dot, and the name of the function.
 
     Returns:
       The function, so this can be used as a decorator.
@@ -45,15 +47,16 @@ def register_name(function: F, name: str | None = None) -> F:
 
     Example:
       >>> from meshflow.core.dispatch import op_names
-      >>> @op_names.nameable
+      >>> @op_names.register_name
       ... def halve(x):
       ...     return x / 2
-      >>> op_names.find(op_names.name_of(halve)) is halve
+      >>> op_names.find_function(op_names.get_name(halve)) is halve
       True
-      >>> op_names.find("os.system") is None
+      >>> op_names.find_function("os.system") is None
       True
     """
-    full_name = name or f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
+    current_name = f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
+    full_name = name or STORED_NAMES.get(current_name, current_name)
     known = _functions.get(full_name)
     if name is None and known is not None and inspect.unwrap(known) is not inspect.unwrap(function):
         raise ValueError(
