@@ -192,7 +192,7 @@ class Training:
         self.at = (self.at + self.batch) % len(self.arrays[0])
         rows = slice(self.at, self.at + self.batch)
         *xs, y = (a[rows].to(DEVICE, non_blocking=True) for a in self.arrays)
-        with torch.autocast_dtype(DEVICE, self.dtype, enabled=self.dtype is not None):
+        with torch.autocast(DEVICE, self.dtype, enabled=self.dtype is not None):
             loss = self.loss(self.call(*xs), y)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

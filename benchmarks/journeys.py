@@ -70,7 +70,7 @@ def first_fit(keras):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(64, 32, 32, 3)).astype("float32"), rng.integers(0, 10, 64)
     start = cpu_seconds()
-    model = models.get_residual_function(keras)
+    model = models.residual(keras)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
     history = model.fit(x, y, batch_size=32, verbose=0).history

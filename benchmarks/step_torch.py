@@ -89,7 +89,7 @@ def main():
         low = (
             contextlib.nullcontext()
             if precision == "float32"
-            else torch.autocast_dtype(device, getattr(torch, precision))
+            else torch.autocast(device, getattr(torch, precision))
         )
         with low:
             out = forward(x)

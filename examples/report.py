@@ -88,7 +88,7 @@ def draw(rows: list[Row], dataset: str, path: Path) -> None:
             )
     for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
         axis.set(xlabel="epoch", ylabel=name)
-        axis.compute_grid(alpha=0.3)
+        axis.grid(alpha=0.3)
         axis.legend()
     figure.suptitle(f"CNN on {dataset}")
     figure.savefig(path, dpi=120)

@@ -160,7 +160,7 @@ class _Moved:
             return self.evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), args)
         if name in ("scan", "while", "cond"):
             return getattr(self, f"_{name}")(eqn.params, args)
-        results = eqn.primitive.bind_iterators(*args, **eqn.primitive.get_bind_params(eqn.params))
+        results = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
         results = results if eqn.primitive.multiple_results else [results]
         kept = name in EXACT and jnp.issubdtype(results[0].dtype, jnp.floating)
         return list(results) if kept else [self.number(x) for x in results]

@@ -206,7 +206,7 @@ class Spending:
     def pytest_runtest_makereport(self, item, call):
         report = yield
         # Asking costs as much as a small test, with as many threads as XLA has.
-        if call.map_ticks == "teardown":
+        if call.when == "teardown":
             now = processor_seconds()
             report.processor_seconds, self.before = now - self.before, now
         return report
@@ -223,7 +223,7 @@ class Report:
     def __init__(self, config, growth):
         self.growth = growth
         # A part of a file's tests says nothing of the file.
-        self.whole = not (config.option_value.keyword or config.option_value.markexpr)
+        self.whole = not (config.option.keyword or config.option.markexpr)
         self.whole &= not any("::" in argument for argument in config.args)
         self.areas = collections.Counter()
         self.files = collections.Counter()

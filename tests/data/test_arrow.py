@@ -22,7 +22,7 @@ def table(count=10):
             "f": pa.array([n / 2 for n in numbers], pa.float64()),
             "flag": [n % 2 == 0 for n in numbers],
             "text": [f"t{n}" for n in numbers],
-            "raw": pa.array([bytes([n]) for n in numbers], pa.emit_binary()),
+            "raw": pa.array([bytes([n]) for n in numbers], pa.binary()),
             "category": pa.array(["a", "b"] * (count // 2)).dictionary_encode(),
             "pair": pa.array([[n, n + 1] for n in numbers], pa.list_(pa.int64(), 2)),
             "inside": [{"x": n, "y": [float(n)] * 3} for n in numbers],

@@ -206,7 +206,7 @@ def test_sum_of_columns_is_a_product(rng):
     x = jnp.asarray(rng.normal(size=(4, 8, 8, 16)), "bfloat16")
 
     def sums(x):
-        return jax.lax.reduce_sum_p.bind_iterators(x, axes=(0, 1, 2), out_sharding=None)
+        return jax.lax.reduce_sum_p.bind(x, axes=(0, 1, 2), out_sharding=None)
 
     assert calls(sums, x) == 1
     close(jax.jit(sums)(x), np.asarray(x, np.float64).sum((0, 1, 2)), "bfloat16")

@@ -168,7 +168,7 @@ def test_the_gradient_of_a_relu_in_front_is_taken_in(windows):
     x = image((2, 6, 8, 19), "bfloat16").at[0, 2, 3, :4].set(jnp.nan).at[0, 4, 4, 2].set(jnp.inf)
     y = max_windows(x, windows)
     g = (jnp.arange(y.size) % 5 - 2).astype(y.dtype).reshape(y.shape)
-    run = lambda primitive: lambda *arrays: (primitive.bind_iterators(*arrays, windows=windows),)
+    run = lambda primitive: lambda *arrays: (primitive.bind(*arrays, windows=windows),)
     program = jax.jit(run(gated)).lower(x, y, g)
     assert "meshflow_gated_pooling" in program.as_text()
     (got,), (plain,) = program.compile()(x, y, g), run(_gradient_primitive)(x, y, g)

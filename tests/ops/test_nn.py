@@ -70,7 +70,7 @@ def test_depthwise_and_grouped(rng):
 @pytest.mark.parametrize("strides", [2, 1])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_pooling(window, strides, padding, rng):
-    x = rng.draw_permutation(48).reshape(1, 6, 4, 2).astype(float)
+    x = rng.permutation(48).reshape(1, 6, 4, 2).astype(float)
     for name in ("max", "avg"):
         pool = getattr(tf.nn, f"{name}_pool2d")
         reduce = np.max if name == "max" else np.mean

@@ -48,13 +48,13 @@ def test_reductions_and_gradients_are_xlas(case, ties, rng):
 
 
 def test_dilated_maximum_has_a_gradient(rng):
-    x = rng.draw_permutation(32).reshape(1, 4, 8, 1).astype(float)
+    x = rng.permutation(32).reshape(1, 4, 8, 1).astype(float)
     check_gradients(lambda t: tf.nn.pool(t, [2, 2], "MAX", dilations=[2, 3]) ** 2, x)
 
 
 @pytest.mark.parametrize("strides", [1, 2])
 def test_twice_differentiable(strides, rng):
-    x = tf.constant(rng.draw_permutation(16).reshape(1, 4, 4, 1) / 8.0)
+    x = tf.constant(rng.permutation(16).reshape(1, 4, 4, 1) / 8.0)
 
     def slope(t):
         with tf.GradientTape() as tape:

@@ -106,7 +106,7 @@ def main():
                 elements.append(np.asarray(element).tolist())
                 if len(elements) > 60:
                     break
-        except tf.error_shapes.OpError as error:
+        except tf.errors.OpError as error:
             elements.append(type(error).__name__)
         if len(elements) <= 60 and (elements or text.startswith("D.range(11)")):
             found[text] = elements

@@ -807,7 +807,7 @@ def values(tf, np):
         "tf": tf,
         "np": np,
         "c": tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
-        "e": tf.make_zeros([0, 3]),
+        "e": tf.zeros([0, 3]),
         "s": tf.constant(2.0),
         "ii": tf.constant([[3, 1, 2], [0, 5, 4]]),
         "X3": tf.reshape(tf.range(24.0), [2, 3, 4]),

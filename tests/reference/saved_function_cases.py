@@ -29,7 +29,7 @@ def cases(tf):
             "norm": tf.math.reduce_euclidean_norm(x, 1),
             "bits": tf.bitcast(x, tf.int32),
             "complex": tf.math.angle(tf.complex(x, y)),
-            "in_top": tf.math.in_top_k(tf.make_zeros([3], tf.int32), x, 2),
+            "in_top": tf.math.in_top_k(tf.zeros([3], tf.int32), x, 2),
             "places": tf.searchsorted(tf.sort(x[0]), [0.3, 0.6]),
             "histogram": tf.histogram_fixed_width(x, [0.0, 1.0], 4),
             "means": tf.math.segment_mean(x, ids),

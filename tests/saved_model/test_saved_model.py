@@ -472,7 +472,7 @@ def test_functions_that_parse_examples(tmp_path):
         return made.SerializeToString()
 
     module = tf.Module()
-    module.parse = parsed
+    module.parsed = parsed
     tf.saved_model.save(module, str(tmp_path / "m"), {"serving_default": parsed})
     rows = tf.constant([row(x=[1.0, 2.0]), row(x=[0.5, 0.0], k=[2], word=[b"Milk"])])
     for _ in range(2):

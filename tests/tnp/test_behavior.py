@@ -183,7 +183,7 @@ def test_random_numbers_follow_the_global_seed():
             tnp.random.randint(2, 9, size=[2, 2], dtype=tnp.int32),
             tnp.random.poisson(3.0, size=2),
             tnp.random.exponential(2.0, size=2),
-            tnp.random.draw_permutation(5),
+            tnp.random.permutation(5),
             tnp.random.choice([1.5, 2.5], size=4),
         ]
 

@@ -39,13 +39,13 @@ def compute_convolution(
     w = w.astype(x.dtype)
     if flipped:
         w = jax.lax.rev(w, layout.rhs_spec[2:])
-    y = jax.lax.conv_general_dilated_p.bind_iterators(x, w, **parameters)
+    y = jax.lax.conv_general_dilated_p.bind(x, w, **parameters)
     return _apply_epilogue(y, (layout.out_spec[1],), epilogue, rest)
 
 
 def compute_product(*operands: Array, epilogue: tuple[str, ...], **parameters: Any) -> jax.Array:
     """Compute a fused product by JAX's operations."""
-    y = jax.lax.dot_general_p.bind_iterators(*operands[:2], **parameters)
+    y = jax.lax.dot_general_p.bind(*operands[:2], **parameters)
     return _apply_epilogue(y, find_feature_axes(operands[1], y, parameters), epilogue, operands[2:])
 
 

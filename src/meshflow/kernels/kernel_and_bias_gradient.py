@@ -30,7 +30,7 @@ def find_summed_axes(parameters: dict[str, Any]) -> tuple[int, ...]:
 
 def compute_gradients(image: jax.Array, gradient: jax.Array, **parameters: Any) -> list[jax.Array]:
     """Compute both gradients by JAX's operations."""
-    kernel = jax.lax.conv_general_dilated_p.bind_iterators(image, gradient, **parameters)
+    kernel = jax.lax.conv_general_dilated_p.bind(image, gradient, **parameters)
     return [kernel, jax.lax.reduce_sum(gradient, find_summed_axes(parameters))]
 
 

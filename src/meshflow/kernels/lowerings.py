@@ -535,7 +535,7 @@ def widen_sums() -> None:
         dtype = np.dtype(aval.dtype)
         if dtype.name not in ("bfloat16", "float16"):
             return fallback(context, operand, **parameters)
-        wide = lambda x: primitive.bind_iterators(x.astype(np.float32), **parameters).astype(dtype)
+        wide = lambda x: primitive.bind(x.astype(np.float32), **parameters).astype(dtype)
         return mlir.lower_fun(wide, multiple_results=False)(context, operand)
 
     mlir.register_lowering(primitive, rule, platform="cpu")

@@ -321,7 +321,7 @@ def make_local_function(
             x, spreads[i], padding[i] = cut(x, axis, axes)
         local_parameters = {**parameters, "padding": tuple(padding), "lhs_dilation": tuple(spreads)}
         local_parameters.update({name: max(1, parameters[name] // plan.groups) for name in _GROUPS})
-        bind = lambda x, k: jax.lax.conv_general_dilated_p.bind_iterators(x, k, **local_parameters)
+        bind = lambda x, k: jax.lax.conv_general_dilated_p.bind(x, k, **local_parameters)
         y = jax.eval_shape(bind, x, k)
         call = None if code.choose is None else code.choose(x, k, y, local_parameters)
         y = (call or bind)(x, k)
@@ -340,7 +340,7 @@ def partition_convolution(
     @custom_partitioning
     def conv(x: Array, k: Array, mark: Array) -> Array:
         del mark
-        return jax.lax.conv_general_dilated_p.bind_iterators(x, k, **parameters)
+        return jax.lax.conv_general_dilated_p.bind(x, k, **parameters)
 
     def partition(
         mesh: jax.sharding.Mesh, arguments: Sequence[Any], result: jax.ShapeDtypeStruct

@@ -185,7 +185,7 @@ def test_saved_models_with_tables_are_loaded_in_and_out_of_scopes(strategy, cut,
         for part in getattr(module.table, "variables", [module.table]):
             part.assign_add(tf.ones_like(part))
 
-    module.look_up, module.allocate = look_up, grow
+    module.look_up, module.grow = look_up, grow
     tf.saved_model.save(module, path)
     rows = tf.constant([9, 0], tf.int64)
     for scope in (contextlib.nullcontext(), strategy.scope()):
@@ -196,11 +196,11 @@ def test_saved_models_with_tables_are_loaded_in_and_out_of_scopes(strategy, cut,
         # The function and the attribute have the same variables.
         loaded.table.assign(values + 1.0)
         np.testing.assert_array_equal(loaded.look_up(rows), values[[9, 0]] + 1.0)
-        loaded.allocate()
+        loaded.grow()
         np.testing.assert_array_equal(loaded.table.numpy(), values + 2.0)
     assert all(v.device.startswith("/job:ps/") for v in loaded.table.variables)
     # What a function of a file writes in closures is written on the servers.
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    coordinator.schedule(tf.function(lambda: loaded.allocate()))
+    coordinator.schedule(tf.function(lambda: loaded.grow()))
     coordinator.join()
     np.testing.assert_array_equal(loaded.table.numpy(), values + 3.0)
