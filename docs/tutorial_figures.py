@@ -16,15 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-# The same drawing is the same file.
-matplotlib.rcParams["svg.hashsalt"] = "tutorial"
-
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "tutorial.md"
@@ -33,11 +28,9 @@ COLORS = ["#2f6fde", "#f28e2b", "#59a14f"]
 
 def run_examples(text: str, namespace: dict[str, Any]) -> int:
     """Run all doctests of a page in the working directory and return the number of failures."""
-    # Without the fences: doctest would take a closing fence for output.
+    # Doctest would compare closing fences with the output, so they are removed.
     lines = ["" if line.startswith("```") else line for line in text.splitlines()]
-    test = doctest.DocTestParser().get_doctest(
-        "\n".join(lines), namespace, PAGE.name, str(PAGE), 0
-    )
+    test = doctest.DocTestParser().get_doctest("\n".join(lines), namespace, PAGE.name, str(PAGE), 0)
     failures, _ = doctest.DocTestRunner().run(test, clear_globs=False)
     namespace.update(test.globs)
     return failures
@@ -45,7 +38,8 @@ def run_examples(text: str, namespace: dict[str, Any]) -> int:
 
 def draw_history(history: dict[str, list[float]], path: Path) -> None:
     """Draw the loss and accuracy of each epoch."""
-    figure, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
+    figure = Figure(figsize=(7, 2.6), layout="constrained")
+    axes = figure.subplots(1, 2)
     epochs = range(1, len(history["loss"]) + 1)
     for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
         axis.plot(epochs, history[name], color=COLORS[0], label="training")
@@ -54,7 +48,6 @@ def draw_history(history: dict[str, list[float]], path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False)
     figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
 
 
 def draw_regions(predict: Any, points: np.ndarray, labels: np.ndarray, path: Path) -> None:
@@ -62,13 +55,13 @@ def draw_regions(predict: Any, points: np.ndarray, labels: np.ndarray, path: Pat
     ticks = np.linspace(-1.3, 1.3, 261, dtype="float32")
     grid = np.stack(np.meshgrid(ticks, ticks), axis=-1)
     classes = predict(grid.reshape(-1, 2), verbose=0).argmax(axis=1).reshape(grid.shape[:2])
-    figure, axis = plt.subplots(figsize=(4, 4), layout="constrained")
+    figure = Figure(figsize=(4, 4), layout="constrained")
+    axis = figure.subplots()
     colors = ListedColormap(COLORS)
     axis.pcolormesh(ticks, ticks, classes, cmap=colors, alpha=0.3, rasterized=True)
     axis.scatter(*points.T, c=labels, cmap=colors, s=8, edgecolors="white", linewidths=0.3)
     axis.set(xticks=[], yticks=[], aspect="equal")
     figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
 
 
 def main() -> int:
@@ -77,14 +70,16 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the figures")
     output = parser.parse_args().output.resolve()
     names: dict[str, Any] = {"__name__": "__main__"}
-    # Examples write files.
+    # The seed of SVG ids is fixed, so that equal drawings are equal files.
+    mpl.rcParams["svg.hashsalt"] = "tutorial"
+    # The examples write files, which a temporary folder holds.
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         failures = run_examples(PAGE.read_text(encoding="utf8"), names)
         os.chdir(DOCS)
     draw_history(names["history"], output / "tutorial_history.svg")
     draw_regions(
-        names["restored"].predict,
+        names["model"].predict,
         names["test_points"],
         names["test_labels"],
         output / "tutorial_regions.png",
