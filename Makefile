@@ -42,13 +42,14 @@ test: $(STAMP)
 	@$(PYTEST) $(WHERE)
 
 # The tests of the packages that depend on JAX's internals, with the newest JAX, in at most five minutes: without the long
-# ones, and of the kernels those that go through JAX.
-INTERNALS := core passes saved_model distribute
+# ones, and of distribute those of programs for many devices in one process. Sockets and processes have nothing to do with JAX.
+INTERNALS := core passes kernels saved_model environment distribute/replicas distribute/tpu distribute/parallel/planner \
+    distribute/parallel/test_offload.py distribute/parallel/test_pipeline.py distribute/parallel/test_weight_passes.py
 test-newest:
 	@$(MAKE) --no-print-directory test-internals JAX=newest
 
 test-internals: $(STAMP)
-	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) tests/environment tests/kernels
+	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) tests/distribute/test_loops_over_input.py tests/distribute/test_strategies.py
 
 # Tests marked `soak`, and the long rounds of the others, too.
 test-all: $(STAMP)

@@ -1,7 +1,8 @@
-"""`tf.keras.ops`: Keras 3's functions of tensors, for every device and in every loop.
+"""`tf.keras.ops`: Keras 3's tensor functions.
 
-NumPy's names with Keras' dtypes: integers become `floatx()` where real numbers are asked for, Python numbers
-take the dtype of what they meet, and no 64 bits come out that did not go in.
+The functions have NumPy's names and Keras' dtypes: functions of real numbers convert integers to
+`floatx()`, Python numbers adopt the dtype of the other operands, and a result has 64 bits only if
+an operand has.
 
 Example:
   >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Activations: functions of each element, and shares of classes.
+"""Activation functions.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import registry
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import unary
-from meshflow.keras.ops.promotion import as_float
+from meshflow.keras.ops.promotion import Axis, as_float
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
 from meshflow.ops import nn as nn_ops
@@ -57,63 +58,59 @@ __all__ = [
 ]
 
 
-relu = unary("relu", nn_ops.relu, "`max(x, 0)`.", keeps=True)
-relu6 = unary("relu6", nn_ops.relu6, "`min(max(x, 0), 6)`.", keeps=True)
-sigmoid = unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`.")
-log_sigmoid = unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`.")
-softplus = unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`.")
-softsign = unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`.")
+relu = unary("relu", nn_ops.relu, "`max(x, 0)`", keeps=True)
+relu6 = unary("relu6", nn_ops.relu6, "`min(max(x, 0), 6)`", keeps=True)
+sigmoid = unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`")
+log_sigmoid = unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`")
+softplus = unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`")
+softsign = unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`")
 
 
-def _silu(x: Any) -> Any:
+def _silu(x: Tensor) -> Tensor:
     return x * math.sigmoid(x) if dtypes.as_dtype(x.dtype).is_complex else nn_ops.silu(x)
 
 
-silu = unary("silu", _silu, "`x * sigmoid(x)`.")
+silu = unary("silu", _silu, "`x * sigmoid(x)`")
 swish = silu
-selu = unary("selu", nn_ops.selu, "The scaled exponential linear unit (arXiv:1706.02515).")
+selu = unary("selu", nn_ops.selu, "the scaled exponential linear unit (arXiv:1706.02515)")
 hard_sigmoid = unary(
-    "hard_sigmoid", jax.nn.hard_sigmoid, "`x / 6 + 1 / 2` within 0 and 1.", array=True
+    "hard_sigmoid", jax.nn.hard_sigmoid, "`x / 6 + 1 / 2`, clipped to [0, 1],", array=True
 )
-# tf.keras.activations.hard_sigmoid is another function.
+# `tf.keras.activations.hard_sigmoid` is a different function, so files need another name.
 registry.call_it(hard_sigmoid, "keras.ops.hard_sigmoid")
 
 
 hard_silu = unary(
-    "hard_silu", jax.nn.hard_silu, "`x * hard_sigmoid(x)` (arXiv:1905.02244).", array=True
+    "hard_silu", jax.nn.hard_silu, "`x * hard_sigmoid(x)` (arXiv:1905.02244)", array=True
 )
-
-
 hard_swish = hard_silu
-hard_tanh = unary("hard_tanh", jax.nn.hard_tanh, "`x` within -1 and 1.", array=True)
-tanh_shrink = unary("tanh_shrink", lambda x: x - jnp.tanh(x), "`x - tanh(x)`.", array=True)
+hard_tanh = unary("hard_tanh", jax.nn.hard_tanh, "`x`, clipped to [-1, 1],", array=True)
+tanh_shrink = unary("tanh_shrink", lambda x: x - jnp.tanh(x), "`x - tanh(x)`", array=True)
 sparse_plus = unary(
     "sparse_plus",
     lambda x: jnp.where(x <= -1, 0, jnp.where(x < 1, (x + 1) ** 2 / 4, x)).astype(x.dtype),
-    "0 up to -1, `x` from 1 on, `(x + 1)^2 / 4` between.",
+    "0 if `x <= -1`, `x` if `x >= 1`, otherwise `(x + 1)^2 / 4`",
     array=True,
 )
-
-
 sparse_sigmoid = unary(
     "sparse_sigmoid",
     lambda x: jnp.clip((x + 1) / 2, 0, 1),
-    "`(x + 1) / 2` within 0 and 1.",
+    "`(x + 1) / 2`, clipped to [0, 1],",
     array=True,
 )
 
 
 @op(same=(), name="elu")
-def _elu(x: TensorLike, alpha: Any) -> Any:
+def _elu(x: TensorLike, alpha: float) -> Any:
     return jax.nn.elu(x, alpha)
 
 
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """`x` for positive x, `alpha (exp(x) - 1)` below.
+    """Compute `x` for positive x and `alpha (exp(x) - 1)` for negative x.
 
     Args:
-      x: a tensor.
-      alpha: the bound below.
+      x: A tensor.
+      alpha: Scale for negative x.
 
     Example:
       >>> from meshflow.keras import ops
@@ -124,17 +121,17 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
 
 
 @op(same=(), name="celu")
-def _celu(x: TensorLike, alpha: Any) -> Any:
+def _celu(x: TensorLike, alpha: float) -> Any:
     return jax.nn.celu(x, alpha)
 
 
 @one_layer()
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """`max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
+    """Compute `max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
 
     Args:
-      x: a tensor.
-      alpha: the bound below.
+      x: A tensor.
+      alpha: Scale for negative x.
 
     Example:
       >>> from meshflow.keras import ops
@@ -145,11 +142,11 @@ def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
 
 
 def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
-    """`x P(X <= x)` for normally distributed X (arXiv:1606.08415).
+    """Compute `x P(X <= x)` for a normally distributed X (arXiv:1606.08415).
 
     Args:
-      x: a tensor.
-      approximate: whether tanh stands for the error function.
+      x: A tensor.
+      approximate: Whether to approximate the error function by tanh.
 
     Example:
       >>> from meshflow.keras import ops
@@ -160,11 +157,11 @@ def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
 
 
 def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
-    """`x` for positive x, a share of it below.
+    """Compute `x` for positive x and `negative_slope * x` for negative x.
 
     Args:
-      x: a tensor.
-      negative_slope: the share.
+      x: A tensor.
+      negative_slope: Slope for negative x.
 
     Example:
       >>> from meshflow.keras import ops
@@ -175,11 +172,11 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
 
 
 def glu(x: TensorLike, axis: int = -1) -> Tensor:
-    """The first half times the sigmoid of the second half (arXiv:1612.08083).
+    """Multiply the first half by the sigmoid of the second half (arXiv:1612.08083).
 
     Args:
-      x: a tensor.
-      axis: the dimension that is halved.
+      x: A tensor.
+      axis: Axis to split into halves.
 
     Example:
       >>> from meshflow.keras import ops
@@ -196,24 +193,26 @@ def glu(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 @op(same=(), name="threshold")
-def _threshold(x: TensorLike, threshold: Any, default: Any, kind: str) -> Any:
+def _threshold(x: TensorLike, threshold: float, default: float, kind: str) -> Any:
     if kind == "hard":
-        found = jnp.where(jnp.abs(x) > threshold, x, 0)
+        result = jnp.where(jnp.abs(x) > threshold, x, 0)
     elif kind == "soft":
-        found = jnp.where(x > threshold, x - threshold, jnp.where(x < -threshold, x + threshold, 0))
+        result = jnp.where(
+            x > threshold, x - threshold, jnp.where(x < -threshold, x + threshold, 0)
+        )
     else:
-        found = jnp.where(x > threshold, x, default)
-    return found.astype(x.dtype)
+        result = jnp.where(x > threshold, x, default)
+    return result.astype(x.dtype)
 
 
 @one_layer()
 def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
-    """`x` above a threshold, a number elsewhere.
+    """Replace elements that are not above a threshold.
 
     Args:
-      x: a tensor.
-      threshold: the threshold.
-      default_value: the number.
+      x: A tensor.
+      threshold: The threshold.
+      default_value: Value of the replaced elements.
 
     Example:
       >>> from meshflow.keras import ops
@@ -225,11 +224,11 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
 
 @one_layer()
 def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
-    """`x` where it is far from 0, and 0 elsewhere.
+    """Replace elements near 0 by 0.
 
     Args:
-      x: a tensor.
-      threshold: how far.
+      x: A tensor.
+      threshold: Maximum absolute value of the replaced elements.
 
     Example:
       >>> from meshflow.keras import ops
@@ -241,11 +240,11 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
 
 @one_layer()
 def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
-    """`x` moved towards 0.
+    """Shrink elements towards 0 by a threshold.
 
     Args:
-      x: a tensor.
-      threshold: how far.
+      x: A tensor.
+      threshold: Amount by which absolute values shrink.
 
     Example:
       >>> from meshflow.keras import ops
@@ -256,17 +255,17 @@ def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
 
 
 @op(same=(), name="squareplus")
-def _squareplus(x: TensorLike, b: Any) -> Any:
+def _squareplus(x: TensorLike, b: float) -> Any:
     return (x + jnp.sqrt(x * x + b)) / 2
 
 
 @one_layer()
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
-    """`(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
+    """Compute `(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
 
     Args:
-      x: a tensor.
-      b: how smooth it is.
+      x: A tensor.
+      b: Smoothness.
 
     Example:
       >>> from meshflow.keras import ops
@@ -276,28 +275,28 @@ def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     return _squareplus(as_float(x), b)
 
 
-def _flat_softmax(function: Any, x: Any, axis: Any) -> Any:
-    """`function` over one dimension, several, or all of them."""
+def _flat_softmax(function: Callable[..., Tensor], x: TensorLike, axis: Axis) -> Tensor:
+    """Apply `function` over one axis, several axes, or all of them."""
     x = as_float(x)
     if isinstance(axis, int):
         return function(x, axis)
     rank = len(x.shape)
     axes = list(range(rank)) if axis is None else [a % rank for a in axis]
     order = [*(i for i in range(rank) if i not in axes), *axes]
-    moved = array_ops.transpose(x, order)
-    kept = list(moved.shape)[: rank - len(axes)]
-    found = array_ops.reshape(
-        function(array_ops.reshape(moved, [*kept, -1]), -1), list(moved.shape)
+    transposed = array_ops.transpose(x, order)
+    sizes = list(transposed.shape)[: rank - len(axes)]
+    result = array_ops.reshape(
+        function(array_ops.reshape(transposed, [*sizes, -1]), -1), list(transposed.shape)
     )
-    return array_ops.transpose(found, np.argsort(order).tolist())
+    return array_ops.transpose(result, np.argsort(order).tolist())
 
 
-def softmax(x: TensorLike, axis: Any = -1) -> Tensor:
-    """`exp(x) / sum(exp(x))`.
+def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
+    """Compute `exp(x) / sum(exp(x))`.
 
     Args:
-      x: a tensor.
-      axis: the dimension or dimensions of the sum; None for all.
+      x: A tensor.
+      axis: Axis or axes of the sum; None for all.
 
     Example:
       >>> from meshflow.keras import ops
@@ -307,12 +306,12 @@ def softmax(x: TensorLike, axis: Any = -1) -> Tensor:
     return _flat_softmax(nn_ops.softmax, x, axis)
 
 
-def log_softmax(x: TensorLike, axis: Any = -1) -> Tensor:
-    """The logarithm of `softmax`.
+def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
+    """Compute the logarithm of `softmax`.
 
     Args:
-      x: a tensor.
-      axis: the dimension or dimensions of the sum; None for all.
+      x: A tensor.
+      axis: Axis or axes of the sum; None for all.
 
     Example:
       >>> from meshflow.keras import ops
@@ -336,11 +335,11 @@ def _sparsemax(x: TensorLike, axis: int) -> Any:
 
 @one_layer()
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
-    """The nearest probabilities, of which many are 0 (arXiv:1602.02068).
+    """Compute the nearest probability distribution, a sparse one (arXiv:1602.02068).
 
     Args:
-      x: a tensor.
-      axis: the dimension of the probabilities.
+      x: A tensor.
+      axis: Axis of the probabilities.
 
     Example:
       >>> from meshflow.keras import ops

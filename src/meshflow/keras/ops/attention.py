@@ -1,4 +1,4 @@
-"""Attention.
+"""Dot-product attention.
 
 Example:
   >>> from meshflow.keras import ops
@@ -20,7 +20,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import common, tensor
-from meshflow.kernels import flash_attention as by_cudnn
+from meshflow.kernels import flash_attention as cudnn_attention
 from meshflow.ops import casting
 
 __all__ = ["dot_product_attention"]
@@ -33,28 +33,40 @@ def _attention(
     value: TensorLike,
     bias: TensorLike | None,
     mask: TensorLike | None,
-    scale: Any,
+    scale: float,
     is_causal: bool,
-    cap: Any,
+    cap: float | None,
     flash: bool | None,
 ) -> Any:
-    some = bias is not None or mask is not None
-    if flash is not False and cap is None and by_cudnn.is_usable(query, key, value, some):
+    has_mask = bias is not None or mask is not None
+    if (
+        flash is not False
+        and cap is None
+        and cudnn_attention.is_usable(query, key, value, has_mask)
+    ):
         scale = float(scale)
-        plain = functools.partial(_plain, scale=scale, is_causal=is_causal, cap=None)
-        own_bias, own_mask = _four_axes(bias), _four_axes(mask)
-        return by_cudnn.attention(plain, query, key, value, own_bias, own_mask, scale, is_causal)
+        compute = functools.partial(_plain, scale=scale, is_causal=is_causal, cap=None)
+        return cudnn_attention.attention(
+            compute, query, key, value, _four_axes(bias), _four_axes(mask), scale, is_causal
+        )
     return _plain(query, key, value, bias, mask, scale, is_causal, cap)
 
 
-def _four_axes(array: Any) -> Any:
-    """A bias or mask with all axes of the logits, of size 1 where it has none."""
+def _four_axes(array: jax.Array | None) -> jax.Array | None:
+    """Expand a bias or mask to the rank of the logits, with leading axes of size 1."""
     return None if array is None else array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def _plain(
-    query: Any, key: Any, value: Any, bias: Any, mask: Any, scale: Any, is_causal: bool, cap: Any
-) -> Any:
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    scale: float,
+    is_causal: bool,
+    cap: float | None,
+) -> jax.Array:
     groups = query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(v, groups, 2) if groups > 1 else v for v in (key, value))
     logits = jnp.einsum("btnh,bsnh->bnts", query, key).astype(
@@ -72,8 +84,8 @@ def _plain(
         logits = jnp.where(
             mask, logits, jnp.asarray(-0.7 * jnp.finfo(logits.dtype).max, logits.dtype)
         )
-    shares = jax.nn.softmax(logits, -1).astype(key.dtype)
-    return jnp.einsum("bnts,bsnh->btnh", shares, value)
+    weights = jax.nn.softmax(logits, -1).astype(key.dtype)
+    return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
 
 @one_layer()
@@ -81,26 +93,26 @@ def dot_product_attention(
     query: TensorLike,
     key: TensorLike,
     value: TensorLike,
-    bias: Any = None,
-    mask: Any = None,
+    bias: TensorLike | None = None,
+    mask: TensorLike | None = None,
     scale: float | None = None,
     is_causal: bool = False,
     flash_attention: bool | None = None,
     attn_logits_soft_cap: float | None = None,
 ) -> Tensor:
-    """`softmax(query key^T scale + bias) value` of each head (arXiv:1706.03762).
+    """Compute `softmax(query key^T scale + bias) value` for each head (arXiv:1706.03762).
 
     Args:
       query: [batch, t, heads, size].
-      key: [batch, s, key heads, size]; fewer heads are shared by groups of the queries'.
-      value: of the shape of `key`.
-      bias: added to the logits, broadcasting to [batch, heads, t, s].
-      mask: what takes part, broadcasting to the same.
-      scale: the factor; default `1 / sqrt(size)`.
-      is_causal: whether nothing sees what comes after it.
-      flash_attention: False leaves the computation to XLA; otherwise cuDNN's fused attention is used where it
-        can be, for 16-bit floats on NVIDIA GPUs.
-      attn_logits_soft_cap: logits are bent to stay within this number.
+      key: [batch, s, key heads, size]; each key head serves an equal group of query heads.
+      value: Tensor of the shape of `key`.
+      bias: Tensor that is added to the logits, broadcast to [batch, heads, t, s].
+      mask: True for the keys to attend to, broadcast to [batch, heads, t, s].
+      scale: Scale of the logits; default `1 / sqrt(size)`.
+      is_causal: Whether a query attends only to keys up to its own position.
+      flash_attention: False uses XLA's operations. Otherwise cuDNN's fused attention is used if
+        possible, that is, for 16-bit floats on NVIDIA GPUs.
+      attn_logits_soft_cap: Bound for the absolute values of the logits, applied by tanh.
 
     Returns:
       [batch, t, heads, size].
@@ -112,25 +124,25 @@ def dot_product_attention(
       TensorShape([1, 2, 1, 4])
     """
     query, key, value = common(query, key, value, also=float)
-    for name, given in (("query", query), ("key", key), ("value", value)):
-        if len(given.shape) != 4:
+    for name, operand in (("query", query), ("key", key), ("value", value)):
+        if len(operand.shape) != 4:
             raise ValueError(
-                f"`dot_product_attention` only supports 4D inputs. Received: {name}.shape={tuple(given.shape)}."
+                f"`dot_product_attention` only supports 4D inputs. Received: {name}.shape={tuple(operand.shape)}."
             )
     if query.shape[2] % key.shape[2]:
         raise ValueError(
-            f"dot_product_attention: {query.shape[2]} heads of the query are no multiple of the {key.shape[2]} of the key."
+            f"dot_product_attention: the number of query heads must be a multiple of the number of key heads, got {query.shape[2]} and {key.shape[2]}."
         )
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    given_mask = None if mask is None else casting.cast(tensor(mask), dtypes.bool_)
-    given_bias = None if bias is None else tensor(bias)
+    scale_factor = query.shape[-1] ** -0.5 if scale is None else scale
+    bool_mask = None if mask is None else casting.cast(tensor(mask), dtypes.bool_)
+    bias_tensor = None if bias is None else tensor(bias)
     return _attention(
         query,
         key,
         value,
-        given_bias,
-        given_mask,
-        factor,
+        bias_tensor,
+        bool_mask,
+        scale_factor,
         is_causal,
         attn_logits_soft_cap,
         flash_attention,

@@ -1,4 +1,4 @@
-"""Numbers of classes as rows of 0 and 1, and how far probabilities are from them.
+"""One-hot encoding of class indices, and cross-entropy losses.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,10 +8,12 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.promotion import as_float, tensor
 from meshflow.keras.settings import epsilon as default_epsilon
@@ -30,16 +32,20 @@ __all__ = [
 
 
 def one_hot(
-    x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
+    x: TensorLike,
+    num_classes: int,
+    axis: int = -1,
+    dtype: DTypeLike | None = None,
+    sparse: bool = False,
 ) -> Tensor:
-    """1 at the place that an integer names, 0 elsewhere; all 0 for places that do not exist.
+    """One-hot encode integers; indices out of range produce zeros.
 
     Args:
-      x: integers.
-      num_classes: how many places.
-      axis: where the new dimension goes.
-      dtype: the dtype; default `floatx()`.
-      sparse: not supported: the result is dense.
+      x: Integers.
+      num_classes: Number of classes.
+      axis: Position of the new axis.
+      dtype: Dtype of the result; default `floatx()`.
+      sparse: Not supported; the result is dense.
 
     Example:
       >>> from meshflow.keras import ops
@@ -62,19 +68,19 @@ def multi_hot(
     inputs: TensorLike,
     num_classes: int | None = None,
     axis: int = -1,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sparse: bool = False,
     **kwargs: Any,
 ) -> Tensor:
-    """1 at all places that a row of integers names.
+    """Encode rows of integers as vectors with 1 at each of these indices.
 
     Args:
-      inputs: integers, [..., n].
-      num_classes: how many places.
-      axis: where the places lie.
-      dtype: the dtype; default `floatx()`.
-      sparse: not supported: the result is dense.
-      **kwargs: `num_tokens`, the older name of `num_classes`.
+      inputs: Integers, [..., n].
+      num_classes: Number of classes.
+      axis: Axis of the classes.
+      dtype: Dtype of the result; default `floatx()`.
+      sparse: Not supported; the result is dense.
+      **kwargs: `num_tokens`, the old name of `num_classes`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -85,22 +91,22 @@ def multi_hot(
     if count is None:
         raise ValueError("Argument `num_classes` must be specified. Received: num_classes=None")
     inputs = tensor(inputs)
-    summed = 1 if len(inputs.shape) > 1 else 0
+    class_axis = 1 if len(inputs.shape) > 1 else 0
     _refuse_sparse(sparse, "multi_hot")
     kind = dtypes.as_dtype(dtype or floatx())
-    found = one_hot(inputs, count, axis, "uint8" if kind.is_bool else kind)
-    return casting.cast(math.reduce_max(found, summed), kind)
+    rows = one_hot(inputs, count, axis, "uint8" if kind.is_bool else kind)
+    return casting.cast(math.reduce_max(rows, class_axis), kind)
 
 
 def binary_crossentropy(
     target: TensorLike, output: TensorLike, from_logits: bool = False
 ) -> Tensor:
-    """`-t log(o) - (1 - t) log(1 - o)` of each element.
+    """Compute `-t log(o) - (1 - t) log(1 - o)` for each element.
 
     Args:
-      target: what should come out, 0 to 1.
-      output: what came out: probabilities or logits.
-      from_logits: whether they are logits.
+      target: Expected probabilities, from 0 to 1.
+      output: Predicted probabilities or logits.
+      from_logits: Whether `output` contains logits.
 
     Example:
       >>> from meshflow.keras import ops
@@ -113,11 +119,11 @@ def binary_crossentropy(
     if from_logits:
         return nn_ops.sigmoid_cross_entropy_with_logits(target, output)
     small = default_epsilon()
-    kept = math.minimum(math.maximum(output, small), 1.0 - small)
-    return -(target * math.log(kept) + (1 - target) * math.log(1 - kept))
+    clipped = math.minimum(math.maximum(output, small), 1.0 - small)
+    return -(target * math.log(clipped) + (1 - target) * math.log(1 - clipped))
 
 
-def _check_shapes(name: str, target: Any, output: Any) -> None:
+def _check_shapes(name: str, target: Sequence[int | None], output: Sequence[int | None]) -> None:
     if len(target) != len(output) or any(
         t is not None and o is not None and t != o for t, o in zip(target, output, strict=True)
     ):
@@ -130,13 +136,13 @@ def _check_shapes(name: str, target: Any, output: Any) -> None:
 def categorical_crossentropy(
     target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
 ) -> Tensor:
-    """`-sum(t log(o))` over classes.
+    """Compute `-sum(t log(o))` over classes.
 
     Args:
-      target: probabilities of classes.
-      output: probabilities (scaled to the sum 1) or logits.
-      from_logits: whether they are logits.
-      axis: the dimension of the classes.
+      target: Expected probabilities of the classes.
+      output: Predicted probabilities, which are scaled to a sum of 1, or logits.
+      from_logits: Whether `output` contains logits.
+      axis: Axis of the classes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -149,24 +155,24 @@ def categorical_crossentropy(
     return -math.reduce_sum(target * _log_probabilities(output, from_logits, axis), axis)
 
 
-def _log_probabilities(output: Any, from_logits: bool, axis: int) -> Any:
+def _log_probabilities(output: Tensor, from_logits: bool, axis: int) -> Tensor:
     if from_logits:
         return nn_ops.log_softmax(output, axis)
     small = default_epsilon()
-    shares = output / math.reduce_sum(output, axis, keepdims=True)
-    return math.log(math.minimum(math.maximum(shares, small), 1.0 - small))
+    probabilities = output / math.reduce_sum(output, axis, keepdims=True)
+    return math.log(math.minimum(math.maximum(probabilities, small), 1.0 - small))
 
 
 def sparse_categorical_crossentropy(
     target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
 ) -> Tensor:
-    """`-log(o)` of the class that should come out.
+    """Compute `-log(o)` for the expected class.
 
     Args:
-      target: numbers of classes.
-      output: probabilities (scaled to the sum 1) or logits.
-      from_logits: whether they are logits.
-      axis: the dimension of the classes.
+      target: Class indices.
+      output: Predicted probabilities, which are scaled to a sum of 1, or logits.
+      from_logits: Whether `output` contains logits.
+      axis: Axis of the classes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -183,5 +189,5 @@ def sparse_categorical_crossentropy(
     classes = list(output.shape)
     count = classes.pop(axis)
     _check_shapes("sparse_categorical_crossentropy", target.shape, classes)
-    chosen = array_ops.one_hot(target, count, axis=axis, dtype=output.dtype)
-    return -math.reduce_sum(chosen * _log_probabilities(output, from_logits, axis), axis)
+    one_hot_target = array_ops.one_hot(target, count, axis=axis, dtype=output.dtype)
+    return -math.reduce_sum(one_hot_target * _log_probabilities(output, from_logits, axis), axis)

@@ -1,4 +1,4 @@
-"""Functions of each element that NumPy has not: other dtypes, complex numbers of parts, the error function.
+"""Conversions of dtypes and complex numbers, and the error function.
 
 Example:
   >>> from meshflow.keras import ops
@@ -15,6 +15,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import unary
@@ -35,18 +36,18 @@ __all__ = [
 ]
 
 
-rsqrt = unary("rsqrt", math.rsqrt, "`1 / sqrt(x)`.")
-erf = unary("erf", math.erf, "The error function.")
-erfc = unary("erfc", math.erfc, "`1 - erf(x)`.")
-erfinv = unary("erfinv", math.erfinv, "The inverse of `erf`.")
+rsqrt = unary("rsqrt", math.rsqrt, "`1 / sqrt(x)`")
+erf = unary("erf", math.erf, "the error function")
+erfc = unary("erfc", math.erfc, "`1 - erf(x)`")
+erfinv = unary("erfinv", math.erfinv, "the inverse of `erf`")
 
 
-def cast(x: TensorLike, dtype: Any) -> Tensor:
-    """`x` with another dtype.
+def cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
+    """Convert a tensor to another dtype.
 
     Args:
-      x: a tensor.
-      dtype: the dtype or its name; None for `floatx()`.
+      x: A tensor.
+      dtype: Dtype or its name; None for `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -56,12 +57,12 @@ def cast(x: TensorLike, dtype: Any) -> Tensor:
     return casting.cast(tensor(x), dtypes.as_dtype(floatx() if dtype in (None, float) else dtype))
 
 
-def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
-    """`x` with another dtype, whose largest and smallest numbers stand for what is beyond them.
+def saturate_cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
+    """Convert a tensor to another dtype; values out of its range become its minimum or maximum.
 
     Args:
-      x: a tensor.
-      dtype: the dtype or its name; None for `floatx()`.
+      x: A tensor.
+      dtype: Dtype or its name; None for `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -80,11 +81,11 @@ def _polar(x1: TensorLike, x2: TensorLike) -> Any:
 
 @one_layer()
 def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
-    """Complex numbers of absolute values and angles.
+    """Create complex numbers from absolute values and angles.
 
     Args:
-      abs_: the absolute values.
-      angle: the angles, in radians.
+      abs_: Absolute values.
+      angle: Angles in radians.
 
     Example:
       >>> from meshflow.keras import ops
@@ -103,10 +104,10 @@ def _pairs_to_complex(x: TensorLike) -> Any:
 
 @one_layer()
 def view_as_complex(x: TensorLike) -> Tensor:
-    """Pairs of numbers in the last dimension as complex numbers.
+    """Convert pairs of numbers in the last axis to complex numbers.
 
     Args:
-      x: a floating tensor whose last dimension is 2.
+      x: A floating-point tensor with a last axis of size 2.
 
     Example:
       >>> from meshflow.keras import ops
@@ -116,7 +117,7 @@ def view_as_complex(x: TensorLike) -> Tensor:
     x = as_float(x)
     if x.shape[-1:] != [2]:
         raise ValueError(
-            f"view_as_complex: the last dimension must be 2 (real and imaginary), got shape {tuple(x.shape)}."
+            f"view_as_complex: the last axis must have size 2 (real and imaginary part), got shape {tuple(x.shape)}."
         )
     return _pairs_to_complex(x)
 
@@ -128,10 +129,10 @@ def _complex_to_pairs(x: TensorLike) -> Any:
 
 @one_layer()
 def view_as_real(x: TensorLike) -> Tensor:
-    """Complex numbers as pairs of real numbers in a new last dimension.
+    """Convert complex numbers to pairs of real numbers in a new last axis.
 
     Args:
-      x: a complex tensor.
+      x: A complex tensor.
 
     Example:
       >>> from meshflow.keras import ops

@@ -1,4 +1,4 @@
-"""Tensors of shapes and values.
+"""Creation of tensors from shapes and values.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.making import Window
 from meshflow.keras.ops.promotion import common, result_type, tensor
@@ -51,16 +53,16 @@ __all__ = [
 ]
 
 
-def _dtype(dtype: Any) -> Any:
+def _dtype(dtype: DTypeLike | None) -> DType:
     return dtypes.as_dtype(floatx() if dtype is None or dtype is float else dtype)
 
 
-def array(x: Any, dtype: Any = None) -> Tensor:
-    """A tensor of a value.
+def array(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Convert a value to a tensor.
 
     Args:
-      x: a tensor, array, number, or nested list.
-      dtype: the dtype; default the value's own.
+      x: A tensor, array, number or nested list.
+      dtype: Dtype; default the dtype of the value.
 
     Example:
       >>> from meshflow.keras import ops
@@ -71,10 +73,10 @@ def array(x: Any, dtype: Any = None) -> Tensor:
 
 
 def copy(x: TensorLike) -> Tensor:
-    """The tensor; tensors cannot be written to.
+    """Return the tensor itself, since tensors are immutable.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -84,12 +86,12 @@ def copy(x: TensorLike) -> Tensor:
     return array_ops.identity(tensor(x))
 
 
-def zeros(shape: Any, dtype: Any = None) -> Tensor:
-    """A tensor of zeros.
+def zeros(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor of zeros.
 
     Args:
-      shape: its shape.
-      dtype: its dtype; default `floatx()`.
+      shape: The shape.
+      dtype: Dtype; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -99,12 +101,12 @@ def zeros(shape: Any, dtype: Any = None) -> Tensor:
     return array_ops.zeros(shape, _dtype(dtype))
 
 
-def ones(shape: Any, dtype: Any = None) -> Tensor:
-    """A tensor of ones.
+def ones(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor of ones.
 
     Args:
-      shape: its shape.
-      dtype: its dtype; default `floatx()`.
+      shape: The shape.
+      dtype: Dtype; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -114,12 +116,12 @@ def ones(shape: Any, dtype: Any = None) -> Tensor:
     return array_ops.ones(shape, _dtype(dtype))
 
 
-def empty(shape: Any, dtype: Any = None) -> Tensor:
-    """A tensor of any content; zeros here.
+def empty(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor of arbitrary values; they are zeros here.
 
     Args:
-      shape: its shape.
-      dtype: its dtype; default `floatx()`.
+      shape: The shape.
+      dtype: Dtype; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -129,13 +131,13 @@ def empty(shape: Any, dtype: Any = None) -> Tensor:
     return zeros(shape, dtype)
 
 
-def full(shape: Any, fill_value: TensorLike, dtype: Any = None) -> Tensor:
-    """A tensor of one value.
+def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor of one value.
 
     Args:
-      shape: its shape.
-      fill_value: the value, or what broadcasts to the shape.
-      dtype: its dtype; default `floatx()`.
+      shape: The shape.
+      fill_value: The value, or a tensor that broadcasts to the shape.
+      dtype: Dtype; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -145,12 +147,12 @@ def full(shape: Any, fill_value: TensorLike, dtype: Any = None) -> Tensor:
     return array_ops.broadcast_to(array(fill_value, _dtype(dtype)), shape)
 
 
-def zeros_like(x: TensorLike, dtype: Any = None) -> Tensor:
-    """Zeros of the shape of a tensor.
+def zeros_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create zeros of the shape of a tensor.
 
     Args:
-      x: the tensor.
-      dtype: the dtype; default that of `x`.
+      x: The tensor.
+      dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -160,12 +162,12 @@ def zeros_like(x: TensorLike, dtype: Any = None) -> Tensor:
     return array_ops.zeros_like(tensor(x), None if dtype is None else _dtype(dtype))
 
 
-def ones_like(x: TensorLike, dtype: Any = None) -> Tensor:
-    """Ones of the shape of a tensor.
+def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create ones of the shape of a tensor.
 
     Args:
-      x: the tensor.
-      dtype: the dtype; default that of `x`.
+      x: The tensor.
+      dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -175,12 +177,12 @@ def ones_like(x: TensorLike, dtype: Any = None) -> Tensor:
     return array_ops.ones_like(tensor(x), None if dtype is None else _dtype(dtype))
 
 
-def empty_like(x: TensorLike, dtype: Any = None) -> Tensor:
-    """A tensor of the shape of another, of any content; zeros here.
+def empty_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor of the shape of another with arbitrary values; they are zeros here.
 
     Args:
-      x: the tensor.
-      dtype: the dtype; default that of `x`.
+      x: The tensor.
+      dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -190,13 +192,13 @@ def empty_like(x: TensorLike, dtype: Any = None) -> Tensor:
     return zeros_like(x, dtype)
 
 
-def full_like(x: TensorLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
-    """One value in the shape of a tensor.
+def full_like(x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor of one value with the shape of another tensor.
 
     Args:
-      x: the tensor.
-      fill_value: the value.
-      dtype: the dtype; default that of `x`.
+      x: The tensor.
+      fill_value: The value.
+      dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -207,29 +209,38 @@ def full_like(x: TensorLike, fill_value: TensorLike, dtype: Any = None) -> Tenso
     return ones * casting.cast(tensor(fill_value), ones.dtype)
 
 
-def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Tensor:
-    """Numbers from `start` to `stop`, which is left out, in equal steps.
+def arange(
+    start: TensorLike,
+    stop: TensorLike | None = None,
+    step: TensorLike | None = None,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """Create evenly spaced values from `start` up to but not including `stop`.
 
     Args:
-      start: the first number; with `start` alone, where they end.
-      stop: where they end.
-      step: the step; default 1.
-      dtype: the dtype; default int32 for integers, `floatx()` for floats.
+      start: The first value; without `stop`, the end of values from 0.
+      stop: The end.
+      step: The step; default 1.
+      dtype: Dtype; default int32 for integers, `floatx()` for floats.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.arange(3).numpy().tolist(), ops.arange(1.0, 2.0, 0.5).numpy().tolist()
       ([0, 1, 2], [1.0, 1.5])
     """
-    given = [v for v in (start, stop, step) if v is not None]
-    kinds = [type(v) if type(v) in (int, float, bool) else tensor(v).dtype for v in given]
-    wanted = result_type(*kinds) if dtype is None else _dtype(dtype)
+    values = [v for v in (start, stop, step) if v is not None]
+    kinds = [type(v) if type(v) in (int, float, bool) else tensor(v).dtype for v in values]
+    result_dtype = result_type(*kinds) if dtype is None else _dtype(dtype)
     if stop is None:
         start, stop = 0, start
-    made = (
-        wanted if wanted.is_floating or (wanted.is_integer and wanted.size >= 4) else dtypes.int32
+    range_dtype = (
+        result_dtype
+        if result_dtype.is_floating or (result_dtype.is_integer and result_dtype.size >= 4)
+        else dtypes.int32
     )
-    return casting.cast(array_ops.range(start, stop, 1 if step is None else step, made), wanted)
+    return casting.cast(
+        array_ops.range(start, stop, 1 if step is None else step, range_dtype), result_dtype
+    )
 
 
 @op(same=(), name="linspace")
@@ -243,7 +254,7 @@ def _spaced(
     axis: int,
     dtype: Any,
 ) -> Any:
-    dtype = dtypes.as_dtype(dtype).dtype  # a name, where a file says it
+    dtype = dtypes.as_dtype(dtype).dtype  # Files contain the dtype as a name.
     if kind == "linspace":
         return jnp.linspace(start, stop, num, endpoint, dtype=dtype, axis=axis)
     if kind == "geomspace":
@@ -257,22 +268,22 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Numbers at equal distances.
+    """Create a number of evenly spaced values.
 
     Args:
-      start: the first.
-      stop: the last, or the one after it.
-      num: how many.
-      endpoint: whether `stop` is the last one.
-      retstep: whether the distance is returned too.
-      dtype: the dtype; default a floating one.
-      axis: where the new dimension goes.
+      start: The first value.
+      stop: The last value, or the value after it.
+      num: Number of values.
+      endpoint: Whether `stop` is the last value.
+      retstep: Whether to return the interval, too.
+      dtype: Dtype; default a floating-point one.
+      axis: Position of the new axis.
 
     Returns:
-      The numbers; with `retstep` also the distance.
+      The values; with `retstep` also the interval.
 
     Example:
       >>> from meshflow.keras import ops
@@ -280,13 +291,13 @@ def linspace(
       [0.0, 0.5, 1.0]
     """
     start, stop = common(start, stop, also=float)
-    wanted = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
-    numbers = _spaced(start, stop, "linspace", num, endpoint, None, axis, wanted)
+    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
+    values = _spaced(start, stop, "linspace", num, endpoint, None, axis, result_dtype)
     if not retstep:
-        return numbers
-    gaps = num - 1 if endpoint else num
-    gap = (stop - start) / casting.cast(tensor(gaps), start.dtype)
-    return numbers, casting.cast(gap, wanted)
+        return values
+    count = num - 1 if endpoint else num
+    interval = (stop - start) / casting.cast(tensor(count), start.dtype)
+    return values, casting.cast(interval, result_dtype)
 
 
 def logspace(
@@ -294,20 +305,20 @@ def logspace(
     stop: TensorLike,
     num: int = 50,
     endpoint: bool = True,
-    base: Any = 10,
-    dtype: Any = None,
+    base: float = 10,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Tensor:
-    """Powers with exponents at equal distances.
+    """Create powers with evenly spaced exponents.
 
     Args:
-      start: the first exponent.
-      stop: the last exponent, or the one after it.
-      num: how many.
-      endpoint: whether `stop` is the last one.
-      base: what is raised to the powers.
-      dtype: the dtype; default a floating one.
-      axis: where the new dimension goes.
+      start: The first exponent.
+      stop: The last exponent, or the exponent after it.
+      num: Number of values.
+      endpoint: Whether `stop` is the last exponent.
+      base: Base of the powers.
+      dtype: Dtype; default a floating-point one.
+      axis: Position of the new axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -315,8 +326,8 @@ def logspace(
       [1.0, 10.0, 100.0]
     """
     start, stop = common(start, stop, also=float)
-    wanted = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
-    return _spaced(start, stop, "logspace", num, endpoint, base, axis, wanted)
+    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
+    return _spaced(start, stop, "logspace", num, endpoint, base, axis, result_dtype)
 
 
 def geomspace(
@@ -324,18 +335,18 @@ def geomspace(
     stop: TensorLike,
     num: int = 50,
     endpoint: bool = True,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Tensor:
-    """Numbers of which each is the last one times the same factor.
+    """Create a geometric sequence.
 
     Args:
-      start: the first.
-      stop: the last, or the one after it.
-      num: how many.
-      endpoint: whether `stop` is the last one.
-      dtype: the dtype; default a floating one.
-      axis: where the new dimension goes.
+      start: The first value.
+      stop: The last value, or the value after it.
+      num: Number of values.
+      endpoint: Whether `stop` is the last value.
+      dtype: Dtype; default a floating-point one.
+      axis: Position of the new axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -343,18 +354,18 @@ def geomspace(
       [1.0, 2.0, 4.0]
     """
     start, stop = common(start, stop, also=float)
-    wanted = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
-    return _spaced(start, stop, "geomspace", num, endpoint, None, axis, wanted)
+    result_dtype = dtypes.as_dtype(start.dtype) if dtype is None else _dtype(dtype)
+    return _spaced(start, stop, "geomspace", num, endpoint, None, axis, result_dtype)
 
 
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
-    """Ones on a diagonal of a matrix of zeros.
+def eye(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a matrix of zeros with ones on a diagonal.
 
     Args:
-      N: rows.
-      M: columns; default `N`.
-      k: the diagonal: above the main one for positive numbers.
-      dtype: the dtype; default `floatx()`.
+      N: Number of rows.
+      M: Number of columns; default `N`.
+      k: Offset of the diagonal; positive is above the main one.
+      dtype: Dtype of the result; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -364,12 +375,12 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
     return tensor(np.eye(N, M, k, dtype=_dtype(dtype).dtype))
 
 
-def identity(n: int, dtype: Any = None) -> Tensor:
-    """The identity matrix.
+def identity(n: int, dtype: DTypeLike | None = None) -> Tensor:
+    """Create an identity matrix.
 
     Args:
-      n: rows and columns.
-      dtype: the dtype; default `floatx()`.
+      n: Number of rows and columns.
+      dtype: Dtype of the result; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -379,14 +390,14 @@ def identity(n: int, dtype: Any = None) -> Tensor:
     return eye(n, dtype=dtype)
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
-    """Ones on and below a diagonal.
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a matrix with ones on and below a diagonal.
 
     Args:
-      N: rows.
-      M: columns; default `N`.
-      k: the diagonal.
-      dtype: the dtype; default `floatx()`.
+      N: Number of rows.
+      M: Number of columns; default `N`.
+      k: Offset of the diagonal; positive is above the main one.
+      dtype: Dtype of the result; default `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -396,33 +407,29 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
     return tensor(np.tri(N, M, k, dtype=_dtype(dtype).dtype))
 
 
-def _window(name: str, function: Any, doc: str) -> Window:
-    def public(x: Any) -> Tensor:
+def _window(name: str, function: Callable[[int], np.ndarray], doc: str) -> Window:
+    def public(x: TensorLike) -> Tensor:
         return tensor(np.asarray(function(int(x)), floatx()))
 
     public.__name__ = public.__qualname__ = name
-    public.__doc__ = f"{doc}\n\nArgs:\n  x: how many points.\n\nReturns:\n  A row of `floatx()`.\n"
+    public.__doc__ = (
+        f"{doc}\n\nArgs:\n  x: Number of points.\n\nReturns:\n  A vector of dtype `floatx()`.\n"
+    )
     return public
 
 
-bartlett = _window("bartlett", np.bartlett, "The Bartlett window, a triangle.")
+bartlett = _window("bartlett", np.bartlett, "Return the Bartlett window, a triangle.")
+blackman = _window("blackman", np.blackman, "Return the Blackman window.")
+hamming = _window("hamming", np.hamming, "Return the Hamming window.")
+hanning = _window("hanning", np.hanning, "Return the Hann window.")
 
 
-blackman = _window("blackman", np.blackman, "The Blackman window.")
-
-
-hamming = _window("hamming", np.hamming, "The Hamming window.")
-
-
-hanning = _window("hanning", np.hanning, "The Hann window.")
-
-
-def kaiser(x: Any, beta: float) -> Tensor:
-    """The Kaiser window.
+def kaiser(x: TensorLike, beta: float) -> Tensor:
+    """Return the Kaiser window.
 
     Args:
-      x: how many points.
-      beta: its shape.
+      x: Number of points.
+      beta: Shape parameter of the window.
 
     Example:
       >>> from meshflow.keras import ops
@@ -438,11 +445,11 @@ def _meshgrid(x: Sequence[TensorLike], indexing: str) -> Any:
 
 
 def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
-    """Coordinates of all points of a grid.
+    """Return the coordinates of all points of a grid.
 
     Args:
-      *x: coordinates; of other ranks than 1, all elements in a row.
-      indexing: 'xy' (columns first) or 'ij'.
+      *x: Coordinates along each axis; tensors of other ranks than 1 are flattened.
+      indexing: 'xy' for columns first, or 'ij'.
 
     Example:
       >>> from meshflow.keras import ops
@@ -455,17 +462,17 @@ def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
 
 
 @op(same=(), name="vander")
-def _vander(x: TensorLike, N: Any, increasing: bool) -> Any:
+def _vander(x: TensorLike, N: int | None, increasing: bool) -> Any:
     return jnp.vander(x, N, increasing)
 
 
 def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The Vandermonde matrix: powers of a row's elements.
+    """Create a Vandermonde matrix, the powers of a vector's elements.
 
     Args:
-      x: a row.
-      N: how many columns; default as many as rows.
-      increasing: whether the powers grow from left to right.
+      x: A vector.
+      N: Number of columns; default the number of rows.
+      increasing: Whether the powers increase from left to right.
 
     Example:
       >>> from meshflow.keras import ops

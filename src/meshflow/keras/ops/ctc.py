@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: how probable sequences are, and which are the most probable ones.
+"""Connectionist temporal classification (CTC): the loss, and decoding.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,8 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from typing import Any
-
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.promotion import as_float, tensor
 from meshflow.ops import array as array_ops
@@ -26,14 +25,14 @@ def ctc_loss(
     output_length: TensorLike,
     mask_index: int = 0,
 ) -> Tensor:
-    """The connectionist temporal classification loss of each sequence.
+    """Compute the connectionist temporal classification loss of each sequence.
 
     Args:
-      target: numbers of classes, [batch, length].
-      output: logits, [batch, time, classes].
-      target_length: [batch].
-      output_length: [batch].
-      mask_index: the class that stands for nothing.
+      target: Class indices, [batch, length].
+      output: Logits, [batch, time, classes].
+      target_length: Lengths of the targets, [batch].
+      output_length: Lengths of the outputs, [batch].
+      mask_index: Index of the blank class.
 
     Example:
       >>> from meshflow.keras import ops
@@ -59,19 +58,19 @@ def ctc_decode(
     merge_repeated: bool = True,
     mask_index: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The most probable sequences of classes.
+    """Find the most probable sequences of classes.
 
     Args:
-      inputs: logits, [batch, time, classes].
-      sequence_lengths: [batch].
+      inputs: Logits, [batch, time, classes].
+      sequence_lengths: Lengths of the inputs, [batch].
       strategy: 'greedy' or 'beam_search'.
-      beam_width: how many beginnings a search keeps.
-      top_paths: how many sequences it returns.
-      merge_repeated: whether repeated classes count once.
-      mask_index: the class that stands for nothing.
+      beam_width: Number of prefixes that a beam search keeps.
+      top_paths: Number of sequences that a beam search returns.
+      merge_repeated: Whether to merge repeated classes.
+      mask_index: Index of the blank class.
 
     Returns:
-      Sequences [paths, batch, length], filled with -1, and their scores.
+      Sequences [paths, batch, length], padded with -1, and their scores.
 
     Example:
       >>> from meshflow.keras import ops
@@ -90,7 +89,7 @@ def ctc_decode(
         )
     else:
         if mask_index != inputs.shape[-1] - 1:
-            # The search takes the last class for nothing.
+            # `ctc_beam_search_decoder` requires the blank as the last class.
             order = [i for i in range(inputs.shape[-1]) if i != mask_index]
             inputs = array_ops.gather(inputs, [*order, mask_index], axis=-1)
         decoded, scores = nn_ops.ctc_beam_search_decoder(inputs, lengths, beam_width, top_paths)
@@ -104,13 +103,13 @@ def ctc_decode(
     return array_ops.stack(rows), scores
 
 
-def dense_paths(decoded: Any, width: int) -> Tensor:
-    """Sequences of a decoder as rows that are filled with -1.
+def dense_paths(decoded: SparseTensor, width: int) -> Tensor:
+    """Convert decoded sequences to dense rows, padded with -1.
 
     Args:
-      decoded: a sparse tensor of labels, [batch, length].
-      width: the length of the rows.
+      decoded: A sparse tensor of labels, [batch, length].
+      width: Length of the rows.
     """
-    blank = array_ops.fill([int(decoded.dense_shape[0]), width], -1)
+    rows = array_ops.fill([int(decoded.dense_shape[0]), width], -1)
     values = casting.cast(decoded.values, "int32")
-    return array_ops.tensor_scatter_nd_update(blank, decoded.indices, values)
+    return array_ops.tensor_scatter_nd_update(rows, decoded.indices, values)

@@ -1,7 +1,7 @@
-"""Functions of `keras.ops` in graphs of layers: each is one layer, under the name that users know.
+"""Functions of `keras.ops` in graphs of layers: each call is one layer, with the public name.
 
-Functions that are one of TensorFlow's need nothing: what they call becomes a layer of TensorFlow's name, which
-tf-keras reads, too.
+Functions that equal one of TensorFlow's do not need the decorator: the op that they call becomes a
+layer with TensorFlow's name, which tf-keras can read, too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def one_layer(space: str | None = None) -> Callable[[F], F]:
-    """Makes calls of a function with symbolic tensors one layer, and lets files name the function.
+    """Create a decorator that makes calls with symbolic tensors one layer, with a name in files.
 
     Args:
-      space: the namespace in `keras.ops`, such as 'image', of which it is part; default `keras.ops` itself.
+      space: Namespace of the function in `keras.ops`, for example 'image'; default `keras.ops`
+        itself.
 
     Example:
       >>> import meshflow as tf
@@ -30,9 +31,9 @@ def one_layer(space: str | None = None) -> Callable[[F], F]:
       >>> model.get_config()["layers"][1]["config"]["function"]
       'keras.ops.flip'
     """
-    place = "keras.ops." if space is None else f"keras.ops.{space}."
+    prefix = "keras.ops." if space is None else f"keras.ops.{space}."
 
-    def decorated(function: F) -> F:
-        return op_names.nameable(in_graphs(function), f"{place}{function.__name__}")
+    def decorate(function: F) -> F:
+        return op_names.nameable(in_graphs(function), f"{prefix}{function.__name__}")
 
-    return decorated
+    return decorate

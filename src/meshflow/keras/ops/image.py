@@ -1,4 +1,4 @@
-"""`keras.ops.image`: sizes, colours and windows of images, and images read at other places."""
+"""`keras.ops.image`: sizes, colors, patches and geometric transforms of images."""
 
 from meshflow.keras.ops.images import *  # noqa: F403
 from meshflow.keras.ops.images import __all__ as _images

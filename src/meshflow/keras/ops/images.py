@@ -1,4 +1,4 @@
-"""Sizes, colours and windows of images.
+"""Sizes, colors and patches of images.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,8 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops import windows
 from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.ops.promotion import Sizes, as_float, common, tensor
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting, math
@@ -39,17 +38,20 @@ __all__ = [
 ]
 
 
-def channels_last(function: Callable[[Any], Any], images: Any, data_format: str | None) -> Any:
-    """`function` of images whose channels are last, and back."""
+def channels_last(
+    function: Callable[[Tensor], Tensor], images: Tensor, data_format: str | None
+) -> Tensor:
+    """Apply a function of channels-last images to images of any data format."""
     if standard_data_format(data_format) == "channels_last":
         return function(images)
     rank = len(images.shape)
     order = [*range(rank - 3), rank - 2, rank - 1, rank - 3]
-    back = [*range(rank - 3), rank - 1, rank - 3, rank - 2]
-    return array_ops.transpose(function(array_ops.transpose(images, order)), back)
+    inverse_order = [*range(rank - 3), rank - 1, rank - 3, rank - 2]
+    return array_ops.transpose(function(array_ops.transpose(images, order)), inverse_order)
 
 
-def checked_images(images: Any, name: str) -> Any:
+def checked_images(images: TensorLike, name: str) -> Tensor:
+    """Convert images to a tensor, and check that its rank is 3 or 4."""
     images = tensor(images)
     if len(images.shape) not in (3, 4):
         raise ValueError(
@@ -61,7 +63,7 @@ def checked_images(images: Any, name: str) -> Any:
 
 @one_layer("image")
 def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """The luma of images.
+    """Convert RGB images to grayscale.
 
     Args:
       images: [..., height, width, 3] (or channels first).
@@ -73,14 +75,14 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
       TensorShape([2, 2, 1])
     """
     images = checked_images(images, "rgb_to_grayscale")
-    last = standard_data_format(data_format) == "channels_last"
-    if images.shape[-1 if last else -3] == 1:
+    is_channels_last = standard_data_format(data_format) == "channels_last"
+    if images.shape[-1 if is_channels_last else -3] == 1:
         return array_ops.identity(images)
     gray = channels_last(image_ops.rgb_to_grayscale, as_float(images), data_format)
     return casting.cast(gray, images.dtype)
 
 
-def _only_floats(images: Any, name: str) -> Any:
+def _only_floats(images: TensorLike, name: str) -> Tensor:
     images = checked_images(images, name)
     if not dtypes.as_dtype(images.dtype).is_floating:
         raise ValueError(
@@ -91,10 +93,10 @@ def _only_floats(images: Any, name: str) -> Any:
 
 @one_layer("image")
 def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """Hue, saturation and value of images.
+    """Convert RGB images to hue, saturation and value.
 
     Args:
-      images: floating, [..., height, width, 3] (or channels first), from 0 to 1.
+      images: Floating-point images, [..., height, width, 3] (or channels first), from 0 to 1.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -107,10 +109,10 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
 
 @one_layer("image")
 def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """The inverse of `rgb_to_hsv`.
+    """Convert hue, saturation and value to RGB images.
 
     Args:
-      images: floating, [..., height, width, 3] (or channels first).
+      images: Floating-point images, [..., height, width, 3] (or channels first).
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -124,7 +126,7 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
 @one_layer("image")
 def resize(
     images: TensorLike,
-    size: Any,
+    size: Sequence[int],
     interpolation: str = "bilinear",
     antialias: bool = False,
     crop_to_aspect_ratio: bool = False,
@@ -133,17 +135,17 @@ def resize(
     fill_value: float = 0.0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Another height and width.
+    """Resize images.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      size: the new (height, width).
+      size: New (height, width).
       interpolation: 'nearest', 'bilinear', 'bicubic', 'lanczos3' or 'lanczos5'.
-      antialias: whether the filter widens when images get smaller.
-      crop_to_aspect_ratio: whether what is too much is cut off first.
-      pad_to_aspect_ratio: whether what is missing is filled in first.
-      fill_mode: 'constant'.
-      fill_value: what is filled in.
+      antialias: Whether to widen the filter when images get smaller.
+      crop_to_aspect_ratio: Whether to crop images to the new aspect ratio first.
+      pad_to_aspect_ratio: Whether to pad images to the new aspect ratio first.
+      fill_mode: Only 'constant' is supported.
+      fill_value: Value of the padding.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Returns:
@@ -172,24 +174,24 @@ def resize(
         raise ValueError(f"`size` must be (height, width). Received: size={size}")
     kind = dtypes.as_dtype(images.dtype)
 
-    def resized(x: Any) -> Any:
+    def resize_channels_last(x: Tensor) -> Tensor:
         if crop_to_aspect_ratio:
             x = _cut_to(x, new)
         elif pad_to_aspect_ratio:
             x = _filled_to(x, new, fill_value)
-        found = image_ops.resize(x, new, interpolation, antialias=antialias)
-        if dtypes.as_dtype(found.dtype) is kind:
-            return found
+        result = image_ops.resize(x, new, interpolation, antialias=antialias)
+        if dtypes.as_dtype(result.dtype) is kind:
+            return result
         return (
-            casting.saturate_cast(math.round(found), kind)
+            casting.saturate_cast(math.round(result), kind)
             if kind.is_integer
-            else casting.cast(found, kind)
+            else casting.cast(result, kind)
         )
 
-    return channels_last(resized, images, data_format)
+    return channels_last(resize_channels_last, images, data_format)
 
 
-def _cut_to(x: Any, new: tuple[int, int]) -> Any:
+def _cut_to(x: Tensor, new: tuple[int, int]) -> Tensor:
     height, width = int(x.shape[-3]), int(x.shape[-2])
     rows = min(height, int(float(width * new[0]) / new[1]))
     columns = min(width, int(float(height * new[1]) / new[0]))
@@ -197,11 +199,11 @@ def _cut_to(x: Any, new: tuple[int, int]) -> Any:
     return x[..., top : top + rows, left : left + columns, :]
 
 
-def _filled_to(x: Any, new: tuple[int, int], value: float) -> Any:
+def _filled_to(x: Tensor, new: tuple[int, int], value: float) -> Tensor:
     height, width = int(x.shape[-3]), int(x.shape[-2])
     rows = max(height, int(float(width * new[0]) / new[1]))
     columns = max(width, int(float(height * new[1]) / new[0]))
-    # As in Keras, both sides get the same, which is nothing where one row or column is missing.
+    # Both sides get the same padding, as in Keras; it is zero if a single row or column is missing.
     top, left = int(float(rows - height) / 2), int(float(columns - width) / 2)
     pairs = [[top, top], [left if not top else 0] * 2, [0, 0]]
     return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + pairs, constant_values=value)
@@ -218,16 +220,16 @@ def pad_images(
     target_width: int | None = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Zeros around images; of each direction two of the three numbers are given.
+    """Pad images with zeros. Exactly two of three sizes are required for each axis.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      top_padding: rows above.
-      left_padding: columns on the left.
-      bottom_padding: rows below.
-      right_padding: columns on the right.
-      target_height: rows of the result.
-      target_width: columns of the result.
+      top_padding: Number of rows above.
+      left_padding: Number of columns on the left.
+      bottom_padding: Number of rows below.
+      right_padding: Number of columns on the right.
+      target_height: Number of rows of the result.
+      target_width: Number of columns of the result.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -237,7 +239,7 @@ def pad_images(
     """
     images = checked_images(images, "pad_images")
 
-    def padded(x: Any) -> Any:
+    def pad(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
         rows = _around(
             "top_padding, bottom_padding, target_height",
@@ -255,21 +257,21 @@ def pad_images(
         )
         return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + [rows, columns, [0, 0]])
 
-    return channels_last(padded, images, data_format)
+    return channels_last(pad, images, data_format)
 
 
 def _around(
-    names: str, before: Any, after: Any, target: Any, size: int, sign: int = 1
+    names: str, before: int | None, after: int | None, target: int | None, size: int, sign: int = 1
 ) -> list[int]:
-    """What is before and after, of which the target size may stand for one."""
+    """Return the sizes before and after, one of which may follow from the target size."""
     if sum(v is None for v in (before, after, target)) != 1:
         raise ValueError(
             f"Must specify exactly two of {names}. Received: {before}, {after}, target size {target}."
         )
     if before is None:
-        before = sign * (target - size) - after
+        before = sign * (target - size) - after  # type: ignore[operator]
     if after is None:
-        after = sign * (target - size) - before
+        after = sign * (target - size) - before  # type: ignore[operator]
     if before < 0 or after < 0:
         raise ValueError(
             f"{names}: must be >= 0. Received: {before} and {after} for a size of {size}."
@@ -288,16 +290,16 @@ def crop_images(
     target_width: int | None = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """A part of images; of each direction two of the three numbers are given.
+    """Crop images. Exactly two of three sizes are required for each axis.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      top_cropping: rows cut off above.
-      left_cropping: columns cut off on the left.
-      bottom_cropping: rows cut off below.
-      right_cropping: columns cut off on the right.
-      target_height: rows of the result.
-      target_width: columns of the result.
+      top_cropping: Number of rows to remove above.
+      left_cropping: Number of columns to remove on the left.
+      bottom_cropping: Number of rows to remove below.
+      right_cropping: Number of columns to remove on the right.
+      target_height: Number of rows of the result.
+      target_width: Number of columns of the result.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -307,7 +309,7 @@ def crop_images(
     """
     images = checked_images(images, "crop_images")
 
-    def cropped(x: Any) -> Any:
+    def crop(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
         rows = _around(
             "top_cropping, bottom_cropping, target_height",
@@ -327,46 +329,52 @@ def crop_images(
         )
         return x[..., rows[0] : height - rows[1], columns[0] : width - columns[1], :]
 
-    return channels_last(cropped, images, data_format)
+    return channels_last(crop, images, data_format)
 
 
 def _patches(
-    x: Any, size: Any, strides: Any, rate: Any, padding: str, data_format: Any, rank: int
-) -> Any:
-    """Patches by a convolution whose filters each pick one element."""
+    x: TensorLike,
+    size: Sizes,
+    strides: Sizes | None,
+    rate: Sizes,
+    padding: str,
+    data_format: str | None,
+    rank: int,
+) -> Tensor:
+    """Extract patches by a convolution with filters that each select one element."""
     x = tensor(x)
-    alone = len(x.shape) == rank + 1
-    if alone:
+    is_single = len(x.shape) == rank + 1
+    if is_single:
         x = array_ops.expand_dims(x, 0)
-    first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = standard_data_format(data_format) == "channels_first"
     window = (size,) * rank if isinstance(size, int) else tuple(size)
-    channels = int(x.shape[1 if first else -1])
+    channels = int(x.shape[1 if is_channels_first else -1])
     count = int(np.prod(window)) * channels
     kernel = casting.cast(
         tensor(np.eye(count, dtype="float32").reshape(*window, channels, count)), x.dtype
     )
-    found = windows.conv(
+    patches = windows.conv(
         x, kernel, window if strides is None else strides, padding, data_format, rate
     )
-    return array_ops.squeeze(found, 0) if alone else found
+    return array_ops.squeeze(patches, 0) if is_single else patches
 
 
 @one_layer("image")
 def extract_patches(
     images: TensorLike,
-    size: Any,
-    strides: Any = None,
-    dilation_rate: Any = 1,
+    size: Sizes,
+    strides: Sizes | None = None,
+    dilation_rate: Sizes = 1,
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """Windows of images as channels.
+    """Extract windows of images as channels.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      size: the window.
-      strides: the step; default the window.
-      dilation_rate: distance between neighbouring elements of a window.
+      size: Size of the window.
+      strides: Step of the window; default the window size.
+      dilation_rate: Distance between neighboring elements of a window.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
@@ -380,19 +388,19 @@ def extract_patches(
 
 def extract_patches_3d(
     volumes: TensorLike,
-    size: Any,
-    strides: Any = None,
-    dilation_rate: Any = 1,
+    size: Sizes,
+    strides: Sizes | None = None,
+    dilation_rate: Sizes = 1,
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """Windows of volumes as channels.
+    """Extract windows of volumes as channels.
 
     Args:
       volumes: [depth, height, width, channels] or a batch of them (or channels first).
-      size: the window.
-      strides: the step; default the window.
-      dilation_rate: distance between neighbouring elements of a window.
+      size: Size of the window.
+      strides: Step of the window; default the window size.
+      dilation_rate: Distance between neighboring elements of a window.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
@@ -407,16 +415,16 @@ def extract_patches_3d(
 @one_layer("image")
 def gaussian_blur(
     images: TensorLike,
-    kernel_size: Any = (3, 3),
-    sigma: Any = (1.0, 1.0),
+    kernel_size: Sequence[int] = (3, 3),
+    sigma: Sequence[float] = (1.0, 1.0),
     data_format: str | None = None,
 ) -> Tensor:
-    """Images smoothed by a bell.
+    """Blur images with a Gaussian filter.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      kernel_size: (height, width) of the bell.
-      sigma: its standard deviations, along x and along y.
+      kernel_size: (height, width) of the filter.
+      sigma: Standard deviations along x and y.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -427,39 +435,39 @@ def gaussian_blur(
     images = as_float(checked_images(images, "gaussian_blur"))
     if any(np.shape(pair) != (2,) for pair in (kernel_size, sigma)):
         raise InvalidValueError(
-            f"gaussian_blur: kernel_size and sigma must be pairs of numbers, got {kernel_size} and {sigma}."
+            f"gaussian_blur: `kernel_size` and `sigma` must be pairs of numbers, got {kernel_size} and {sigma}."
         )
 
-    def blurred(x: Any) -> Any:
+    def blur(x: Tensor) -> Tensor:
         batch = array_ops.expand_dims(x, 0) if len(x.shape) == 3 else x
-        bells = []
-        # As in Keras: deviations come in the order (x, y), sizes as (height, width).
+        gaussians = []
+        # The deviations have the order (x, y), the sizes (height, width), as in Keras.
         for size, deviation in zip(kernel_size, reversed(sigma), strict=True):
-            at = np.arange(size, dtype="float32") - (size - 1) / 2
-            bell = np.exp(-(at**2) / (2 * float(deviation) ** 2))
-            bells.append(bell / bell.sum())
-        kernel = np.tile(np.outer(*bells)[:, :, None, None], (1, 1, int(batch.shape[-1]), 1))
-        found = windows.depthwise_conv(
+            offset = np.arange(size, dtype="float32") - (size - 1) / 2
+            gaussian = np.exp(-(offset**2) / (2 * float(deviation) ** 2))
+            gaussians.append(gaussian / gaussian.sum())
+        kernel = np.tile(np.outer(*gaussians)[:, :, None, None], (1, 1, int(batch.shape[-1]), 1))
+        result = windows.depthwise_conv(
             batch,
             casting.cast(tensor(kernel.astype("float32")), batch.dtype),
             1,
             "same",
             "channels_last",
         )
-        return array_ops.squeeze(found, 0) if len(x.shape) == 3 else found
+        return array_ops.squeeze(result, 0) if len(x.shape) == 3 else result
 
-    return channels_last(blurred, images, data_format)
+    return channels_last(blur, images, data_format)
 
 
 def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """Slopes downwards and to the right (Sobel).
+    """Compute vertical and horizontal gradients with Sobel filters.
 
     Args:
       images: [batch, height, width, channels] (or channels first).
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Returns:
-      [batch, height, width, channels, 2] (channels where they were).
+      [batch, height, width, channels, 2] (or channels first).
 
     Example:
       >>> from meshflow.keras import ops
@@ -469,8 +477,8 @@ def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
     images = as_float(checked_images(images, "sobel_edges"))
     if standard_data_format(data_format) == "channels_last":
         return image_ops.sobel_edges(images)
-    found = image_ops.sobel_edges(array_ops.transpose(images, [0, 2, 3, 1]))
-    return array_ops.transpose(found, [0, 3, 1, 2, 4])
+    edges = image_ops.sobel_edges(array_ops.transpose(images, [0, 2, 3, 1]))
+    return array_ops.transpose(edges, [0, 3, 1, 2, 4])
 
 
 def ssim(
@@ -483,16 +491,16 @@ def ssim(
     k2: float = 0.03,
     data_format: str | None = None,
 ) -> Tensor:
-    """The structural similarity of images.
+    """Compute the structural similarity of images.
 
     Args:
       image1: [batch, height, width, channels] (or channels first).
-      image2: images of the same shape.
-      max_val: the largest value.
-      filter_size: of the window.
-      filter_sigma: standard deviation of the window.
-      k1: of the formula.
-      k2: of the formula.
+      image2: Images of the same shape.
+      max_val: Maximum possible value.
+      filter_size: Size of the window.
+      filter_sigma: Standard deviation of the window.
+      k1: Constant of the formula.
+      k2: Constant of the formula.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:

@@ -1,4 +1,4 @@
-"""What joins, splits and repeats.
+"""Functions that join, split, repeat and pad tensors.
 
 Example:
   >>> from meshflow.keras import ops
@@ -18,7 +18,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import common, tensor
+from meshflow.keras.ops.promotion import Sizes, common, tensor
 from meshflow.keras.ops.shaping import ravel, reshape
 from meshflow.ops import array as array_ops
 
@@ -41,30 +41,30 @@ __all__ = [
 
 
 def concatenate(xs: Sequence[Any], axis: int | None = 0) -> Tensor:
-    """Tensors one after the other along a dimension.
+    """Concatenate tensors along an axis.
 
     Args:
-      xs: the tensors.
-      axis: the dimension; None for their elements in a row.
+      xs: The tensors.
+      axis: The axis; None to flatten the tensors first.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.concatenate([[1], [2.5]]).numpy().tolist()
       [1.0, 2.5]
     """
-    found = common(*xs)
+    tensors = common(*xs)
     if axis is None:
-        found, axis = [ravel(x) for x in found], 0
-    return array_ops.concat(found, axis)
+        tensors, axis = [ravel(x) for x in tensors], 0
+    return array_ops.concat(tensors, axis)
 
 
 def append(x1: TensorLike, x2: TensorLike, axis: int | None = None) -> Tensor:
-    """One tensor after another.
+    """Append one tensor to another.
 
     Args:
-      x1: the first.
-      x2: the second.
-      axis: the dimension; None for their elements in a row.
+      x1: The first tensor.
+      x2: The second tensor.
+      axis: The axis; None to flatten the tensors first.
 
     Example:
       >>> from meshflow.keras import ops
@@ -75,11 +75,11 @@ def append(x1: TensorLike, x2: TensorLike, axis: int | None = None) -> Tensor:
 
 
 def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
-    """Tensors of one shape along a new dimension.
+    """Stack tensors of one shape along a new axis.
 
     Args:
-      x: the tensors.
-      axis: where the dimension goes.
+      x: The tensors.
+      axis: Position of the new axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -90,10 +90,10 @@ def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
 
 
 def vstack(xs: Sequence[Any]) -> Tensor:
-    """Rows or matrices below each other.
+    """Stack vectors or matrices vertically.
 
     Args:
-      xs: the tensors.
+      xs: The tensors.
 
     Example:
       >>> from meshflow.keras import ops
@@ -104,25 +104,25 @@ def vstack(xs: Sequence[Any]) -> Tensor:
 
 
 def hstack(xs: Sequence[Any]) -> Tensor:
-    """Rows one after the other, matrices beside each other.
+    """Concatenate vectors, or stack matrices horizontally.
 
     Args:
-      xs: the tensors.
+      xs: The tensors.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.hstack([[1, 2], [3]]).numpy().tolist()
       [1, 2, 3]
     """
-    found = [_at_least(x, 1) for x in xs]
-    return concatenate(found, 0 if len(found[0].shape) == 1 else 1)
+    tensors = [_at_least(x, 1) for x in xs]
+    return concatenate(tensors, 0 if len(tensors[0].shape) == 1 else 1)
 
 
 def dstack(xs: Sequence[Any]) -> Tensor:
-    """Matrices behind each other.
+    """Stack matrices along the third axis.
 
     Args:
-      xs: the tensors.
+      xs: The tensors.
 
     Example:
       >>> from meshflow.keras import ops
@@ -132,21 +132,23 @@ def dstack(xs: Sequence[Any]) -> Tensor:
     return concatenate([_at_least(x, 3) for x in xs], 2)
 
 
-def _at_least(x: Any, rank: int) -> Any:
+def _at_least(x: TensorLike, rank: int) -> Tensor:
     x = tensor(x)
-    own = len(x.shape)
-    if own < rank:
-        x = reshape(x, {1: [1], 2: [1, -1], 3: [1, -1, 1]}[rank] if own < 2 else [*x.shape, 1])
+    current_rank = len(x.shape)
+    if current_rank < rank:
+        x = reshape(
+            x, {1: [1], 2: [1, -1], 3: [1, -1, 1]}[rank] if current_rank < 2 else [*x.shape, 1]
+        )
     return x
 
 
-def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """Parts along a dimension.
+def split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tensor]:
+    """Split a tensor along an axis.
 
     Args:
-      x: a tensor.
-      indices_or_sections: how many equal parts, or where they begin.
-      axis: the dimension.
+      x: A tensor.
+      indices_or_sections: Number of equal parts, or start indices of the parts after the first.
+      axis: The axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -157,30 +159,32 @@ def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor
     if isinstance(indices_or_sections, int):
         size = x.shape[axis]
         if indices_or_sections < 1:
-            raise InvalidValueError(f"split: expected at least 1 part, got {indices_or_sections}.")
+            raise InvalidValueError(
+                f"split: expected a positive number of parts, got {indices_or_sections}."
+            )
         if size is not None and size % indices_or_sections:
             raise InvalidValueError(
-                f"split: a dimension of {size} has no {indices_or_sections} equal parts; array_split makes "
-                "unequal ones."
+                f"split: the axis size {size} is not divisible by {indices_or_sections}. Use array_split for parts of "
+                "different sizes."
             )
         return list(array_ops.split(x, indices_or_sections, axis))
     return _split_at(x, [int(i) for i in indices_or_sections], axis)
 
 
-def _split_at(x: Any, places: list[int], axis: int) -> list[Any]:
+def _split_at(x: Tensor, indices: list[int], axis: int) -> list[Tensor]:
     size = x.shape[axis]
-    edges = [0, *(builtins.min(p % size if p < 0 else p, size) for p in places), size]
+    edges = [0, *(builtins.min(i % size if i < 0 else i, size) for i in indices), size]
     return list(array_ops.split(x, [b - a for a, b in itertools.pairwise(edges)], axis))
 
 
 @one_layer()
-def array_split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """Parts along a dimension, the first ones longer by one where they cannot be equal.
+def array_split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tensor]:
+    """Split a tensor along an axis; the first parts are longer by one if the sizes differ.
 
     Args:
-      x: a tensor.
-      indices_or_sections: how many parts, or where they begin.
-      axis: the dimension.
+      x: A tensor.
+      indices_or_sections: Number of parts, or start indices of the parts after the first.
+      axis: The axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -190,17 +194,17 @@ def array_split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[
     x = tensor(x)
     if not isinstance(indices_or_sections, int):
         return split(x, indices_or_sections, axis)
-    length, longer = divmod(x.shape[axis], indices_or_sections)
-    sizes = [length + (i < longer) for i in builtins.range(indices_or_sections)]
+    length, remainder = divmod(x.shape[axis], indices_or_sections)
+    sizes = [length + (i < remainder) for i in builtins.range(indices_or_sections)]
     return list(array_ops.split(x, sizes, axis))
 
 
-def vsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
-    """Parts along the first dimension.
+def vsplit(x: TensorLike, indices_or_sections: Sizes) -> list[Tensor]:
+    """Split a tensor along the first axis.
 
     Args:
-      x: a tensor.
-      indices_or_sections: as in `split`.
+      x: A tensor.
+      indices_or_sections: See `split`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -210,12 +214,12 @@ def vsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
     return split(x, indices_or_sections, 0)
 
 
-def hsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
-    """Parts along the second dimension, of a row along its only one.
+def hsplit(x: TensorLike, indices_or_sections: Sizes) -> list[Tensor]:
+    """Split a tensor along the second axis, or a vector along its only axis.
 
     Args:
-      x: a tensor.
-      indices_or_sections: as in `split`.
+      x: A tensor.
+      indices_or_sections: See `split`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -226,12 +230,12 @@ def hsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
     return split(x, indices_or_sections, 0 if len(x.shape) == 1 else 1)
 
 
-def dsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
-    """Parts along the third dimension.
+def dsplit(x: TensorLike, indices_or_sections: Sizes) -> list[Tensor]:
+    """Split a tensor along the third axis.
 
     Args:
-      x: a tensor.
-      indices_or_sections: as in `split`.
+      x: A tensor.
+      indices_or_sections: See `split`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -241,13 +245,13 @@ def dsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
     return split(x, indices_or_sections, 2)
 
 
-def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
-    """Each element several times.
+def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tensor:
+    """Repeat each element.
 
     Args:
-      x: a tensor.
-      repeats: how often: one number, or one of each.
-      axis: the dimension; None for all elements in a row.
+      x: A tensor.
+      repeats: Number of repetitions, for all elements or for each.
+      axis: The axis; None for the flattened tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -257,12 +261,12 @@ def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
     return array_ops.repeat(tensor(x), repeats, axis)
 
 
-def tile(x: TensorLike, repeats: Any) -> Tensor:
-    """The tensor several times along dimensions.
+def tile(x: TensorLike, repeats: Sizes) -> Tensor:
+    """Repeat the tensor along its axes.
 
     Args:
-      x: a tensor.
-      repeats: how often along each of the last dimensions.
+      x: A tensor.
+      repeats: Number of repetitions along each of the last axes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -270,25 +274,28 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
       [1, 2, 1, 2]
     """
     x = tensor(x)
-    times = [repeats] if isinstance(repeats, int) else list(repeats)
+    multiples = [repeats] if isinstance(repeats, int) else list(repeats)
     rank = len(x.shape)
-    times = [1] * (rank - len(times)) + times
-    if len(times) > rank:
-        x = reshape(x, [1] * (len(times) - rank) + [-1 if s is None else s for s in x.shape])
-    return array_ops.tile(x, times)
+    multiples = [1] * (rank - len(multiples)) + multiples
+    if len(multiples) > rank:
+        x = reshape(x, [1] * (len(multiples) - rank) + [-1 if s is None else s for s in x.shape])
+    return array_ops.tile(x, multiples)
 
 
 @one_layer()
 def pad(
-    x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: Any = None
+    x: TensorLike,
+    pad_width: int | Sequence[Any],
+    mode: str = "constant",
+    constant_values: float | None = None,
 ) -> Tensor:
-    """More elements around.
+    """Pad a tensor.
 
     Args:
-      x: a tensor.
-      pad_width: how many before and after, for each dimension or for all.
+      x: A tensor.
+      pad_width: Number of elements before and after, for each axis or for all.
       mode: 'constant', 'reflect' or 'symmetric'.
-      constant_values: the element of mode 'constant'; default 0.
+      constant_values: Value of the padding in mode 'constant'; default 0.
 
     Example:
       >>> from meshflow.keras import ops

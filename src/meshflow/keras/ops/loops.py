@@ -1,4 +1,4 @@
-"""Loops, branches and functions of functions, and values from and to the host.
+"""Loops, branches, function transformations, and conversions of tensors to and from arrays.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +18,10 @@ from meshflow.core.gradients import custom_gradient as gradients
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor as to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.tensor import is_tensor as _is_tensor
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.ops.promotion import tensor
 from meshflow.ops import array as array_ops
@@ -48,14 +50,19 @@ __all__ = [
 T = TypeVar("T")
 
 
-def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
-    """A tensor of a value.
+def convert_to_tensor(
+    x: TensorLike,
+    dtype: DTypeLike | None = None,
+    sparse: bool | None = None,
+    ragged: bool | None = None,
+) -> Tensor:
+    """Convert a value to a tensor.
 
     Args:
-      x: a tensor, variable, array, number, or nested list.
-      dtype: the dtype; default the value's own.
-      sparse: False makes a sparse tensor dense.
-      ragged: False makes a ragged tensor dense.
+      x: A tensor, variable, array, number or nested list.
+      dtype: Dtype; default the dtype of the value.
+      sparse: False converts sparse tensors to dense ones.
+      ragged: False converts ragged tensors to dense ones.
 
     Example:
       >>> from meshflow.keras import ops
@@ -75,26 +82,26 @@ def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any
     return to_tensor(x, dtype)
 
 
-def convert_to_numpy(x: Any) -> np.ndarray:
-    """A tensor as an array.
+def convert_to_numpy(x: TensorLike) -> np.ndarray:
+    """Convert a tensor to a NumPy array.
 
     Args:
-      x: a tensor, or what NumPy makes an array of.
+      x: A tensor, or a value that NumPy can convert.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.convert_to_numpy(ops.array([1, 2]))
       array([1, 2], dtype=int32)
     """
-    plain = isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "dtype")
-    return np.asarray(x if plain else convert_to_tensor(x, sparse=False, ragged=False))
+    is_array = isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "dtype")
+    return np.asarray(x if is_array else convert_to_tensor(x, sparse=False, ragged=False))
 
 
-def is_tensor(x: Any) -> bool:
-    """Whether a value is a tensor.
+def is_tensor(x: object) -> bool:
+    """Check whether a value is a tensor.
 
     Args:
-      x: any value.
+      x: Any value.
 
     Example:
       >>> from meshflow.keras import ops
@@ -105,10 +112,10 @@ def is_tensor(x: Any) -> bool:
 
 
 def shape(x: TensorLike) -> tuple[Any, ...]:
-    """The sizes of a tensor's dimensions: numbers, and scalar tensors where they are known when it runs.
+    """Return the sizes of a tensor's axes: integers, or scalar tensors where they are dynamic.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -116,18 +123,18 @@ def shape(x: TensorLike) -> tuple[Any, ...]:
       (2, 3)
     """
     x = tensor(x)
-    known = tuple(x.shape)
-    if isinstance(x, KerasTensor) or None not in known:
-        return known
-    found = array_ops.shape(x)
-    return tuple(found[i] if size is None else size for i, size in enumerate(known))
+    sizes = tuple(x.shape)
+    if isinstance(x, KerasTensor) or None not in sizes:
+        return sizes
+    dynamic_sizes = array_ops.shape(x)
+    return tuple(dynamic_sizes[i] if size is None else size for i, size in enumerate(sizes))
 
 
-def dtype(x: Any) -> str:
-    """The name of a tensor's dtype.
+def dtype(x: TensorLike) -> str:
+    """Return the name of a tensor's dtype.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -138,10 +145,10 @@ def dtype(x: Any) -> str:
 
 
 def stop_gradient(variable: TensorLike) -> Tensor:
-    """The value, which gradients take for a constant.
+    """Return the value, which gradients treat as a constant.
 
     Args:
-      variable: a tensor or variable.
+      variable: A tensor or variable.
 
     Example:
       >>> from meshflow.keras import ops
@@ -152,10 +159,10 @@ def stop_gradient(variable: TensorLike) -> Tensor:
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with a gradient of its own; see `tf.custom_gradient`.
+    """Define the gradient of a function; see `tf.custom_gradient`.
 
     Args:
-      f: a function that returns its value and a function of the gradient of it.
+      f: A function that returns its value and the function of its gradient.
 
     Example:
       >>> import meshflow as tf
@@ -169,31 +176,31 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
       2.0
     """
 
-    def ignoring_keywords(*args: Any, **kwargs: Any) -> Any:
+    def call_with_upstream(*args: Any, **kwargs: Any) -> Any:
         value, gradient = f(*args, **kwargs)
         return (
             value,
-            lambda *up, **more: (
+            lambda *up, **_: (
                 gradient(*up, upstream=up[0]) if _wants_upstream(gradient) else gradient(*up)
             ),
         )
 
-    return gradients.custom_gradient(ignoring_keywords)
+    return gradients.custom_gradient(call_with_upstream)
 
 
-def _wants_upstream(gradient: Any) -> bool:
+def _wants_upstream(gradient: Callable[..., Any]) -> bool:
     code = getattr(gradient, "__code__", None)
     return code is not None and code.co_argcount == 0 and "upstream" in code.co_varnames
 
 
 @in_graphs
-def cond(pred: Any, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
-    """What one of two functions returns.
+def cond(pred: TensorLike, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
+    """Call one of two functions, depending on a condition.
 
     Args:
-      pred: which: a scalar boolean.
-      true_fn: called for True.
-      false_fn: called for False.
+      pred: A scalar boolean.
+      true_fn: Function to call if `pred` is true.
+      false_fn: Function to call if `pred` is false.
 
     Example:
       >>> from meshflow.keras import ops
@@ -204,13 +211,13 @@ def cond(pred: Any, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
 
 
 @in_graphs
-def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
-    """What the function chosen by a number returns.
+def switch(index: TensorLike, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
+    """Call the function with an index.
 
     Args:
-      index: which one; brought into the range of them.
-      branches: functions of the operands.
-      *operands: their arguments.
+      index: Index of the function, clipped to the valid range.
+      branches: Functions of the operands.
+      *operands: Arguments of the functions.
 
     Example:
       >>> from meshflow.keras import ops
@@ -230,42 +237,45 @@ def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any) -> 
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
-    loop_vars: Any,
-    maximum_iterations: Any = None,
-) -> Any:
-    """Runs `loop_vars = body(*loop_vars)` while `cond(*loop_vars)` holds.
+    loop_vars: PyTree,
+    maximum_iterations: int | None = None,
+) -> PyTree:
+    """Run `loop_vars = body(*loop_vars)` while `cond(*loop_vars)` is true.
 
     Args:
-      cond: a function that returns a scalar boolean.
-      body: a function that returns the next values.
-      loop_vars: the first values: a tuple, list, or one of them.
-      maximum_iterations: after how many times it ends in any case.
+      cond: A function that returns a scalar boolean.
+      body: A function that returns the next values.
+      loop_vars: Initial values: a tuple, a list, or a single value.
+      maximum_iterations: Maximum number of iterations.
 
     Example:
       >>> from meshflow.keras import ops
       >>> int(ops.while_loop(lambda i: i < 10, lambda i: (i + 3,), (0,))[0])
       12
     """
-    several = isinstance(loop_vars, (tuple, list))
-    first = tuple(loop_vars) if several else (loop_vars,)
+    is_sequence = isinstance(loop_vars, (tuple, list))
+    first = tuple(loop_vars) if is_sequence else (loop_vars,)
 
-    def step(*values: Any) -> Any:
-        found = body(*values)
-        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    def step(*values: Any) -> tuple[Any, ...]:
+        results = body(*values)
+        return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
     last = control_flow.while_loop(cond, step, first, maximum_iterations=maximum_iterations)
-    return last if several else last[0]
+    return last if is_sequence else last[0]
 
 
 @in_graphs
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T) -> T:
-    """Runs `value = body_fun(i, value)` for i from `lower` to `upper`, which is left out.
+def fori_loop(
+    lower: TensorLike, upper: TensorLike, body_fun: Callable[[Any, T], T], init_val: T
+) -> T:
+    """Run `value = body_fun(i, value)` for i from `lower` up to but not including `upper`.
 
     Args:
-      lower: the first i.
-      upper: where it ends.
-      body_fun: a function (i, value); i is an int eagerly with numbers as limits, else an int32 tensor.
-      init_val: the first value.
+      lower: The first i.
+      upper: The end.
+      body_fun: A function (i, value). In eager mode with Python limits, i is an int, else an int32
+        tensor.
+      init_val: Initial value.
 
     Example:
       >>> from meshflow.keras import ops
@@ -273,7 +283,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val:
       3
     """
     if isinstance(lower, int) and isinstance(upper, int) and context.trace is None:
-        # Python's numbers meet tensors of any dtype.
+        # The initial values become tensors, but `i` remains a Python number, which adopts any
+        # dtype.
         value = nest.map_structure(tensor, init_val)
         for i in range(lower, upper):
             value = body_fun(i, value)
@@ -287,21 +298,21 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val:
 @in_graphs
 def scan(
     f: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any = None,
+    init: PyTree,
+    xs: PyTree = None,
     length: int | None = None,
     reverse: bool = False,
-    unroll: Any = 1,
-) -> tuple[Any, Any]:
-    """Runs `carry, y = f(carry, x)` over slices and returns the last carry and all y.
+    unroll: int | bool = 1,
+) -> tuple[PyTree, PyTree]:
+    """Run `carry, y = f(carry, x)` over slices, and return the last carry and all y.
 
     Args:
-      f: a function (carry, x).
-      init: the first carry.
-      xs: what is cut into slices along the first dimension; None for none.
-      length: how many slices, where `xs` is None.
-      reverse: whether it begins at the end.
-      unroll: accepted: how the loop is written is the compiler's affair.
+      f: A function (carry, x).
+      init: Initial carry.
+      xs: Tensors to slice along the first axis, or None.
+      length: Number of iterations if `xs` is None.
+      reverse: Whether to start at the end.
+      unroll: Accepted and ignored: XLA decides about unrolling.
 
     Returns:
       (carry, ys).
@@ -329,17 +340,17 @@ def scan(
     if nest.flatten(elems)[0].shape[0] == 0:
         return init, None
 
-    def pair(held: Any, x: Any) -> Any:
-        carry, y = step(held[0], x)
+    def step_with_output(state: tuple[Any, ...], x: PyTree) -> tuple[PyTree, PyTree]:
+        carry, y = step(state[0], x)
         return carry, nest.map_structure(tensor, y)
 
     first = step(init, nest.map_structure(lambda e: e[-1 if reverse else 0], elems))
     if first[1] is None:
-        only = lambda carry, x: step(carry, x)[0]
-        carries = functional.scan(only, elems, init, reverse=reverse)
+        step_carry = lambda carry, x: step(carry, x)[0]
+        carries = functional.scan(step_carry, elems, init, reverse=reverse)
         return nest.map_structure(lambda c: c[0 if reverse else -1], carries), None
-    blank = nest.map_structure(lambda y: array_ops.zeros_like(tensor(y)), first[1])
-    carries, ys = functional.scan(pair, elems, (init, blank), reverse=reverse)
+    zero_output = nest.map_structure(lambda y: array_ops.zeros_like(tensor(y)), first[1])
+    carries, ys = functional.scan(step_with_output, elems, (init, zero_output), reverse=reverse)
     return nest.map_structure(lambda c: c[0 if reverse else -1], carries), ys
 
 
@@ -347,13 +358,13 @@ def scan(
 def associative_scan(
     f: Callable[[Any, Any], Any], elems: T, reverse: bool = False, axis: int = 0
 ) -> T:
-    """All beginnings of a chain of an associative function, in a number of steps that grows as a logarithm.
+    """Compute a parallel prefix scan of an associative function, in a logarithmic number of steps.
 
     Args:
-      f: a function of two structures of slices.
-      elems: tensors, whose slices along `axis` are the links.
-      reverse: whether the chain begins at the end.
-      axis: the dimension.
+      f: A function of two structures of slices.
+      elems: Tensors to slice along `axis`.
+      reverse: Whether to start at the end.
+      axis: The axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -361,41 +372,43 @@ def associative_scan(
       [0, 1, 3, 6]
     """
     flat = [tensor(e) for e in nest.flatten(elems)]
-    front = [_to_front(_reversed(e, axis) if reverse else e, axis) for e in flat]
-    structured = lambda values: nest.pack_sequence_as(elems, values)
-    combine = lambda a, b: nest.flatten(f(structured(a), structured(b)))
-    # Each round joins what ends at i with what ends `distance` before it.
-    distance, count = 1, int(front[0].shape[0])
+    slices = [_to_front(_reversed(e, axis) if reverse else e, axis) for e in flat]
+    pack = lambda values: nest.pack_sequence_as(elems, values)
+    combine = lambda a, b: nest.flatten(f(pack(a), pack(b)))
+    # Each round combines the results that end at i with those that end at `i - distance`.
+    distance, count = 1, int(slices[0].shape[0])
     while distance < count:
-        joined = combine([e[:-distance] for e in front], [e[distance:] for e in front])
-        front = [array_ops.concat([e[:distance], j], 0) for e, j in zip(front, joined, strict=True)]
+        combined = combine([e[:-distance] for e in slices], [e[distance:] for e in slices])
+        slices = [
+            array_ops.concat([e[:distance], j], 0) for e, j in zip(slices, combined, strict=True)
+        ]
         distance *= 2
-    back = [_from_front(e, axis) for e in front]
-    return structured([_reversed(e, axis) if reverse else e for e in back])
+    results = [_from_front(e, axis) for e in slices]
+    return pack([_reversed(e, axis) if reverse else e for e in results])
 
 
-def _reversed(x: Any, axis: int) -> Any:
+def _reversed(x: Tensor, axis: int) -> Tensor:
     return array_ops.reverse(x, [axis])
 
 
-def _to_front(x: Any, axis: int) -> Any:
+def _to_front(x: Tensor, axis: int) -> Tensor:
     order = list(range(len(x.shape)))
     return array_ops.transpose(x, [order.pop(axis), *order])
 
 
-def _from_front(x: Any, axis: int) -> Any:
+def _from_front(x: Tensor, axis: int) -> Tensor:
     order = list(range(1, len(x.shape)))
     order.insert(axis % len(x.shape), 0)
     return array_ops.transpose(x, order)
 
 
 @in_graphs
-def map(f: Callable[[Any], T], xs: Any) -> T:
-    """A function of each slice along the first dimension, one after the other.
+def map(f: Callable[[Any], T], xs: PyTree) -> T:
+    """Apply a function to each slice along the first axis, sequentially.
 
     Args:
-      f: a function of a structure of slices.
-      xs: tensors.
+      f: A function of a structure of slices.
+      xs: Tensors.
 
     Example:
       >>> from meshflow.keras import ops
@@ -403,18 +416,18 @@ def map(f: Callable[[Any], T], xs: Any) -> T:
       [0, 2, 4]
     """
     xs = nest.map_structure(tensor, xs)
-    one = nest.map_structure(tensor, f(nest.map_structure(lambda x: x[0], xs)))
-    kinds = nest.map_structure(lambda y: y.dtype, one)
-    return functional.map_fn(f, xs, fn_output_signature=kinds)
+    first_result = nest.map_structure(tensor, f(nest.map_structure(lambda x: x[0], xs)))
+    output_dtypes = nest.map_structure(lambda y: y.dtype, first_result)
+    return functional.map_fn(f, xs, fn_output_signature=output_dtypes)
 
 
 @in_graphs
-def vectorized_map(function: Callable[[Any], T], elements: Any) -> T:
-    """A function of all slices along the first dimension at once.
+def vectorized_map(function: Callable[[Any], T], elements: PyTree) -> T:
+    """Apply a function to all slices along the first axis at once.
 
     Args:
-      function: a function of a structure of slices.
-      elements: tensors.
+      function: A function of a structure of slices.
+      elements: Tensors.
 
     Example:
       >>> from meshflow.keras import ops
@@ -425,14 +438,17 @@ def vectorized_map(function: Callable[[Any], T], elements: Any) -> T:
 
 
 def vectorize(
-    pyfunc: Callable[..., Any], *, excluded: Any = None, signature: str | None = None
+    pyfunc: Callable[..., Any],
+    *,
+    excluded: Iterable[int | str] | None = None,
+    signature: str | None = None,
 ) -> Callable[..., Any]:
-    """A function of elements as one of tensors, which broadcasts.
+    """Convert a function of elements to a function of tensors, with broadcasting.
 
     Args:
-      pyfunc: the function.
-      excluded: positions or names of arguments that are passed as they are.
-      signature: dimensions that each argument and result has, such as '(n),(n)->()'.
+      pyfunc: The function.
+      excluded: Positions or names of arguments that are passed unchanged.
+      signature: Core axes of each argument and result, for example '(n),(n)->()'.
 
     Example:
       >>> from meshflow.keras import ops
@@ -441,7 +457,7 @@ def vectorize(
     """
     if not callable(pyfunc):
         raise ValueError(f"Expected argument `pyfunc` to be a callable. Received: pyfunc={pyfunc}")
-    apart = set(excluded or ())
+    excluded_arguments = set(excluded or ())
     if signature is None:
         ranks: list[int] | None = None
     else:
@@ -450,32 +466,29 @@ def vectorize(
             for part in signature.split("->")[0].replace(" ", "").strip("()").split("),(")
         ]
 
-    def public(*args: Any, **kwargs: Any) -> Any:
-        places = [i for i in range(len(args)) if i not in apart]
-        names = [n for n in kwargs if n not in apart]
-        held = [tensor(args[i]) for i in places] + [tensor(kwargs[n]) for n in names]
-        own = ranks if ranks is not None else [0] * len(held)
-        outer = [list(x.shape)[: len(x.shape) - r] for x, r in zip(held, own, strict=True)]
-        whole = list(np.broadcast_shapes(*[tuple(s) for s in outer]))
+    def public(*args: Any, **kwargs: Any) -> PyTree:
+        indices = [i for i in range(len(args)) if i not in excluded_arguments]
+        names = [n for n in kwargs if n not in excluded_arguments]
+        operands = [tensor(args[i]) for i in indices] + [tensor(kwargs[n]) for n in names]
+        core_ranks = ranks if ranks is not None else [0] * len(operands)
+        shapes = [list(x.shape) for x in operands]
+        cores = [s[len(s) - r :] for s, r in zip(shapes, core_ranks, strict=True)]
+        outer = [tuple(s[: len(s) - r]) for s, r in zip(shapes, core_ranks, strict=True)]
+        outer_shape = list(np.broadcast_shapes(*outer))
         flat = [
-            array_ops.reshape(
-                array_ops.broadcast_to(x, [*whole, *list(x.shape)[len(x.shape) - r :]]),
-                [-1, *list(x.shape)[len(x.shape) - r :]],
-            )
-            for x, r in zip(held, own, strict=True)
+            array_ops.reshape(array_ops.broadcast_to(x, [*outer_shape, *core]), [-1, *core])
+            for x, core in zip(operands, cores, strict=True)
         ]
 
-        def one(values: Any) -> Any:
-            given = list(args)
-            for i, value in zip(places, values, strict=False):
-                given[i] = value
-            return pyfunc(
-                *given, **{**kwargs, **dict(zip(names, values[len(places) :], strict=True))}
-            )
+        def call(values: Sequence[Any]) -> PyTree:
+            new_args = list(args)
+            for i, value in zip(indices, values, strict=False):
+                new_args[i] = value
+            new_kwargs = dict(zip(names, values[len(indices) :], strict=True))
+            return pyfunc(*new_args, **{**kwargs, **new_kwargs})
 
-        found = functional.vectorized_map(one, tuple(flat))
-        return nest.map_structure(
-            lambda y: array_ops.reshape(y, [*whole, *list(y.shape)[1:]]), found
-        )
+        results = functional.vectorized_map(call, tuple(flat))
+        unflatten = lambda y: array_ops.reshape(y, [*outer_shape, *list(y.shape)[1:]])
+        return nest.map_structure(unflatten, results)
 
     return public

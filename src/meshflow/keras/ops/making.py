@@ -1,13 +1,14 @@
-"""Families of `keras.ops` that differ in one function only."""
+"""Factories of `keras.ops` functions that differ in a single array function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor, wide_float
+from meshflow.keras.ops.promotion import Axis, as_float, as_sum, common, tensor, wide_float
 
 __all__ = [
     "Binary",
@@ -25,47 +26,61 @@ __all__ = [
     "unary",
 ]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class Unary(Protocol):
-    """A function of each element."""
+    """Function of each element."""
 
-    def __call__(self, x: TensorLike) -> Tensor: ...
+    def __call__(self, x: TensorLike) -> Tensor:
+        """Return the result."""
 
 
 class Binary(Protocol):
-    """A function of pairs of elements, which broadcasts."""
+    """Function of pairs of elements, with broadcasting."""
 
-    def __call__(self, x1: TensorLike, x2: TensorLike) -> Tensor: ...
+    def __call__(self, x1: TensorLike, x2: TensorLike) -> Tensor:
+        """Return the result."""
 
 
 class Bits(Protocol):
-    """A function of the bits of pairs of integers, which broadcasts."""
+    """Function of the bits of pairs of integers, with broadcasting."""
 
-    def __call__(self, x: TensorLike, y: TensorLike) -> Tensor: ...
+    def __call__(self, x: TensorLike, y: TensorLike) -> Tensor:
+        """Return the result."""
 
 
 class Reduction(Protocol):
-    """A function of what lies along some dimensions."""
+    """Reduction over some axes."""
 
-    def __call__(self, x: TensorLike, axis: Any = None, keepdims: bool = False) -> Tensor: ...
+    def __call__(self, x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Return the result."""
 
 
 class Extreme(Protocol):
-    """The greatest or least element along some dimensions."""
+    """Maximum or minimum over some axes."""
 
     def __call__(
-        self, x: TensorLike, axis: Any = None, keepdims: bool = False, initial: Any = None
-    ) -> Tensor: ...
+        self,
+        x: TensorLike,
+        axis: Axis = None,
+        keepdims: bool = False,
+        initial: TensorLike | None = None,
+    ) -> Tensor:
+        """Return the result."""
 
 
 class Running(Protocol):
-    """A function of all elements up to each one."""
+    """Cumulative function along an axis."""
 
-    def __call__(self, x: TensorLike, axis: Any = None, dtype: Any = None) -> Tensor: ...
+    def __call__(
+        self, x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = None
+    ) -> Tensor:
+        """Return the result."""
 
 
 class Segments(Protocol):
-    """A function of rows that have one number."""
+    """Reduction of the rows of each segment."""
 
     def __call__(
         self,
@@ -73,35 +88,37 @@ class Segments(Protocol):
         segment_ids: TensorLike,
         num_segments: int | None = None,
         sorted: bool = False,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Return the result."""
 
 
 class Window(Protocol):
-    """A window of some points."""
+    """Window function of a number of points."""
 
-    def __call__(self, x: Any) -> Tensor: ...
+    def __call__(self, x: TensorLike) -> Tensor:
+        """Return the result."""
 
 
-def named(function: Any, name: str, doc: str = "") -> Any:
-    """A function with a name of its own, by which files name it, and a docstring."""
+def named(function: F, name: str, doc: str = "") -> F:
+    """Set the name of a function, by which files refer to it, and its docstring."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
 
 
 def made_op(name: str, function: Callable[..., Any], count: int, **settings: Any) -> Any:
-    """An op of one or two arrays, which need not share a dtype."""
+    """Create an op of one or two arrays, which may have different dtypes."""
     if count == 1:
 
-        def one(x: TensorLike) -> Any:
+        def unary_op(x: TensorLike) -> Any:
             return function(x)
 
-        return op(named(one, name), name=name, same=(), **settings)
+        return op(named(unary_op, name), name=name, same=(), **settings)
 
-    def two(x1: TensorLike, x2: TensorLike) -> Any:
+    def binary_op(x1: TensorLike, x2: TensorLike) -> Any:
         return function(x1, x2)
 
-    return op(named(two, name), name=name, same=(), **settings)
+    return op(named(binary_op, name), name=name, same=(), **settings)
 
 
 def unary(
@@ -114,27 +131,27 @@ def unary(
     array: bool = False,
     differentiable: bool = True,
 ) -> Unary:
-    """A function of each element.
+    """Create a function of each element.
 
     Args:
-      name: its name.
-      function: an op, or with `array` a function of arrays.
-      doc: what it computes.
-      keeps: whether integers stay integers; else they become `floatx()`.
-      wide: whether 64-bit integers become float64.
-      array: whether `function` is one of arrays.
-      differentiable: whether it has a gradient.
+      name: Name of the function.
+      function: An op, or with `array` a function of JAX arrays.
+      doc: Phrase that completes the summary "Compute ... for each element."
+      keeps: Whether integers remain integers; otherwise they become `floatx()`.
+      wide: Whether 64-bit integers become float64.
+      array: Whether `function` is a function of JAX arrays.
+      differentiable: Whether the op has a gradient.
     """
     run = made_op(name, function, 1, differentiable=differentiable) if array else function
-    ready = tensor if keeps else wide_float if wide else as_float
+    convert = tensor if keeps else wide_float if wide else as_float
 
     def public(x: TensorLike) -> Tensor:
-        return run(ready(x))
+        return run(convert(x))
 
     return named(
         public,
         name,
-        f"{doc}\n\nArgs:\n  x: a tensor of any shape.\n\nReturns:\n  A tensor of the shape of `x`.\n",
+        f"Compute {doc} for each element.\n\nArgs:\n  x: A tensor of any shape.\n\nReturns:\n  A tensor of the shape of `x`.\n",
     )
 
 
@@ -149,35 +166,36 @@ def binary(
     array: bool = False,
     differentiable: bool = True,
 ) -> Binary:
-    """A function of pairs of elements.
+    """Create a function of pairs of elements.
 
     Args:
-      name: its name.
-      function: an op, or with `array` a function of arrays.
-      doc: what it computes.
-      floats: whether integers become `floatx()`.
-      wide: whether 64-bit integers become float64, and others `floatx()`.
-      weak: whether Python numbers take the dtype of the other operand; else they are int32 or `floatx()`.
-      array: whether `function` is one of arrays.
-      differentiable: whether it has a gradient.
+      name: Name of the function.
+      function: An op, or with `array` a function of JAX arrays.
+      doc: Phrase that completes the summary "Compute ...".
+      floats: Whether integers become `floatx()`.
+      wide: Whether 64-bit integers become float64, and others `floatx()`.
+      weak: Whether Python numbers adopt the dtype of the other operand; otherwise they are int32 or
+        `floatx()`.
+      array: Whether `function` is a function of JAX arrays.
+      differentiable: Whether the op has a gradient.
     """
     run = made_op(name, function, 2, differentiable=differentiable) if array else function
 
     def public(x1: TensorLike, x2: TensorLike) -> Tensor:
         if not weak:
             x1, x2 = tensor(x1), tensor(x2)
-        held = common(x1, x2, also=float if floats else None)
-        return run(*map(wide_float, held)) if wide else run(*held)
+        operands = common(x1, x2, also=float if floats else None)
+        return run(*map(wide_float, operands)) if wide else run(*operands)
 
     return named(
         public,
         name,
-        f"{doc}\n\nArgs:\n  x1: a tensor.\n  x2: a tensor whose shape broadcasts with that of `x1`.\n\nReturns:\n  A tensor of the broadcast shape.\n",
+        f"Compute {doc}.\n\nArgs:\n  x1: A tensor.\n  x2: A tensor with a shape that broadcasts with the shape of `x1`.\n\nReturns:\n  A tensor of the broadcast shape.\n",
     )
 
 
 def bits(name: str, function: Callable[..., Any], doc: str) -> Bits:
-    """A function of the bits of integers."""
+    """Create a function of the bits of integers."""
     run = made_op(name, function, 2, differentiable=False)
 
     def public(x: TensorLike, y: TensorLike) -> Tensor:
@@ -186,29 +204,30 @@ def bits(name: str, function: Callable[..., Any], doc: str) -> Bits:
     return named(
         public,
         name,
-        f"{doc}\n\nArgs:\n  x: a tensor of integers.\n  y: a tensor of integers.\n\nReturns:\n  A tensor of the broadcast shape.\n",
+        f"Compute {doc}.\n\nArgs:\n  x: An integer tensor.\n  y: An integer tensor.\n\nReturns:\n  A tensor of the broadcast shape.\n",
     )
 
 
 def reduction(
-    name: str, function: Callable[..., Any], doc: str, *, how: str = "keeps"
+    name: str, function: Callable[..., Any], doc: str, *, conversion: str = "keeps"
 ) -> Reduction:
-    """A function of what lies along some dimensions.
+    """Create a reduction over some axes.
 
     Args:
-      name: its name.
-      function: a function (tensor, axis, keepdims).
-      doc: what it computes.
+      name: Name of the function.
+      function: A function (tensor, axis, keepdims).
+      doc: Phrase that completes the summary "Compute ...".
+      conversion: "keeps" the dtype, "sums" in at least 32 bits, or converts integers to "floats".
       how: "keeps" the dtype, "sums" in 32 bits at least, or makes "floats" of integers.
     """
-    ready = {"keeps": tensor, "sums": as_sum, "floats": as_float}[how]
+    convert = {"keeps": tensor, "sums": as_sum, "floats": as_float}[conversion]
 
-    def public(x: TensorLike, axis: Any = None, keepdims: bool = False) -> Tensor:
-        return function(ready(x), axis, keepdims)
+    def public(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        return function(convert(x), axis, keepdims)
 
     return named(
         public,
         name,
-        f"{doc}\n\nArgs:\n  x: a tensor.\n  axis: a dimension, several of them, or None for all.\n"
-        "  keepdims: whether reduced dimensions stay, of size 1.\n\nReturns:\n  A tensor without the reduced dimensions.\n",
+        f"Compute {doc}.\n\nArgs:\n  x: A tensor.\n  axis: Axis or axes to reduce; None for all.\n"
+        "  keepdims: Whether to keep reduced axes with size 1.\n\nReturns:\n  A tensor without the reduced axes.\n",
     )

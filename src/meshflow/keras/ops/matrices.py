@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.ops.promotion import Axis, as_float, common, tensor
 from meshflow.ops import casting
 from meshflow.ops import linalg as linalg_ops
 
@@ -47,25 +47,28 @@ __all__ = [
 ]
 
 
-def _computed(function: Callable[..., Any], *operands: Any, **settings: Any) -> Any:
-    """`function` of matrices; those of 16 bits in 32, as no factorization is there for them."""
+def _computed(
+    function: Callable[..., Any], *operands: Tensor, **settings: float | str | bool | Axis
+) -> Any:
+    """Call a function of matrices, in float32 for 16-bit matrices, which XLA cannot factorize."""
     kind = dtypes.as_dtype(operands[0].dtype)
     if not (kind.is_floating and kind.size == 2):
         return function(*operands, **settings)
-    found = function(*[casting.cast(x, dtypes.float32) for x in operands], **settings)
-    narrow = lambda y: casting.cast(y, kind) if y.dtype == dtypes.float32 else y
-    return nest.map_structure(narrow, found)
+    results = function(*[casting.cast(x, dtypes.float32) for x in operands], **settings)
+    cast_back = lambda y: casting.cast(y, kind) if y.dtype == dtypes.float32 else y
+    return nest.map_structure(cast_back, results)
 
 
 def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
-    """The triangular root of a symmetric positive definite matrix.
+    """Compute the Cholesky factor of symmetric positive definite matrices.
 
     Args:
       x: [..., m, m].
-      upper: whether it is an upper triangle; else a lower one.
+      upper: Whether to return the upper instead of the lower triangular factor.
 
     Raises:
-      ValueError: eagerly, for a matrix that is not positive definite; inside functions the root is NaN.
+      ValueError: In eager mode, if a matrix is not positive definite; in functions the factor is
+        NaN.
 
     Example:
       >>> from meshflow.keras import ops
@@ -74,10 +77,10 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
     """
     root = _computed(linalg_ops.cholesky, as_float(x))
     value: Any = getattr(root, "_value", None)
-    known = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
-    if known and jnp.isnan(value).any():
+    is_concrete = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    if is_concrete and jnp.isnan(value).any():
         raise InvalidValueError(
-            "cholesky: expected symmetric positive definite matrices, got one that is not (or has NaN)."
+            "cholesky: expected symmetric positive definite matrices, but a matrix is not, or contains NaN."
         )
     return linalg_ops.adjoint(root) if upper else root
 
@@ -90,11 +93,11 @@ def _cholesky_inverse(x: TensorLike, upper: bool) -> Any:
 
 @one_layer()
 def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
-    """The inverse of the matrix of which `x` is the Cholesky root.
+    """Compute the inverse of a matrix from its Cholesky factor.
 
     Args:
-      x: [..., m, m], triangular.
-      upper: whether it is an upper triangle.
+      x: Triangular factors, [..., m, m].
+      upper: Whether the matrix is upper triangular.
 
     Example:
       >>> from meshflow.keras import ops
@@ -105,7 +108,7 @@ def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
 
 
 def det(x: TensorLike) -> Tensor:
-    """The determinant.
+    """Compute the determinant.
 
     Args:
       x: [..., m, m].
@@ -119,7 +122,7 @@ def det(x: TensorLike) -> Tensor:
 
 
 def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The sign of the determinant and the logarithm of its absolute value.
+    """Compute the sign of the determinant and the logarithm of its absolute value.
 
     Args:
       x: [..., m, m].
@@ -133,7 +136,7 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def logdet(x: TensorLike) -> Tensor:
-    """The logarithm of the determinant of a symmetric positive definite matrix.
+    """Compute the logarithm of the determinant of symmetric positive definite matrices.
 
     Args:
       x: [..., m, m].
@@ -147,7 +150,7 @@ def logdet(x: TensorLike) -> Tensor:
 
 
 def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors, which are complex.
+    """Compute complex eigenvalues and eigenvectors.
 
     Args:
       x: [..., m, m].
@@ -161,7 +164,7 @@ def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, rising, and eigenvectors of a symmetric matrix.
+    """Compute ascending eigenvalues and the eigenvectors of symmetric matrices.
 
     Args:
       x: [..., m, m].
@@ -175,7 +178,7 @@ def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def inv(x: TensorLike) -> Tensor:
-    """The inverse.
+    """Compute the inverse.
 
     Args:
       x: [..., m, m].
@@ -188,12 +191,12 @@ def inv(x: TensorLike) -> Tensor:
     return _computed(linalg_ops.inv, as_float(x))
 
 
-def pinv(x: TensorLike, rcond: Any = None) -> Tensor:
-    """The pseudo-inverse (Moore and Penrose).
+def pinv(x: TensorLike, rcond: float | None = None) -> Tensor:
+    """Compute the Moore-Penrose pseudo-inverse.
 
     Args:
       x: [..., m, n].
-      rcond: singular values below this share of the largest one count as 0.
+      rcond: Singular values below this fraction of the largest one count as 0.
 
     Example:
       >>> from meshflow.keras import ops
@@ -211,7 +214,7 @@ def _lu_factor(x: TensorLike) -> Any:
 
 @one_layer()
 def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """Lower and upper triangles in one matrix, and the pivots.
+    """Compute the LU factorization: both triangles in one matrix, and the pivots.
 
     Args:
       x: [..., m, m].
@@ -225,7 +228,7 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 @op(same=(), name="matrix_rank", differentiable=False)
-def _matrix_rank(x: TensorLike, tol: Any) -> Any:
+def _matrix_rank(x: TensorLike, tol: float | None) -> Any:
     values = jnp.linalg.svd(x, compute_uv=False)
     if tol is None:
         tol = jnp.max(values, -1, keepdims=True) * (max(x.shape[-2:]) * jnp.finfo(x.dtype).eps)
@@ -233,12 +236,12 @@ def _matrix_rank(x: TensorLike, tol: Any) -> Any:
 
 
 @one_layer()
-def matrix_rank(x: TensorLike, tol: Any = None) -> Tensor:
-    """How many singular values are not 0.
+def matrix_rank(x: TensorLike, tol: float | None = None) -> Tensor:
+    """Count the singular values that are not 0.
 
     Args:
       x: [..., m, n].
-      tol: what counts as 0.
+      tol: Singular values up to this value count as 0; default relative to the largest one.
 
     Example:
       >>> from meshflow.keras import ops
@@ -249,19 +252,21 @@ def matrix_rank(x: TensorLike, tol: Any = None) -> Tensor:
 
 
 @op(same=(), name="norm")
-def _norm(x: TensorLike, ord: Any, axis: Any, keepdims: bool) -> Any:
+def _norm(x: TensorLike, ord: float | str | None, axis: Axis, keepdims: bool) -> Any:
     return jnp.linalg.norm(x, ord, axis, keepdims)
 
 
 @one_layer()
-def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The length of vectors, or a norm of matrices.
+def norm(
+    x: TensorLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False
+) -> Tensor:
+    """Compute the norm of vectors or matrices.
 
     Args:
-      x: a tensor.
-      ord: which norm: a number, 'fro', 'nuc' or infinity; default the Euclidean one.
-      axis: the dimension of vectors, or the two of matrices; default all.
-      keepdims: whether reduced dimensions stay, of size 1.
+      x: A tensor.
+      ord: Order of the norm: a number, 'fro', 'nuc' or infinity; default the Euclidean norm.
+      axis: Axis of the vectors, or two axes of the matrices; default all.
+      keepdims: Whether to keep reduced axes with size 1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -273,7 +278,7 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
 
 
 def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """Orthogonal columns times an upper triangle.
+    """Factorize matrices into orthogonal columns and an upper triangular matrix.
 
     Args:
       x: [..., m, n].
@@ -292,7 +297,7 @@ def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
-    """x with `a x = b`.
+    """Solve `a x = b`.
 
     Args:
       a: [..., m, m].
@@ -310,12 +315,12 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
-    """x with `a x = b` for a triangle.
+    """Solve `a x = b` for a triangular `a`.
 
     Args:
-      a: [..., m, m], of which one triangle is read.
+      a: [..., m, m]; one triangle is read.
       b: [..., m] or [..., m, n].
-      lower: whether it is the lower triangle.
+      lower: Whether to read the lower triangle.
 
     Example:
       >>> from meshflow.keras import ops
@@ -329,18 +334,18 @@ def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tenso
 
 
 @op(same=("a", "b"), name="lstsq")
-def _lstsq(a: TensorLike, b: TensorLike, rcond: Any) -> Any:
+def _lstsq(a: TensorLike, b: TensorLike, rcond: float | None) -> Any:
     return jnp.linalg.lstsq(a, b, rcond)[0]
 
 
 @one_layer()
-def lstsq(a: TensorLike, b: TensorLike, rcond: Any = None) -> Tensor:
-    """x for which `|a x - b|` is least.
+def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> Tensor:
+    """Find the x that minimizes `|a x - b|`.
 
     Args:
       a: [m, n].
       b: [m] or [m, k].
-      rcond: singular values below this share of the largest one count as 0.
+      rcond: Singular values below this fraction of the largest one count as 0.
 
     Example:
       >>> from meshflow.keras import ops
@@ -353,46 +358,46 @@ def lstsq(a: TensorLike, b: TensorLike, rcond: Any = None) -> Tensor:
 
 @op(same=(), name="svd")
 def _svd(x: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
-    found = jnp.linalg.svd(x, full_matrices, compute_uv)
-    return tuple(found) if compute_uv else found
+    factors = jnp.linalg.svd(x, full_matrices, compute_uv)
+    return tuple(factors) if compute_uv else factors
 
 
 @one_layer()
 def svd(
     x: TensorLike, full_matrices: bool = True, compute_uv: bool = True
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-    """Singular values, and the vectors with them.
+    """Compute singular values, and the singular vectors.
 
     Args:
       x: [..., m, n].
-      full_matrices: whether the vectors make square matrices.
-      compute_uv: whether vectors are returned.
+      full_matrices: Whether the vectors form square matrices.
+      compute_uv: Whether to return the vectors.
 
     Returns:
-      (u, s, v) with `x = u diag(s) v`, or the values alone.
+      (u, s, v) with `x = u diag(s) v`, or only s.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.svd([[2.0]], compute_uv=False).numpy().tolist()
       [2.0]
     """
-    found = _computed(_svd, as_float(x), full_matrices=full_matrices, compute_uv=compute_uv)
-    return tuple(found) if compute_uv else found
+    factors = _computed(_svd, as_float(x), full_matrices=full_matrices, compute_uv=compute_uv)
+    return tuple(factors) if compute_uv else factors
 
 
 def jvp(
-    fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> tuple[Any, ...]:
-    """A function's value and its change along a direction (forward differentiation).
+    """Compute a function's value and its derivative along a direction (forward differentiation).
 
     Args:
-      fun: a function of tensors.
-      primals: a list or tuple of its arguments.
-      tangents: a direction for each of them.
-      has_aux: whether `fun` returns (value, something else).
+      fun: A function of tensors.
+      primals: A list or tuple of its arguments.
+      tangents: A direction for each argument.
+      has_aux: Whether `fun` returns (value, auxiliary output).
 
     Returns:
-      (value, change), with what else it returned last.
+      (value, derivative), and the auxiliary output if there is one.
 
     Example:
       >>> from meshflow.keras import ops
@@ -401,7 +406,7 @@ def jvp(
     """
     primals = nest.map_structure(tensor, tuple(primals))
     with ForwardAccumulator(primals, nest.map_structure(tensor, tuple(tangents))) as accumulator:
-        found = fun(*primals)
-        value, *aux = found if has_aux else (found,)
+        result = fun(*primals)
+        value, *aux = result if has_aux else (result,)
         change = accumulator.jvp(value)
     return (value, change, *aux)

@@ -1,4 +1,4 @@
-"""`keras.ops.nn`: activations, convolutions, normalizations, attention and losses of elements."""
+"""`keras.ops.nn`: activations, convolutions, normalizations, attention and losses."""
 
 from meshflow.keras.ops.activations import *  # noqa: F403
 from meshflow.keras.ops.activations import __all__ as _activations

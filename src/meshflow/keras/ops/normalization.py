@@ -1,4 +1,4 @@
-"""Means and variances, what is divided by them, and channels as pixels.
+"""Moments, normalization, and rearrangement of channels and pixels.
 
 Example:
   >>> from meshflow.keras import ops
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.ops.promotion import Axis, Sizes, as_float, common, tensor
 from meshflow.keras.settings import epsilon as default_epsilon
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array as array_ops
@@ -36,15 +37,15 @@ __all__ = [
 
 @one_layer()
 def moments(
-    x: TensorLike, axes: Any, keepdims: bool = False, synchronized: bool = False
+    x: TensorLike, axes: Sizes, keepdims: bool = False, synchronized: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance.
+    """Compute mean and variance.
 
     Args:
-      x: a tensor.
-      axes: the dimensions.
-      keepdims: whether reduced dimensions stay, of size 1.
-      synchronized: accepted: batches that are split over devices have one mean in any case.
+      x: A tensor.
+      axes: The axes.
+      keepdims: Whether to keep reduced axes with size 1.
+      synchronized: Accepted and ignored: a batch that is split over devices always has one mean.
 
     Example:
       >>> from meshflow.keras import ops
@@ -60,20 +61,20 @@ def batch_normalization(
     mean: TensorLike,
     variance: TensorLike,
     axis: int,
-    offset: Any = None,
-    scale: Any = None,
+    offset: TensorLike | None = None,
+    scale: TensorLike | None = None,
     epsilon: float = 1e-3,
 ) -> Tensor:
-    """`(x - mean) / sqrt(variance + epsilon) * scale + offset`.
+    """Compute `(x - mean) / sqrt(variance + epsilon) * scale + offset`.
 
     Args:
-      x: a tensor.
-      mean: of the size of dimension `axis`.
-      variance: of the same size.
-      axis: the dimension of the channels.
-      offset: added; of the same size.
-      scale: a factor; of the same size.
-      epsilon: added to the variance.
+      x: A tensor.
+      mean: Mean of each channel.
+      variance: Variance of each channel.
+      axis: Axis of the channels.
+      offset: Offset of each channel.
+      scale: Factor of each channel.
+      epsilon: Value that is added to the variance.
 
     Example:
       >>> from meshflow.keras import ops
@@ -83,14 +84,16 @@ def batch_normalization(
     x = as_float(x)
     shape = [1] * len(x.shape)
     shape[axis] = -1
-    lay = lambda v: (
+    align = lambda v: (
         None if v is None else array_ops.reshape(casting.cast(tensor(v), x.dtype), shape)
     )
-    return nn_ops.batch_normalization(x, lay(mean), lay(variance), lay(offset), lay(scale), epsilon)
+    return nn_ops.batch_normalization(
+        x, align(mean), align(variance), align(offset), align(scale), epsilon
+    )
 
 
-def _wide(x: Any) -> tuple[Any, Any]:
-    """A tensor with 32 bits at least, and the dtype it had."""
+def _wide(x: TensorLike) -> tuple[Tensor, DType]:
+    """Convert a tensor to at least 32 bits; return it with its original dtype."""
     x = as_float(x)
     kind = dtypes.as_dtype(x.dtype)
     return (casting.cast(x, "float32") if kind.size < 4 else x), kind
@@ -99,21 +102,22 @@ def _wide(x: Any) -> tuple[Any, Any]:
 @one_layer()
 def layer_normalization(
     x: TensorLike,
-    gamma: Any = None,
-    beta: Any = None,
-    axis: Any = -1,
+    gamma: TensorLike | None = None,
+    beta: TensorLike | None = None,
+    axis: Sizes = -1,
     epsilon: float | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta` of each example (arXiv:1607.06450).
+    """Compute `(x - mean) / sqrt(variance + epsilon) * gamma + beta` (arXiv:1607.06450).
 
     Args:
-      x: a tensor.
-      gamma: a factor.
-      beta: added.
-      axis: the dimension or dimensions of mean and variance.
-      epsilon: added to the variance; default `keras.config.epsilon()`.
-      **kwargs: `rms_scaling`: whether only the variance is divided by (use `rms_normalization`).
+      x: A tensor.
+      gamma: Factor.
+      beta: Offset.
+      axis: Axis or axes of mean and variance.
+      epsilon: Value that is added to the variance; default `keras.config.epsilon()`.
+      **kwargs: `rms_scaling`: whether to only divide by the deviation (use `rms_normalization`
+        instead).
 
     Example:
       >>> from meshflow.keras import ops
@@ -122,23 +126,23 @@ def layer_normalization(
     """
     wide, kind = _wide(x)
     axes = [axis] if isinstance(axis, int) else list(axis)
-    small = default_epsilon() if epsilon is None else epsilon
+    variance_epsilon = default_epsilon() if epsilon is None else epsilon
     mean, variance = nn_ops.moments(wide, axes, keepdims=True)
     if kwargs.pop("rms_scaling", False):
-        found = wide * math.rsqrt(variance + small)
+        result = wide * math.rsqrt(variance + variance_epsilon)
         if gamma is not None:
-            found = found * _along(gamma, wide, axes)
+            result = result * _along(gamma, wide, axes)
     else:
-        found = (wide - mean) * math.rsqrt(variance + small)
+        result = (wide - mean) * math.rsqrt(variance + variance_epsilon)
         if gamma is not None:
-            found = found * _along(gamma, wide, axes)
+            result = result * _along(gamma, wide, axes)
         if beta is not None:
-            found = found + _along(beta, wide, axes)
-    return casting.cast(found, kind)
+            result = result + _along(beta, wide, axes)
+    return casting.cast(result, kind)
 
 
-def _along(weights: Any, x: Any, axes: list[int]) -> Any:
-    """Weights laid along the dimensions that they belong to."""
+def _along(weights: TensorLike, x: Tensor, axes: list[int]) -> Tensor:
+    """Reshape weights to broadcast along their axes."""
     weights = casting.cast(tensor(weights), x.dtype)
     if len(weights.shape) == len(x.shape):
         return weights
@@ -149,15 +153,15 @@ def _along(weights: Any, x: Any, axes: list[int]) -> Any:
 
 
 def rms_normalization(
-    x: TensorLike, scale: Any = None, axis: Any = -1, epsilon: float | None = None
+    x: TensorLike, scale: TensorLike | None = None, axis: Sizes = -1, epsilon: float | None = None
 ) -> Tensor:
-    """`x / sqrt(mean(x^2) + epsilon) * scale` (arXiv:1910.07467).
+    """Compute `x / sqrt(mean(x^2) + epsilon) * scale` (arXiv:1910.07467).
 
     Args:
-      x: a tensor.
-      scale: a factor.
-      axis: the dimension or dimensions of the mean.
-      epsilon: added to the mean; default `keras.config.epsilon()`.
+      x: A tensor.
+      scale: Factor.
+      axis: Axis or axes of the mean.
+      epsilon: Value that is added to the mean; default `keras.config.epsilon()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -166,23 +170,23 @@ def rms_normalization(
     """
     wide, kind = _wide(x)
     axes = [axis] if isinstance(axis, int) else list(axis)
-    small = default_epsilon() if epsilon is None else epsilon
-    found = wide * math.rsqrt(math.reduce_mean(wide * wide, axes, keepdims=True) + small)
+    mean_epsilon = default_epsilon() if epsilon is None else epsilon
+    result = wide * math.rsqrt(math.reduce_mean(wide * wide, axes, keepdims=True) + mean_epsilon)
     if scale is not None:
-        found = found * _along(scale, wide, axes)
-    return casting.cast(found, kind)
+        result = result * _along(scale, wide, axes)
+    return casting.cast(result, kind)
 
 
 def normalize(
-    x: TensorLike, axis: Any = -1, order: Any = 2, epsilon: float | None = None
+    x: TensorLike, axis: Axis = -1, order: int = 2, epsilon: float | None = None
 ) -> Tensor:
-    """`x / max(norm(x), epsilon)`.
+    """Compute `x / max(norm(x), epsilon)`.
 
     Args:
-      x: a tensor.
-      axis: the dimension or dimensions of the norm.
-      order: which norm.
-      epsilon: the least divisor; default `keras.config.epsilon()`.
+      x: A tensor.
+      axis: Axis or axes of the norm.
+      order: Order of the norm, an integer of at least 1.
+      epsilon: Minimum divisor; default `keras.config.epsilon()`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -192,21 +196,21 @@ def normalize(
     if not isinstance(order, int) or not order >= 1:
         raise ValueError(f"Argument `order` must be int >= 1. Received: order={order}")
     x = as_float(x)
-    small = default_epsilon() if epsilon is None else epsilon
+    min_divisor = default_epsilon() if epsilon is None else epsilon
     if order == 2:
         squares = math.reduce_sum(x * x, axis, keepdims=True)
-        return x * math.rsqrt(math.maximum(squares, small**2))
-    lengths = math.reduce_sum(math.abs(x) ** order, axis, keepdims=True) ** (1.0 / order)
-    return x / math.maximum(lengths, small)
+        return x * math.rsqrt(math.maximum(squares, min_divisor**2))
+    norms = math.reduce_sum(math.abs(x) ** order, axis, keepdims=True) ** (1.0 / order)
+    return x / math.maximum(norms, min_divisor)
 
 
 def psnr(x1: TensorLike, x2: TensorLike, max_val: float) -> Tensor:
-    """The peak signal-to-noise ratio of all elements, in decibels.
+    """Compute the peak signal-to-noise ratio of all elements, in decibels.
 
     Args:
-      x1: a tensor.
-      x2: a tensor of the same shape.
-      max_val: the largest value.
+      x1: A tensor.
+      x2: A tensor of the same shape.
+      max_val: Maximum possible value.
 
     Example:
       >>> from meshflow.keras import ops
@@ -220,18 +224,18 @@ def psnr(x1: TensorLike, x2: TensorLike, max_val: float) -> Tensor:
         )
     x1, x2 = common(x1, x2, also=float)
     error = math.reduce_mean((x1 - x2) ** 2)
-    top = casting.cast(tensor(float(max_val)), x1.dtype)
-    return (20 * math.log(top) - 10 * math.log(error)) / float(np.log(10))
+    max_value = casting.cast(tensor(float(max_val)), x1.dtype)
+    return (20 * math.log(max_value) - 10 * math.log(error)) / float(np.log(10))
 
 
 def depth_to_space(
     x: TensorLike, block_size: int, data_format: str | None = "channels_last"
 ) -> Tensor:
-    """Channels laid out as blocks of pixels.
+    """Rearrange channels into blocks of pixels.
 
     Args:
       x: [batch, height, width, channels] (or channels first).
-      block_size: height and width of a block.
+      block_size: Height and width of a block.
       data_format: 'channels_last' or 'channels_first'.
 
     Example:
@@ -246,11 +250,11 @@ def depth_to_space(
 def space_to_depth(
     x: TensorLike, block_size: int, data_format: str | None = "channels_last"
 ) -> Tensor:
-    """Blocks of pixels as channels.
+    """Rearrange blocks of pixels into channels.
 
     Args:
       x: [batch, height, width, channels] (or channels first).
-      block_size: height and width of a block.
+      block_size: Height and width of a block.
       data_format: 'channels_last' or 'channels_first'.
 
     Example:

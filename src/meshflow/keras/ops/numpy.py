@@ -1,4 +1,4 @@
-"""`keras.ops.numpy`: the ops that have NumPy's names."""
+"""`keras.ops.numpy`: the ops with NumPy's names."""
 
 from meshflow.keras.ops.creation import *  # noqa: F403
 from meshflow.keras.ops.creation import __all__ as _creation

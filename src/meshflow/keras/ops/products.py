@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 
-def _product(x1: Any, x2: Any) -> Any:
-    """Operands of a product in its dtype: bytes are summed in 32 bits."""
+def _product(x1: TensorLike, x2: TensorLike) -> Sequence[Tensor]:
+    """Promote factors to a common dtype; int8 products are summed in int32."""
     x1, x2 = tensor(x1), tensor(x2)
     if all(dtypes.as_dtype(x.dtype) is dtypes.int8 for x in (x1, x2)):
         return casting.cast(x1, "int32"), casting.cast(x2, "int32")
@@ -51,7 +51,7 @@ def _matmul(x1: TensorLike, x2: TensorLike) -> Any:
 
 
 def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The product of matrices, or of batches of them; a row on the left or right is a vector.
+    """Multiply matrices or batches of matrices; a 1-D operand is a vector.
 
     Args:
       x1: [..., m, k].
@@ -68,25 +68,19 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
 dot = binary(
     "dot",
     jnp.dot,
-    "The last dimension of `x1` times the second last of `x2`.",
+    "the dot product over the last axis of `x1` and the second last of `x2`",
     array=True,
 )
-
-
-inner = binary("inner", jnp.inner, "The products of all rows.", array=True)
-
-
-outer = binary("outer", jnp.outer, "Each element times each element.", array=True)
-
-
-vdot = binary("vdot", jnp.vdot, "The product of all elements as two rows.", array=True)
-
-
-kron = binary("kron", jnp.kron, "Each element times the whole of `x2`.", array=True)
+inner = binary("inner", jnp.inner, "the inner products of the last axes", array=True)
+outer = binary("outer", jnp.outer, "the products of all pairs of elements", array=True)
+vdot = binary("vdot", jnp.vdot, "the dot product of the flattened tensors", array=True)
+kron = binary("kron", jnp.kron, "the Kronecker product", array=True)
 
 
 @op(same=("x1", "x2"), name="cross")
-def _cross(x1: TensorLike, x2: TensorLike, axisa: int, axisb: int, axisc: int, axis: Any) -> Any:
+def _cross(
+    x1: TensorLike, x2: TensorLike, axisa: int, axisb: int, axisc: int, axis: int | None
+) -> Any:
     return cross_arrays(x1, x2, axisa, axisb, axisc, axis)
 
 
@@ -97,17 +91,17 @@ def cross(
     axisa: int = -1,
     axisb: int = -1,
     axisc: int = -1,
-    axis: Any = None,
+    axis: int | None = None,
 ) -> Tensor:
-    """The cross product of vectors of 2 or 3 elements.
+    """Compute the cross product of vectors of 2 or 3 elements.
 
     Args:
-      x1: a tensor of vectors.
-      x2: a tensor of vectors.
-      axisa: where the vectors of `x1` lie.
-      axisb: where those of `x2` lie.
-      axisc: where those of the result lie.
-      axis: all three of them.
+      x1: A tensor of vectors.
+      x2: A tensor of vectors.
+      axisa: Axis of the vectors of `x1`.
+      axisb: Axis of the vectors of `x2`.
+      axisc: Axis of the vectors of the result.
+      axis: Overrides the three axes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -124,13 +118,15 @@ def _tensordot(x1: TensorLike, x2: TensorLike, axes: Any) -> Any:
 
 
 @one_layer()
-def tensordot(x1: TensorLike, x2: TensorLike, axes: Any = 2) -> Tensor:
-    """The sums of products over pairs of dimensions.
+def tensordot(
+    x1: TensorLike, x2: TensorLike, axes: int | Sequence[int | Sequence[int]] = 2
+) -> Tensor:
+    """Sum products over pairs of axes.
 
     Args:
-      x1: a tensor.
-      x2: a tensor.
-      axes: how many dimensions, the last of `x1` and the first of `x2`, or both lists.
+      x1: A tensor.
+      x2: A tensor.
+      axes: Number of last axes of `x1` and first axes of `x2`, or both lists of axes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -148,22 +144,22 @@ def _einsum(operands: Sequence[TensorLike], subscripts: str) -> Any:
 
 @one_layer()
 def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
-    """Sums of products over dimensions named by letters (Einstein's convention).
+    """Sum products over axes named by letters (Einstein's convention).
 
     Args:
-      subscripts: such as 'ij,jk->ik'.
-      *operands: the tensors.
-      **kwargs: accepted: how the products are ordered is the compiler's affair.
+      subscripts: Names of the axes, for example 'ij,jk->ik'.
+      *operands: The tensors.
+      **kwargs: Accepted and ignored: XLA decides about the order of the products.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy().tolist()
       [3, 7]
     """
-    found = [tensor(v) for v in operands]
-    if all(dtypes.as_dtype(v.dtype) is dtypes.int8 for v in found):
-        found = [casting.cast(v, "int32") for v in found]
-    return _einsum(common(*found), subscripts)
+    tensors = [tensor(v) for v in operands]
+    if all(dtypes.as_dtype(v.dtype) is dtypes.int8 for v in tensors):
+        tensors = [casting.cast(v, "int32") for v in tensors]
+    return _einsum(common(*tensors), subscripts)
 
 
 @op(same=("x1", "x2"), name="correlate")
@@ -173,11 +169,11 @@ def _correlate(x1: TensorLike, x2: TensorLike, mode: str) -> Any:
 
 @one_layer()
 def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
-    """The sums of products of one row with another at each offset.
+    """Compute the cross-correlation of two vectors.
 
     Args:
-      x1: a row.
-      x2: a row.
+      x1: A vector.
+      x2: A vector.
       mode: 'valid', 'same' or 'full'.
 
     Example:
@@ -191,15 +187,15 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
 
 @op(same=("x", "y"), name="cdist")
 def _cdist(x: TensorLike, y: TensorLike) -> Any:
-    gaps = x[..., :, None, :] - y[..., None, :, :]
-    total = jnp.sum(gaps * gaps, -1)
-    # The slope of a distance of 0 is 0, not infinite.
+    differences = x[..., :, None, :] - y[..., None, :, :]
+    total = jnp.sum(differences * differences, -1)
+    # The gradient of a distance of 0 is defined as 0 instead of infinity.
     return jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), 0)
 
 
 @one_layer()
 def cdist(x: TensorLike, y: TensorLike) -> Tensor:
-    """Euclidean distances of all pairs of rows.
+    """Compute the Euclidean distances of all pairs of rows.
 
     Args:
       x: [..., m, d].

@@ -1,4 +1,4 @@
-"""Sums, means and their like along dimensions, and running ones.
+"""Reductions over axes, and cumulative functions.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,10 +17,11 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import Extreme, Reduction, Running, named, reduction
-from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor, wide_float
+from meshflow.keras.ops.promotion import Axis, as_float, as_sum, common, tensor, wide_float
 from meshflow.ops import casting, math
 
 __all__ = [
@@ -32,135 +34,140 @@ __all__ = [
 ]
 
 
-def _axes(axis: Any) -> Any:
+def _axes(axis: Axis) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 
-def _array_reduction(function: Any, name: str, differentiable: bool = True, **settings: Any) -> Any:
-    """A function (tensor, axis, keepdims) of one of `jax.numpy`."""
+def _array_reduction(
+    function: Callable[..., Any], name: str, differentiable: bool = True, **settings: Any
+) -> Callable[..., Tensor]:
+    """Wrap a reduction of `jax.numpy` as a function (tensor, axis, keepdims)."""
 
-    def reduced(x: TensorLike, axis: Any, keepdims: Any, keeps_dtype: bool) -> Any:
-        more = {"dtype": x.dtype} if keeps_dtype else {}
-        return function(x, axis=_axes(axis), keepdims=keepdims, **more, **settings)
+    def reduce(x: TensorLike, axis: Axis, keepdims: bool, keeps_dtype: bool) -> Any:
+        dtype = {"dtype": x.dtype} if keeps_dtype else {}
+        return function(x, axis=_axes(axis), keepdims=keepdims, **dtype, **settings)
 
-    run = op(named(reduced, name), same=(), name=name, differentiable=differentiable)
-    dtyped = name in ("sum", "prod", "nansum", "nanprod")
-    return lambda x, axis, keepdims: run(x, axis, keepdims, dtyped)
+    run = op(named(reduce, name), same=(), name=name, differentiable=differentiable)
+    keeps_dtype = name in ("sum", "prod", "nansum", "nanprod")
+    return lambda x, axis, keepdims: run(x, axis, keepdims, keeps_dtype)
 
 
-def _whole(run: Any) -> Any:
-    """`run` of the truth of elements."""
+def _whole(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Wrap a reduction to convert its operand to booleans."""
     return lambda x, axis, keepdims: run(casting.cast(x, dtypes.bool_), axis, keepdims)
 
 
 _real_variance = _array_reduction(jnp.var, "var")
 
 
-def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+def _variance(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     return casting.cast(_real_variance(x, axis, keepdims), x.dtype)
 
 
-sum = reduction("sum", _array_reduction(jnp.sum, "sum"), "The sum.", how="sums")
-mean = reduction("mean", _array_reduction(jnp.mean, "mean"), "The mean.", how="floats")
-var = reduction("var", _variance, "The variance, in the dtype of `x`.", how="floats")
-std = reduction("std", _array_reduction(jnp.std, "std"), "The standard deviation.", how="floats")
-all = reduction("all", _whole(math.reduce_all), "Whether all elements are true.")
-any = reduction("any", _whole(math.reduce_any), "Whether one element is true.")
-ptp = reduction("ptp", _array_reduction(jnp.ptp, "ptp"), "The greatest minus the least element.")
-logsumexp = reduction("logsumexp", math.reduce_logsumexp, "`log(sum(exp(x)))`.", how="floats")
-median = reduction("median", _array_reduction(jnp.median, "median"), "The median.", how="floats")
+sum = reduction("sum", _array_reduction(jnp.sum, "sum"), "the sum", conversion="sums")
+mean = reduction("mean", _array_reduction(jnp.mean, "mean"), "the mean", conversion="floats")
+var = reduction("var", _variance, "the variance in the dtype of `x`", conversion="floats")
+std = reduction(
+    "std", _array_reduction(jnp.std, "std"), "the standard deviation", conversion="floats"
+)
+all = reduction("all", _whole(math.reduce_all), "whether all elements are true")
+any = reduction("any", _whole(math.reduce_any), "whether any element is true")
+ptp = reduction("ptp", _array_reduction(jnp.ptp, "ptp"), "the difference of maximum and minimum")
+logsumexp = reduction("logsumexp", math.reduce_logsumexp, "`log(sum(exp(x)))`", conversion="floats")
+median = reduction(
+    "median", _array_reduction(jnp.median, "median"), "the median", conversion="floats"
+)
 nansum = reduction(
-    "nansum", _array_reduction(jnp.nansum, "nansum"), "The sum of what is not NaN.", how="sums"
+    "nansum", _array_reduction(jnp.nansum, "nansum"), "the sum, ignoring NaN", conversion="sums"
 )
 nanprod = reduction(
     "nanprod",
     _array_reduction(jnp.nanprod, "nanprod"),
-    "The product of what is not NaN.",
-    how="sums",
+    "the product, ignoring NaN",
+    conversion="sums",
 )
 nanmean = reduction(
     "nanmean",
     _array_reduction(jnp.nanmean, "nanmean"),
-    "The mean of what is not NaN.",
-    how="floats",
+    "the mean, ignoring NaN",
+    conversion="floats",
 )
 nanvar = reduction(
     "nanvar",
     _array_reduction(jnp.nanvar, "nanvar"),
-    "The variance of what is not NaN.",
-    how="floats",
+    "the variance, ignoring NaN",
+    conversion="floats",
 )
 nanstd = reduction(
     "nanstd",
     _array_reduction(jnp.nanstd, "nanstd"),
-    "The standard deviation of what is not NaN.",
-    how="floats",
+    "the standard deviation, ignoring NaN",
+    conversion="floats",
 )
 nanmedian = reduction(
     "nanmedian",
     _array_reduction(jnp.nanmedian, "nanmedian"),
-    "The median of what is not NaN.",
-    how="floats",
+    "the median, ignoring NaN",
+    conversion="floats",
 )
-nanmax = reduction(
-    "nanmax", _array_reduction(jnp.nanmax, "nanmax"), "The greatest element that is not NaN."
-)
-nanmin = reduction(
-    "nanmin", _array_reduction(jnp.nanmin, "nanmin"), "The least element that is not NaN."
-)
+nanmax = reduction("nanmax", _array_reduction(jnp.nanmax, "nanmax"), "the maximum, ignoring NaN")
+nanmin = reduction("nanmin", _array_reduction(jnp.nanmin, "nanmin"), "the minimum, ignoring NaN")
 
 
-def _extreme(name: str, doc: str, reduce: Any, choose: Any) -> Extreme:
+def _extreme(
+    name: str, doc: str, reduce: Callable[..., Tensor], choose: Callable[..., Tensor]
+) -> Extreme:
     def public(
-        x: TensorLike, axis: Any = None, keepdims: bool = False, initial: Any = None
+        x: TensorLike, axis: Axis = None, keepdims: bool = False, initial: TensorLike | None = None
     ) -> Tensor:
         x = tensor(x)
         if initial is None:
             _check_elements(name, x)
-        found = reduce(x, _axes(axis), keepdims)
-        return (
-            found if initial is None else choose(found, casting.cast(tensor(initial), found.dtype))
-        )
+            return reduce(x, _axes(axis), keepdims)
+        extremum = reduce(x, _axes(axis), keepdims)
+        return choose(extremum, casting.cast(tensor(initial), extremum.dtype))
 
     return named(
         public,
         name,
-        f"{doc}\n\nArgs:\n  x: a tensor.\n  axis: a dimension, several of them, or None for all.\n"
-        "  keepdims: whether reduced dimensions stay, of size 1.\n"
-        "  initial: a number that takes part.\n\nReturns:\n  A tensor without the reduced dimensions.\n",
+        f"Compute {doc}.\n\nArgs:\n  x: A tensor.\n  axis: Axis or axes to reduce; None for all.\n"
+        "  keepdims: Whether to keep reduced axes with size 1.\n"
+        "  initial: A value to include.\n\nReturns:\n  A tensor without the reduced axes.\n",
     )
 
 
-def _check_elements(name: str, x: Any) -> None:
+def _check_elements(name: str, x: Tensor) -> None:
     if context.trace is None and 0 in tuple(x.shape):
         raise InvalidValueError(
-            f"{name}: an empty tensor has none, and `initial` is not given; got shape {tuple(x.shape)}."
+            f"{name}: an empty tensor requires `initial`, got shape {tuple(x.shape)}."
         )
 
 
-def _max_of_bools(run: Any) -> Any:
-    def reduced(x: Any, axis: Any, keepdims: bool) -> Any:
+def _max_of_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def reduce(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
         if dtypes.as_dtype(x.dtype).is_bool:
             return casting.cast(run(casting.cast(x, "int32"), axis, keepdims), dtypes.bool_)
         return run(x, axis, keepdims)
 
-    return reduced
+    return reduce
 
 
-max = _extreme("max", "The greatest element.", _max_of_bools(math.reduce_max), math.maximum)
-min = _extreme("min", "The least element.", _max_of_bools(math.reduce_min), math.minimum)
-amax = reduction("amax", max, "The greatest element.")
-amin = reduction("amin", min, "The least element.")
+max = _extreme("max", "the maximum", _max_of_bools(math.reduce_max), math.maximum)
+min = _extreme("min", "the minimum", _max_of_bools(math.reduce_min), math.minimum)
+amax = reduction("amax", max, "the maximum")
+amin = reduction("amin", min, "the minimum")
 
 
-def prod(x: TensorLike, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Tensor:
-    """The product.
+def prod(
+    x: TensorLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None
+) -> Tensor:
+    """Compute the product.
 
     Args:
-      x: a tensor.
-      axis: a dimension, several of them, or None for all.
-      keepdims: whether reduced dimensions stay, of size 1.
-      dtype: the dtype of the result; default that of `x`, 32 bits at least.
+      x: A tensor.
+      axis: Axis or axes to reduce; None for all.
+      keepdims: Whether to keep reduced axes with size 1.
+      dtype: Dtype of the result; default the dtype of `x`, with at least 32 bits.
 
     Example:
       >>> from meshflow.keras import ops
@@ -174,37 +181,32 @@ def prod(x: TensorLike, axis: Any = None, keepdims: bool = False, dtype: Any = N
 _prod = _array_reduction(jnp.prod, "prod")
 
 
-def _position(name: str, function: Any, doc: str) -> Reduction:
-    def found(x: TensorLike, axis: Any, keepdims: bool) -> Any:
+def _position(name: str, function: Callable[..., Any], doc: str) -> Reduction:
+    def find_index(x: TensorLike, axis: Axis, keepdims: bool) -> Any:
         return function(x, axis=axis, keepdims=keepdims).astype(jnp.int32)
 
-    return reduction(name, op(named(found, name), same=(), name=name, differentiable=False), doc)
+    run = op(named(find_index, name), same=(), name=name, differentiable=False)
+    return reduction(name, run, f"the index of {doc}, an int32")
 
 
-argmax = _position("argmax", jnp.argmax, "The place of the greatest element, an int32.")
-argmin = _position("argmin", jnp.argmin, "The place of the least element, an int32.")
-nanargmax = _position(
-    "nanargmax",
-    jnp.nanargmax,
-    "The place of the greatest element that is not NaN; -1 where all are.",
-)
-nanargmin = _position(
-    "nanargmin", jnp.nanargmin, "The place of the least element that is not NaN; -1 where all are."
-)
+argmax = _position("argmax", jnp.argmax, "the maximum")
+argmin = _position("argmin", jnp.argmin, "the minimum")
+nanargmax = _position("nanargmax", jnp.nanargmax, "the maximum, or -1 if all elements are NaN")
+nanargmin = _position("nanargmin", jnp.nanargmin, "the minimum, or -1 if all elements are NaN")
 
 
 @op(same=(), name="count_nonzero", differentiable=False)
-def _count(x: TensorLike, axis: Any) -> Any:
+def _count(x: TensorLike, axis: Axis) -> Any:
     return jnp.count_nonzero(x, axis=_axes(axis)).astype(jnp.int32)
 
 
 @one_layer()
-def count_nonzero(x: TensorLike, axis: Any = None) -> Tensor:
-    """How many elements are not 0, as int32.
+def count_nonzero(x: TensorLike, axis: Axis = None) -> Tensor:
+    """Count the elements that are not 0, as int32.
 
     Args:
-      x: a tensor.
-      axis: a dimension, several of them, or None for all.
+      x: A tensor.
+      axis: Axis or axes to reduce; None for all.
 
     Example:
       >>> from meshflow.keras import ops
@@ -214,13 +216,13 @@ def count_nonzero(x: TensorLike, axis: Any = None) -> Tensor:
     return _count(tensor(x), axis)
 
 
-def _running(name: str, function: Any, doc: str) -> Running:
-    def so_far(x: TensorLike, axis: Any) -> Any:
+def _running(name: str, function: Callable[..., Any], doc: str) -> Running:
+    def accumulate(x: TensorLike, axis: int | None) -> Any:
         return function(x, axis=axis, dtype=x.dtype)
 
-    run = op(named(so_far, name), same=(), name=name)
+    run = op(named(accumulate, name), same=(), name=name)
 
-    def public(x: TensorLike, axis: Any = None, dtype: Any = None) -> Tensor:
+    def public(x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
         x = tensor(x)
         if dtype is not None:
             x = casting.cast(x, dtypes.as_dtype(dtype))
@@ -231,41 +233,42 @@ def _running(name: str, function: Any, doc: str) -> Running:
     return named(
         public,
         name,
-        f"{doc}\n\nArgs:\n  x: a tensor.\n  axis: the dimension; None for all elements in a row.\n"
-        "  dtype: the dtype of the result; default that of `x`.\n\nReturns:\n  A tensor.\n",
+        f"Compute {doc}.\n\nArgs:\n  x: A tensor.\n  axis: Axis; None for the flattened tensor.\n"
+        "  dtype: Dtype of the result; default the dtype of `x`.\n\nReturns:\n  A tensor.\n",
     )
 
 
-cumsum = _running("cumsum", jnp.cumsum, "The sum of all elements up to each one.")
-cumprod = _running("cumprod", jnp.cumprod, "The product of all elements up to each one.")
-nancumsum = _running("nancumsum", jnp.nancumsum, "`cumsum` with 0 for NaN.")
-nancumprod = _running("nancumprod", jnp.nancumprod, "`cumprod` with 1 for NaN.")
+cumsum = _running("cumsum", jnp.cumsum, "the cumulative sum")
+cumprod = _running("cumprod", jnp.cumprod, "the cumulative product")
+nancumsum = _running("nancumsum", jnp.nancumsum, "the cumulative sum, with 0 for NaN")
+nancumprod = _running("nancumprod", jnp.nancumprod, "the cumulative product, with 1 for NaN")
 
 
 @op(same=(), name="quantile")
 def _quantile(
-    x: TensorLike, q: TensorLike, axis: Any, method: str, keepdims: bool, nan: bool
+    x: TensorLike, q: TensorLike, axis: Axis, method: str, keepdims: bool, nan: bool
 ) -> Any:
     function = jnp.nanquantile if nan else jnp.quantile
-    shares = q.astype(x.dtype)
-    # JAX takes a number or a row of shares.
-    row = shares.ravel() if q.ndim > 1 else shares
-    found = function(x, row, axis=_axes(axis), method=method, keepdims=keepdims)
-    return found.reshape(*q.shape, *found.shape[row.ndim :])
+    fractions = q.astype(x.dtype)
+    # JAX supports a scalar or a vector of fractions.
+    row = fractions.ravel() if q.ndim > 1 else fractions
+    quantiles = function(x, row, axis=_axes(axis), method=method, keepdims=keepdims)
+    return quantiles.reshape(*q.shape, *quantiles.shape[row.ndim :])
 
 
 @one_layer()
 def quantile(
-    x: TensorLike, q: TensorLike, axis: Any = None, method: str = "linear", keepdims: bool = False
+    x: TensorLike, q: TensorLike, axis: Axis = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """The number below which a share of the elements lies.
+    """Compute quantiles.
 
     Args:
-      x: a tensor.
-      q: the share or shares, from 0 to 1.
-      axis: a dimension, several of them, or None for all.
-      method: 'linear', 'lower', 'higher', 'midpoint' or 'nearest' between two elements.
-      keepdims: whether reduced dimensions stay, of size 1.
+      x: A tensor.
+      q: Fraction or fractions, from 0 to 1.
+      axis: Axis or axes to reduce; None for all.
+      method: Interpolation between two elements: 'linear', 'lower', 'higher', 'midpoint' or
+        'nearest'.
+      keepdims: Whether to keep reduced axes with size 1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -277,16 +280,16 @@ def quantile(
 
 @one_layer()
 def nanquantile(
-    x: TensorLike, q: TensorLike, axis: Any = None, method: str = "linear", keepdims: bool = False
+    x: TensorLike, q: TensorLike, axis: Axis = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """`quantile` of what is not NaN.
+    """Compute quantiles, ignoring NaN.
 
     Args:
-      x: a tensor.
-      q: the share or shares, from 0 to 1.
-      axis: a dimension, several of them, or None for all.
-      method: as in `quantile`.
-      keepdims: whether reduced dimensions stay, of size 1.
+      x: A tensor.
+      q: Fraction or fractions, from 0 to 1.
+      axis: Axis or axes to reduce; None for all.
+      method: See `quantile`.
+      keepdims: Whether to keep reduced axes with size 1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -297,16 +300,16 @@ def nanquantile(
 
 
 def percentile(
-    x: TensorLike, q: TensorLike, axis: Any = None, method: str = "linear", keepdims: bool = False
+    x: TensorLike, q: TensorLike, axis: Axis = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """`quantile` with shares from 0 to 100.
+    """Compute quantiles for percentages.
 
     Args:
-      x: a tensor.
-      q: the share or shares, in percent.
-      axis: a dimension, several of them, or None for all.
-      method: as in `quantile`.
-      keepdims: whether reduced dimensions stay, of size 1.
+      x: A tensor.
+      q: Percentage or percentages, from 0 to 100.
+      axis: Axis or axes to reduce; None for all.
+      method: See `quantile`.
+      keepdims: Whether to keep reduced axes with size 1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -317,16 +320,16 @@ def percentile(
 
 
 def nanpercentile(
-    x: TensorLike, q: TensorLike, axis: Any = None, method: str = "linear", keepdims: bool = False
+    x: TensorLike, q: TensorLike, axis: Axis = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """`percentile` of what is not NaN.
+    """Compute quantiles for percentages, ignoring NaN.
 
     Args:
-      x: a tensor.
-      q: the share or shares, in percent.
-      axis: a dimension, several of them, or None for all.
-      method: as in `quantile`.
-      keepdims: whether reduced dimensions stay, of size 1.
+      x: A tensor.
+      q: Percentage or percentages, from 0 to 100.
+      axis: Axis or axes to reduce; None for all.
+      method: See `quantile`.
+      keepdims: Whether to keep reduced axes with size 1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -337,18 +340,18 @@ def nanpercentile(
 
 
 @op(same=("x", "weights"), name="average")
-def _average(x: TensorLike, weights: TensorLike, axis: Any) -> Any:
+def _average(x: TensorLike, weights: TensorLike, axis: Axis) -> Any:
     return jnp.average(x, axis=_axes(axis), weights=weights)
 
 
 @one_layer()
-def average(x: TensorLike, axis: Any = None, weights: Any = None) -> Tensor:
-    """The mean, in which elements may weigh more or less.
+def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None) -> Tensor:
+    """Compute a weighted mean.
 
     Args:
-      x: a tensor.
-      axis: a dimension, several of them, or None for all.
-      weights: of the shape of `x`, or of its size along `axis`.
+      x: A tensor.
+      axis: Axis or axes to reduce; None for all.
+      weights: Weights of the shape of `x`, or a vector along `axis`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -368,10 +371,10 @@ def _corrcoef(x: TensorLike) -> Any:
 
 @one_layer()
 def corrcoef(x: TensorLike) -> Tensor:
-    """How rows correlate (Pearson), a square matrix.
+    """Compute the matrix of Pearson correlation coefficients of the rows.
 
     Args:
-      x: a matrix, each row a variable, each column an observation.
+      x: A matrix with a variable in each row and an observation in each column.
 
     Example:
       >>> from meshflow.keras import ops
@@ -383,15 +386,15 @@ def corrcoef(x: TensorLike) -> Tensor:
 
 @one_layer()
 def bincount(
-    x: TensorLike, weights: Any = None, minlength: int = 0, sparse: bool = False
+    x: TensorLike, weights: TensorLike | None = None, minlength: int = 0, sparse: bool = False
 ) -> Tensor:
-    """How often each number from 0 on occurs.
+    """Count the occurrences of each integer.
 
     Args:
-      x: integers from 0 on, a row or a batch of rows.
-      weights: what each occurrence counts, of the shape of `x`.
-      minlength: how many counts there are at least.
-      sparse: whether the result is a sparse tensor.
+      x: Integers that are not negative, a vector or a batch of vectors.
+      weights: Weights of the occurrences, of the shape of `x`.
+      minlength: Minimum number of counts.
+      sparse: Whether to return a sparse tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -401,14 +404,14 @@ def bincount(
     x = casting.cast(tensor(x), "int32")
     kind = dtypes.int32 if weights is None else dtypes.as_dtype(tensor(weights).dtype)
     axis = -1 if x.shape.rank == 2 else None
-    more: dict[str, Any] = {"axis": axis} if axis or sparse else {}
+    settings: dict[str, Any] = {"axis": axis} if axis or sparse else {}
     return math.bincount(
         x,
         weights=weights,
         minlength=minlength,
         dtype=kind,
         binary_output=False,
-        **({**more, "axis": axis if axis is not None else 0} if sparse else more),
+        **({**settings, "axis": axis if axis is not None else 0} if sparse else settings),
     )
 
 
@@ -419,11 +422,11 @@ def _digitize(x: TensorLike, bins: TensorLike) -> Any:
 
 @one_layer()
 def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
-    """The bin of each element: how many of the bins' edges are not above it.
+    """Find the bin of each element: the number of bin edges that are not above it.
 
     Args:
-      x: a tensor.
-      bins: the edges, in rising order.
+      x: A tensor.
+      bins: Edges of the bins in ascending order.
 
     Example:
       >>> from meshflow.keras import ops
@@ -440,12 +443,12 @@ def _searchsorted(row: TensorLike, values: TensorLike, side: str) -> Any:
 
 @one_layer()
 def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
-    """Where values would go in a sorted row.
+    """Find the insertion indices of values in a sorted vector.
 
     Args:
-      sorted_sequence: a row in rising order.
-      values: the values.
-      side: 'left' of equal elements, or 'right'.
+      sorted_sequence: A vector in ascending order.
+      values: The values.
+      side: 'left' or 'right' of equal elements.
 
     Example:
       >>> from meshflow.keras import ops
@@ -462,18 +465,20 @@ def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "l
 
 
 @op(same=(), name="histogram", differentiable=False)
-def _histogram(x: TensorLike, bins: int, range: Any) -> Any:
+def _histogram(x: TensorLike, bins: int, range: Sequence[float] | None) -> Any:
     counts, edges = jnp.histogram(x, bins, range)
     return counts.astype(x.dtype), edges.astype(x.dtype)
 
 
-def histogram(x: TensorLike, bins: int = 10, range: Any = None) -> tuple[Tensor, Tensor]:
-    """How many elements lie in bins of equal width.
+def histogram(
+    x: TensorLike, bins: int = 10, range: Sequence[float] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Count the elements in bins of equal width.
 
     Args:
-      x: a tensor.
-      bins: how many bins.
-      range: the least and the greatest number; default those of `x`.
+      x: A tensor.
+      bins: Number of bins.
+      range: (minimum, maximum) of the bins; default those of `x`.
 
     Returns:
       The counts, and the edges of the bins.
@@ -501,19 +506,21 @@ def histogram(x: TensorLike, bins: int = 10, range: Any = None) -> tuple[Tensor,
 
 
 @op(same=(), name="trapezoid")
-def _trapezoid(y: TensorLike, x: TensorLike | None, dx: Any, axis: int) -> Any:
+def _trapezoid(y: TensorLike, x: TensorLike | None, dx: float, axis: int) -> Any:
     return jnp.trapezoid(y, x, dx, axis)
 
 
 @one_layer()
-def trapezoid(y: TensorLike, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
-    """The integral by the trapezoidal rule.
+def trapezoid(
+    y: TensorLike, x: TensorLike | None = None, dx: float = 1.0, axis: int = -1
+) -> Tensor:
+    """Integrate by the trapezoidal rule.
 
     Args:
-      y: values of a function.
-      x: where they are; default `dx` apart.
-      dx: the distance between them.
-      axis: the dimension along which is integrated.
+      y: Values of the function.
+      x: Sample points; default evenly spaced by `dx`.
+      dx: Distance between the sample points.
+      axis: Axis of integration.
 
     Example:
       >>> from meshflow.keras import ops

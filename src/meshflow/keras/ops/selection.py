@@ -1,4 +1,4 @@
-"""What picks and orders elements.
+"""Selection, search and sorting of elements.
 
 Example:
   >>> from meshflow.keras import ops
@@ -55,11 +55,11 @@ def _diag(x: TensorLike, k: int, flat: bool) -> Any:
 
 @one_layer()
 def diag(x: TensorLike, k: int = 0) -> Tensor:
-    """The diagonal of a matrix, or a matrix with a diagonal.
+    """Extract a diagonal of a matrix, or create a matrix from a diagonal.
 
     Args:
-      x: a row or a matrix.
-      k: which diagonal.
+      x: A vector or matrix.
+      k: Offset of the diagonal; positive is above the main one.
 
     Example:
       >>> from meshflow.keras import ops
@@ -74,11 +74,11 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
 
 @one_layer()
 def diagflat(x: TensorLike, k: int = 0) -> Tensor:
-    """A matrix with all elements on a diagonal.
+    """Create a matrix with all elements on a diagonal.
 
     Args:
-      x: a tensor.
-      k: which diagonal.
+      x: A tensor.
+      k: Offset of the diagonal; positive is above the main one.
 
     Example:
       >>> from meshflow.keras import ops
@@ -95,13 +95,13 @@ def _diagonal(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
 
 @one_layer()
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """A diagonal of two dimensions, as the last dimension.
+    """Extract the diagonal of two axes as the last axis.
 
     Args:
-      x: a tensor of rank 2 or more.
-      offset: which diagonal.
-      axis1: the first dimension.
-      axis2: the second one.
+      x: A tensor of rank 2 or more.
+      offset: Offset of the diagonal; positive is above the main one.
+      axis1: First axis.
+      axis2: Second axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -118,13 +118,13 @@ def _trace(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
 
 @one_layer()
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The sum of a diagonal.
+    """Compute the sum of a diagonal.
 
     Args:
-      x: a tensor of rank 2 or more.
-      offset: which diagonal.
-      axis1: the first dimension.
-      axis2: the second one.
+      x: A tensor of rank 2 or more.
+      offset: Offset of the diagonal; positive is above the main one.
+      axis1: First axis.
+      axis2: Second axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -141,11 +141,11 @@ def _triangle(x: TensorLike, k: int, lower: bool) -> Any:
 
 @one_layer()
 def tril(x: TensorLike, k: int = 0) -> Tensor:
-    """What is on and below a diagonal; the rest is 0.
+    """Set the elements above a diagonal to 0.
 
     Args:
-      x: a tensor of rank 2 or more.
-      k: the diagonal.
+      x: A tensor of rank 2 or more.
+      k: Offset of the diagonal; positive is above the main one.
 
     Example:
       >>> from meshflow.keras import ops
@@ -157,11 +157,11 @@ def tril(x: TensorLike, k: int = 0) -> Tensor:
 
 @one_layer()
 def triu(x: TensorLike, k: int = 0) -> Tensor:
-    """What is on and above a diagonal; the rest is 0.
+    """Set the elements below a diagonal to 0.
 
     Args:
-      x: a tensor of rank 2 or more.
-      k: the diagonal.
+      x: A tensor of rank 2 or more.
+      k: Offset of the diagonal; positive is above the main one.
 
     Example:
       >>> from meshflow.keras import ops
@@ -178,12 +178,12 @@ def _diff(a: TensorLike, n: int, axis: int) -> Any:
 
 @one_layer()
 def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
-    """Each element minus the one before it.
+    """Compute the differences of consecutive elements.
 
     Args:
-      a: a tensor.
-      n: how often.
-      axis: the dimension.
+      a: A tensor.
+      n: Number of times to take differences.
+      axis: The axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -194,12 +194,12 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
 
 
 def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
-    """Elements at places.
+    """Take elements at indices.
 
     Args:
-      x: a tensor.
-      indices: integers; negative ones count from the end.
-      axis: the dimension; None for all elements in a row.
+      x: A tensor.
+      indices: Integers; negative ones count from the end.
+      axis: The axis; None for the flattened tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -220,18 +220,18 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
 
 
 @op(same=(), name="take_along_axis")
-def _take_along(x: TensorLike, indices: TensorLike, axis: Any) -> Any:
+def _take_along(x: TensorLike, indices: TensorLike, axis: int | None) -> Any:
     return jnp.take_along_axis(x, indices, axis)
 
 
 @one_layer()
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
-    """Elements at places of their own in each row.
+    """Take elements at different indices in each row.
 
     Args:
-      x: a tensor.
-      indices: integers, of the rank of `x`.
-      axis: the dimension; None for all elements in a row.
+      x: A tensor.
+      indices: Integers, of the rank of `x`.
+      axis: The axis; None for the flattened tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -242,11 +242,11 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None)
 
 
 def get_item(x: TensorLike, key: Any) -> Tensor:
-    """`x[key]`.
+    """Return `x[key]`.
 
     Args:
-      x: a tensor.
-      key: an index, slice, or tuple of them.
+      x: A tensor.
+      key: An index, a slice, or a tuple of them.
 
     Example:
       >>> from meshflow.keras import ops
@@ -256,16 +256,18 @@ def get_item(x: TensorLike, key: Any) -> Tensor:
     return tensor(x)[key]
 
 
-def where(condition: TensorLike, x1: Any = None, x2: Any = None) -> Tensor | tuple[Tensor, ...]:
-    """Elements of one tensor or of another; or, without them, where the condition holds.
+def where(
+    condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None
+) -> Tensor | tuple[Tensor, ...]:
+    """Select elements from two tensors by a condition, or find the indices of true elements.
 
     Args:
-      condition: a tensor of booleans.
-      x1: what is taken where it holds.
-      x2: what is taken where it does not.
+      condition: A boolean tensor.
+      x1: Values for true elements.
+      x2: Values for false elements.
 
     Returns:
-      A tensor; without `x1` and `x2` a tuple of places, as `nonzero` gives.
+      A tensor; without `x1` and `x2` a tuple of indices, see `nonzero`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -279,31 +281,32 @@ def where(condition: TensorLike, x1: Any = None, x2: Any = None) -> Tensor | tup
     condition = casting.cast(tensor(condition), dtypes.bool_)
     if x1 is None:
         return nonzero(condition)
-    return array_ops.where(condition, *common(x1, x2))
+    x1, x2 = common(x1, x2)
+    return array_ops.where(condition, x1, x2)
 
 
 def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
-    """The places of elements that are not 0, one row of int32 for each dimension.
+    """Find the indices of the elements that are not 0, an int32 vector for each axis.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.nonzero([0, 3, 4])[0].numpy().tolist()
       [1, 2]
     """
-    places = array_ops.where(casting.cast(tensor(x), dtypes.bool_))
-    return tuple(casting.cast(row, "int32") for row in array_ops.unstack(places, axis=1))
+    indices = array_ops.where(casting.cast(tensor(x), dtypes.bool_))
+    return tuple(casting.cast(row, "int32") for row in array_ops.unstack(indices, axis=1))
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Tensor:
-    """For each element the first choice whose condition holds.
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: TensorLike = 0) -> Tensor:
+    """Select each element from the first choice with a true condition.
 
     Args:
-      condlist: conditions.
-      choicelist: as many tensors.
-      default: what is taken where none holds.
+      condlist: Conditions.
+      choicelist: A tensor for each condition.
+      default: Values for elements without a true condition.
 
     Example:
       >>> from meshflow.keras import ops
@@ -312,13 +315,13 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     """
     if len(condlist) != len(choicelist) or not condlist:
         raise ValueError(
-            f"condlist and choicelist must not be empty and have one length. Received: len(condlist)={len(condlist)}, "
+            f"`condlist` and `choicelist` must have the same length of at least 1. Received: len(condlist)={len(condlist)}, "
             f"len(choicelist)={len(choicelist)}"
         )
-    *choices, found = common(*choicelist, default)
+    *choices, result = common(*choicelist, default)
     for condition, choice in zip(reversed(list(condlist)), reversed(choices), strict=True):
-        found = array_ops.where(casting.cast(tensor(condition), dtypes.bool_), choice, found)
-    return found
+        result = array_ops.where(casting.cast(tensor(condition), dtypes.bool_), choice, result)
+    return result
 
 
 @op(same=("x1", "x2"), name="isin", differentiable=False)
@@ -330,13 +333,13 @@ def _isin(x1: TensorLike, x2: TensorLike, invert: bool) -> Any:
 def isin(
     x1: TensorLike, x2: TensorLike, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    """Whether each element is among those of another tensor.
+    """Check whether each element of a tensor is in another tensor.
 
     Args:
-      x1: the elements.
-      x2: among which is looked.
-      assume_unique: accepted; the answer is the same.
-      invert: whether the answers are turned round.
+      x1: The elements.
+      x2: The tensor to search.
+      assume_unique: Accepted and ignored.
+      invert: Whether to return the negation.
 
     Example:
       >>> from meshflow.keras import ops
@@ -354,11 +357,11 @@ def _sort(x: TensorLike, axis: int) -> Any:
 
 @one_layer()
 def sort(x: TensorLike, axis: int = -1) -> Tensor:
-    """Elements in rising order.
+    """Sort elements in ascending order.
 
     Args:
-      x: a tensor.
-      axis: the dimension.
+      x: A tensor.
+      axis: The axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -369,17 +372,17 @@ def sort(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 @op(same=(), name="argsort", differentiable=False)
-def _argsort(x: TensorLike, axis: Any) -> Any:
+def _argsort(x: TensorLike, axis: int | None) -> Any:
     return jnp.argsort(x, axis).astype(jnp.int32)
 
 
 @one_layer()
 def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
-    """The places of elements in rising order, int32; equal ones stay in order.
+    """Find the indices that sort a tensor, int32; the order of equal elements is kept.
 
     Args:
-      x: a tensor.
-      axis: the dimension; None for all elements in a row.
+      x: A tensor.
+      axis: The axis; None for the flattened tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -397,12 +400,12 @@ def _argpartition(x: TensorLike, kth: int, axis: int) -> Any:
 
 @one_layer()
 def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
-    """Places such that the element at `kth` is where sorting puts it, smaller ones before it.
+    """Find indices that move the smallest `kth` elements to the front.
 
     Args:
-      x: a tensor.
-      kth: the place.
-      axis: the dimension; None for all elements in a row.
+      x: A tensor.
+      kth: Index of the element with its final position.
+      axis: The axis; None for the flattened tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -416,10 +419,10 @@ def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
 
 
 def size(x: TensorLike) -> Tensor:
-    """How many elements a tensor has, as int32.
+    """Count the elements of a tensor, as int32.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -430,10 +433,10 @@ def size(x: TensorLike) -> Tensor:
 
 
 def ndim(x: TensorLike) -> int:
-    """How many dimensions a tensor has.
+    """Return the number of axes of a tensor.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -444,17 +447,17 @@ def ndim(x: TensorLike) -> int:
 
 
 @op(same=(), name="unravel_index", differentiable=False)
-def _unravel(indices: TensorLike, shape: Any) -> Any:
+def _unravel(indices: TensorLike, shape: tuple[int, ...]) -> Any:
     return tuple(v.astype(indices.dtype) for v in jnp.unravel_index(indices, shape))
 
 
 @one_layer()
-def unravel_index(indices: TensorLike, shape: Any) -> tuple[Tensor, ...]:
-    """Places in a shape of places in the row of all elements.
+def unravel_index(indices: TensorLike, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    """Convert indices of a flattened tensor to indices of each axis.
 
     Args:
-      indices: integers.
-      shape: the shape.
+      indices: Integers.
+      shape: Shape of the tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -465,11 +468,11 @@ def unravel_index(indices: TensorLike, shape: Any) -> tuple[Tensor, ...]:
 
 
 @op(same=(), name="unique_of_size", differentiable=False)
-def _unique_of_size(x: TensorLike, axis: Any, size: int, fill_value: Any) -> Any:
-    found = jnp.unique(
+def _unique_of_size(x: TensorLike, axis: int | None, size: int, fill_value: Any) -> Any:
+    results = jnp.unique(
         x, True, True, True, axis=axis, equal_nan=False, size=size, fill_value=fill_value
     )
-    return (found[0], *(v.astype(jnp.int32) for v in found[1:]))
+    return (results[0], *(v.astype(jnp.int32) for v in results[1:]))
 
 
 def unique(
@@ -480,19 +483,19 @@ def unique(
     return_counts: bool = False,
     axis: int | None = None,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: TensorLike | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """The different elements, in rising order.
+    """Find the unique elements, in ascending order.
 
     Args:
-      x: a tensor, known when the program is written unless `size` is given.
-      sorted: accepted; they are always in order.
-      return_index: whether the place of each one's first occurrence is returned.
-      return_inverse: whether the place of each element among them is returned.
-      return_counts: whether it is returned how often each occurs.
-      axis: a dimension whose slices are compared; None for all elements.
-      size: how many are returned; the last ones are filled in or left out.
-      fill_value: what fills; default the first element.
+      x: A tensor, which must be known while tracing unless `size` is set.
+      sorted: Accepted and ignored; the elements are always sorted.
+      return_index: Whether to return the index of each element's first occurrence.
+      return_inverse: Whether to return the index of each element of `x` in the result.
+      return_counts: Whether to return the number of occurrences.
+      axis: Axis with the slices to compare; None for all elements.
+      size: Number of elements to return, with padding or truncation.
+      fill_value: Value of the padding; default the first element.
 
     Example:
       >>> from meshflow.keras import ops
@@ -500,11 +503,11 @@ def unique(
       [1, 3]
     """
     x = tensor(x)
-    wanted = (True, return_index, return_inverse, return_counts)
+    requested = (True, return_index, return_inverse, return_counts)
     if size is not None:
-        found: Any = _unique_of_size(x, axis, size, fill_value)
+        results: Any = _unique_of_size(x, axis, size, fill_value)
     else:
-        known = np.unique(np.asarray(x), True, True, True, axis=axis, equal_nan=False)
-        found = [tensor(known[0]), *(tensor(v.astype(np.int32)) for v in known[1:])]
-    kept = [v for v, is_wanted in zip(found, wanted, strict=True) if is_wanted]
-    return kept[0] if len(kept) == 1 else tuple(kept)
+        arrays = np.unique(np.asarray(x), True, True, True, axis=axis, equal_nan=False)
+        results = [tensor(arrays[0]), *(tensor(v.astype(np.int32)) for v in arrays[1:])]
+    selected = [v for v, is_requested in zip(results, requested, strict=True) if is_requested]
+    return selected[0] if len(selected) == 1 else tuple(selected)

@@ -1,4 +1,4 @@
-"""What moves elements, and gives them other dimensions.
+"""Functions that move elements and change shapes.
 
 Example:
   >>> from meshflow.keras import ops
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import builtins
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
-from meshflow.keras.ops.promotion import tensor
+from meshflow.keras.ops.promotion import Axis, Sizes, tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops.array.shaping import axis_within
 
@@ -40,12 +42,12 @@ __all__ = [
 ]
 
 
-def reshape(x: TensorLike, newshape: Any) -> Tensor:
-    """The elements in another shape.
+def reshape(x: TensorLike, newshape: int | Sequence[int | None]) -> Tensor:
+    """Change the shape of a tensor.
 
     Args:
-      x: a tensor.
-      newshape: the shape; one size may be -1.
+      x: A tensor.
+      newshape: The new shape; one size may be -1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -58,10 +60,10 @@ def reshape(x: TensorLike, newshape: Any) -> Tensor:
 
 
 def ravel(x: TensorLike) -> Tensor:
-    """The elements in a row.
+    """Flatten a tensor.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -71,12 +73,12 @@ def ravel(x: TensorLike) -> Tensor:
     return reshape(x, -1)
 
 
-def transpose(x: TensorLike, axes: Any = None) -> Tensor:
-    """The dimensions in another order.
+def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
+    """Permute the axes.
 
     Args:
-      x: a tensor.
-      axes: the order; default reversed.
+      x: A tensor.
+      axes: New order of the axes; default reversed.
 
     Example:
       >>> from meshflow.keras import ops
@@ -86,13 +88,13 @@ def transpose(x: TensorLike, axes: Any = None) -> Tensor:
     return array_ops.transpose(tensor(x), axes)
 
 
-def moveaxis(x: TensorLike, source: Any, destination: Any) -> Tensor:
-    """Dimensions moved elsewhere.
+def moveaxis(x: TensorLike, source: Sizes, destination: Sizes) -> Tensor:
+    """Move axes to new positions.
 
     Args:
-      x: a tensor.
-      source: the dimension or dimensions.
-      destination: where each goes.
+      x: A tensor.
+      source: Axis or axes to move.
+      destination: New position of each axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -101,26 +103,23 @@ def moveaxis(x: TensorLike, source: Any, destination: Any) -> Tensor:
     """
     x = tensor(x)
     rank = len(x.shape)
-    sources, places = (
-        [
-            axis_within(axis, rank, "moveaxis")
-            for axis in ([given] if isinstance(given, int) else given)
-        ]
-        for given in (source, destination)
+    sources, destinations = (
+        [axis_within(a, rank, "moveaxis") for a in ([axes] if isinstance(axes, int) else axes)]
+        for axes in (source, destination)
     )
     order = [i for i in builtins.range(rank) if i not in sources]
-    for place, moved in sorted(zip(places, sources, strict=True)):
-        order.insert(place, moved)
+    for new_axis, old_axis in sorted(zip(destinations, sources, strict=True)):
+        order.insert(new_axis, old_axis)
     return array_ops.transpose(x, order)
 
 
 def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
-    """Two dimensions in each other's place.
+    """Swap two axes.
 
     Args:
-      x: a tensor.
-      axis1: one.
-      axis2: the other.
+      x: A tensor.
+      axis1: First axis.
+      axis2: Second axis.
 
     Example:
       >>> from meshflow.keras import ops
@@ -129,17 +128,17 @@ def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
     """
     x = tensor(x)
     order = list(builtins.range(len(x.shape)))
-    one, other = (axis_within(axis, len(order), "swapaxes") for axis in (axis1, axis2))
-    order[one], order[other] = other, one
+    first, second = (axis_within(axis, len(order), "swapaxes") for axis in (axis1, axis2))
+    order[first], order[second] = second, first
     return array_ops.transpose(x, order)
 
 
-def expand_dims(x: TensorLike, axis: Any) -> Tensor:
-    """New dimensions of size 1.
+def expand_dims(x: TensorLike, axis: Sizes) -> Tensor:
+    """Insert axes of size 1.
 
     Args:
-      x: a tensor.
-      axis: where, in the result; several are given as a tuple.
+      x: A tensor.
+      axis: Position or positions in the result.
 
     Example:
       >>> from meshflow.keras import ops
@@ -150,17 +149,17 @@ def expand_dims(x: TensorLike, axis: Any) -> Tensor:
     if isinstance(axis, int):
         return array_ops.expand_dims(x, axis)
     rank = len(x.shape) + len(axis)
-    for place in sorted(a % rank for a in axis):
-        x = array_ops.expand_dims(x, place)
+    for position in sorted(a % rank for a in axis):
+        x = array_ops.expand_dims(x, position)
     return x
 
 
-def squeeze(x: TensorLike, axis: Any = None) -> Tensor:
-    """Without dimensions of size 1.
+def squeeze(x: TensorLike, axis: Axis = None) -> Tensor:
+    """Remove axes of size 1.
 
     Args:
-      x: a tensor.
-      axis: which; default all of them.
+      x: A tensor.
+      axis: Axis or axes to remove; default all of size 1.
 
     Example:
       >>> from meshflow.keras import ops
@@ -171,12 +170,12 @@ def squeeze(x: TensorLike, axis: Any = None) -> Tensor:
 
 
 @one_layer()
-def broadcast_to(x: TensorLike, shape: Any) -> Tensor:
-    """Repeated where sizes are 1, to a shape.
+def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
+    """Broadcast a tensor to a shape.
 
     Args:
-      x: a tensor.
-      shape: the shape.
+      x: A tensor.
+      shape: The shape.
 
     Example:
       >>> from meshflow.keras import ops
@@ -187,17 +186,17 @@ def broadcast_to(x: TensorLike, shape: Any) -> Tensor:
 
 
 @op(same=(), name="flip")
-def _flip(x: TensorLike, axis: Any) -> Any:
+def _flip(x: TensorLike, axis: Axis) -> Any:
     return jnp.flip(x, axis)
 
 
 @one_layer()
-def flip(x: TensorLike, axis: Any = None) -> Tensor:
-    """Backwards along dimensions.
+def flip(x: TensorLike, axis: Axis = None) -> Tensor:
+    """Reverse the order of elements along axes.
 
     Args:
-      x: a tensor.
-      axis: the dimension or dimensions; None for all.
+      x: A tensor.
+      axis: Axis or axes; None for all.
 
     Example:
       >>> from meshflow.keras import ops
@@ -208,10 +207,10 @@ def flip(x: TensorLike, axis: Any = None) -> Tensor:
 
 
 def fliplr(x: TensorLike) -> Tensor:
-    """Backwards along the second dimension.
+    """Reverse the order of elements along the second axis.
 
     Args:
-      x: a tensor of rank 2 or more.
+      x: A tensor of rank 2 or more.
 
     Example:
       >>> from meshflow.keras import ops
@@ -222,10 +221,10 @@ def fliplr(x: TensorLike) -> Tensor:
 
 
 def flipud(x: TensorLike) -> Tensor:
-    """Backwards along the first dimension.
+    """Reverse the order of elements along the first axis.
 
     Args:
-      x: a tensor.
+      x: A tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -241,13 +240,13 @@ def _rot90(x: TensorLike, k: int, axes: Any) -> Any:
 
 
 @one_layer()
-def rot90(array: TensorLike, k: int = 1, axes: Any = (0, 1)) -> Tensor:
-    """Turned by right angles, from the first of two dimensions towards the second.
+def rot90(array: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+    """Rotate a tensor by 90 degrees in a plane of two axes, from the first towards the second.
 
     Args:
-      array: a tensor of rank 2 or more.
-      k: how often.
-      axes: the two dimensions.
+      array: A tensor of rank 2 or more.
+      k: Number of rotations.
+      axes: The two axes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -265,18 +264,18 @@ def rot90(array: TensorLike, k: int = 1, axes: Any = (0, 1)) -> Tensor:
 
 
 @op(same=(), name="roll")
-def _roll(x: TensorLike, shift: Any, axis: Any) -> Any:
+def _roll(x: TensorLike, shift: Sizes, axis: Axis) -> Any:
     return jnp.roll(x, shift, axis)
 
 
 @one_layer()
-def roll(x: TensorLike, shift: Any, axis: Any = None) -> Tensor:
-    """Moved along dimensions; what leaves at one end comes in at the other.
+def roll(x: TensorLike, shift: Sizes, axis: Axis = None) -> Tensor:
+    """Shift elements cyclically.
 
     Args:
-      x: a tensor.
-      shift: how far.
-      axis: the dimension or dimensions; None for all elements in a row.
+      x: A tensor.
+      shift: Number of positions.
+      axis: Axis or axes; None for the flattened tensor.
 
     Example:
       >>> from meshflow.keras import ops
@@ -287,12 +286,12 @@ def roll(x: TensorLike, shift: Any, axis: Any = None) -> Tensor:
 
 
 def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
-    """Dimensions named by a pattern, moved, joined and split (einops' notation).
+    """Permute, merge and split axes by a pattern (einops' notation).
 
     Args:
-      tensor: a tensor.
-      pattern: such as 'b (h p) c -> b h (p c)'.
-      **axes_lengths: sizes of names that the tensor's shape does not give.
+      tensor: A tensor.
+      pattern: Pattern of axis names, for example 'b (h p) c -> b h (p c)'.
+      **axes_lengths: Sizes of axes that do not follow from the tensor's shape.
 
     Example:
       >>> from meshflow.keras import ops
@@ -303,51 +302,51 @@ def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
 
 
 def _groups(side: str) -> list[list[str]]:
-    """Names of a side of a pattern, a list for each dimension."""
-    found: list[list[str]] = []
-    inside = False
+    """Parse one side of a pattern into a list of names for each axis."""
+    groups: list[list[str]] = []
+    in_group = False
     for word in side.replace("(", " ( ").replace(")", " ) ").split():
         if word == "(":
-            found.append([])
-            inside = True
+            groups.append([])
+            in_group = True
         elif word == ")":
-            inside = False
-        elif inside:
-            found[-1].append(word)
+            in_group = False
+        elif in_group:
+            groups[-1].append(word)
         else:
-            found.append([word] if word != "1" else [])
-    return found
+            groups.append([word] if word != "1" else [])
+    return groups
 
 
-def _rearranged(x: Any, pattern: str, lengths: dict[str, int]) -> Any:
+def _rearranged(x: TensorLike, pattern: str, lengths: dict[str, int]) -> Tensor:
     if pattern.count("->") != 1:
-        raise ValueError(f"rearrange: a pattern has one '->', got {pattern!r}.")
+        raise ValueError(f"rearrange: a pattern must contain one '->', got {pattern!r}.")
     x = tensor(x)
     before, after = (_groups(side) for side in pattern.split("->"))
-    names, wanted = (list(itertools.chain(*side)) for side in (before, after))
+    names, new_names = (list(itertools.chain(*side)) for side in (before, after))
     if (
-        sorted(names) != sorted(wanted)
+        sorted(names) != sorted(new_names)
         or len(set(names)) < len(names)
         or len(before) != len(x.shape)
     ):
         raise ValueError(
-            f"rearrange: both sides of {pattern!r} must have the same names, each once, and the left one a group "
-            f"for each of the {len(x.shape)} dimensions of a tensor of shape {tuple(x.shape)}."
+            f"rearrange: both sides of {pattern!r} must contain the same names, each once, and the left side must have "
+            f"one group for each of the {len(x.shape)} axes of a tensor of shape {tuple(x.shape)}."
         )
     sizes = dict(lengths)
     for group, size in zip(before, x.shape, strict=True):
         open_names = [n for n in group if n not in sizes]
         if len(open_names) > 1:
             raise ValueError(
-                f"rearrange: {pattern!r} needs the sizes of all but one of {open_names}."
+                f"rearrange: {pattern!r} requires the sizes of all but one of {open_names}. Pass them as keywords."
             )
         if open_names and size is not None:
             sizes[open_names[0]] = size // int(
                 np.prod([sizes[n] for n in group if n in sizes], dtype=int)
             )
     x = reshape(x, [sizes.get(n, -1) for n in names])
-    x = array_ops.transpose(x, [names.index(n) for n in wanted])
-    # A size that is not known stays open once.
+    x = array_ops.transpose(x, [names.index(n) for n in new_names])
+    # A reshape can infer one unknown size.
     product = lambda group: (
         -1
         if any(n not in sizes for n in group)

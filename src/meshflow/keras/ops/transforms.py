@@ -1,4 +1,4 @@
-"""Spectra, segments, frames of signals, and what is largest.
+"""Fourier transforms, segment reductions, sequence extraction, and top k.
 
 Example:
   >>> from meshflow.keras import ops
@@ -15,6 +15,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import Segments
@@ -29,7 +30,7 @@ __all__ = [
 
 
 class TopK(NamedTuple):
-    """The largest elements and their places."""
+    """Largest elements and their indices."""
 
     values: Tensor
     indices: Tensor
@@ -37,12 +38,12 @@ class TopK(NamedTuple):
 
 @one_layer()
 def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
-    """The largest elements of the last dimension, and their places.
+    """Find the largest elements of the last axis, and their indices.
 
     Args:
-      x: a tensor.
-      k: how many.
-      sorted: whether they come in falling order.
+      x: A tensor.
+      k: Number of elements.
+      sorted: Whether to return them in descending order.
 
     Returns:
       (values, indices).
@@ -58,12 +59,12 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
 
 @one_layer()
 def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
-    """Whether classes are among the k most probable ones.
+    """Check whether classes are among the k most probable ones.
 
     Args:
-      targets: numbers of classes, [batch].
+      targets: Class indices, [batch].
       predictions: [batch, classes].
-      k: how many.
+      k: Number of classes.
 
     Example:
       >>> from meshflow.keras import ops
@@ -73,8 +74,8 @@ def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
     return math.in_top_k(casting.cast(tensor(targets), "int32"), as_float(predictions), k)
 
 
-def _segments(kind: str, doc: str) -> Segments:
-    reduce = getattr(math, f"unsorted_segment_{kind}")
+def _segments(reduction: str, doc: str) -> Segments:
+    reduce = getattr(math, f"unsorted_segment_{reduction}")
 
     def public(
         data: TensorLike,
@@ -87,19 +88,19 @@ def _segments(kind: str, doc: str) -> Segments:
         count: Any = math.reduce_max(ids) + 1 if num_segments is None else num_segments
         return reduce(data, ids, count)
 
-    public.__name__ = public.__qualname__ = f"segment_{kind}"
+    public.__name__ = public.__qualname__ = f"segment_{reduction}"
     public.__doc__ = (
-        f"{doc} of rows that have one number.\n\nArgs:\n  data: a tensor.\n  segment_ids: the number of each row.\n"
-        "  num_segments: how many numbers there are; default the largest one and 1 more, which must be known when "
-        "the program is written.\n  sorted: accepted: the numbers may have any order.\n\nReturns:\n  A tensor with a row for each number.\n"
+        f"Compute {doc} of the rows of each segment.\n\nArgs:\n  data: A tensor.\n  segment_ids: The segment of each row.\n"
+        "  num_segments: Number of segments; default the largest id plus 1, which must be known while tracing.\n"
+        "  sorted: Accepted and ignored: ids may have any order.\n\nReturns:\n  A tensor with one row per segment.\n"
     )
     return public
 
 
-def _check_ids(data: Any, ids: Any) -> None:
+def _check_ids(data: Tensor, ids: Tensor) -> None:
     if len(ids.shape) != 1:
         raise ValueError(
-            f"Argument `segment_ids` should be an 1-D vector, the number of each row. Received: shape={tuple(ids.shape)}"
+            f"Argument `segment_ids` should be a 1-D vector with the segment of each row. Received: shape={tuple(ids.shape)}"
         )
     if None not in (ids.shape[0], data.shape[0]) and ids.shape[0] != data.shape[0]:
         raise ValueError(
@@ -108,20 +109,20 @@ def _check_ids(data: Any, ids: Any) -> None:
         )
 
 
-segment_sum = _segments("sum", "The sum")
-segment_max = _segments("max", "The greatest elements")
-segment_min = _segments("min", "The least elements")
-segment_prod = _segments("prod", "The product")
+segment_sum = _segments("sum", "the sum")
+segment_max = _segments("max", "the maximum")
+segment_min = _segments("min", "the minimum")
+segment_prod = _segments("prod", "the product")
 
 
-def _ranked(x: Any, least: int) -> Any:
-    """The tensor, if it has at least so many dimensions."""
-    if len(x.shape) < least:
-        raise ValueError(f"Input should have rank >= {least}. Received: shape={tuple(x.shape)}")
+def _ranked(x: Tensor, min_rank: int) -> Tensor:
+    """Check the minimum rank of a tensor, and return the tensor."""
+    if len(x.shape) < min_rank:
+        raise ValueError(f"Input should have rank >= {min_rank}. Received: shape={tuple(x.shape)}")
     return x
 
 
-def _parts(x: Any, name: str, least: int = 1) -> tuple[Any, Any]:
+def _parts(x: Any, name: str, min_rank: int = 1) -> tuple[Tensor, Tensor]:
     if not isinstance(x, (tuple, list)) or len(x) != 2:
         raise ValueError(
             f"{name}: Input `x` should be a tuple of two tensors - real and imaginary. Received: x={x}"
@@ -132,18 +133,18 @@ def _parts(x: Any, name: str, least: int = 1) -> tuple[Any, Any]:
             f"{name}: Both the real and imaginary parts should have the same shape. Received: "
             f"{tuple(real.shape)} and {tuple(imaginary.shape)}"
         )
-    return _ranked(real, least), imaginary
+    return _ranked(real, min_rank), imaginary
 
 
 @op(name="fft")
 def _fft(real: TensorLike, imaginary: TensorLike, kind: str) -> Any:
-    found = getattr(jnp.fft, kind)(real + 1j * imaginary)
-    return jnp.real(found).astype(real.dtype), jnp.imag(found).astype(real.dtype)
+    spectrum = getattr(jnp.fft, kind)(real + 1j * imaginary)
+    return jnp.real(spectrum).astype(real.dtype), jnp.imag(spectrum).astype(real.dtype)
 
 
 @one_layer()
-def fft(x: Any) -> tuple[Tensor, Tensor]:
-    """The discrete Fourier transform of the last dimension.
+def fft(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
+    """Compute the discrete Fourier transform of the last axis.
 
     Args:
       x: (real part, imaginary part).
@@ -160,8 +161,8 @@ def fft(x: Any) -> tuple[Tensor, Tensor]:
 
 
 @one_layer()
-def fft2(x: Any) -> tuple[Tensor, Tensor]:
-    """The discrete Fourier transform of the last two dimensions.
+def fft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
+    """Compute the discrete Fourier transform of the last two axes.
 
     Args:
       x: (real part, imaginary part).
@@ -178,8 +179,8 @@ def fft2(x: Any) -> tuple[Tensor, Tensor]:
 
 
 @one_layer()
-def ifft2(x: Any) -> tuple[Tensor, Tensor]:
-    """The inverse of `fft2`.
+def ifft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
+    """Compute the inverse of `fft2`.
 
     Args:
       x: (real part, imaginary part).
@@ -196,18 +197,18 @@ def ifft2(x: Any) -> tuple[Tensor, Tensor]:
 
 
 @op(same=(), name="rfft")
-def _rfft(x: TensorLike, length: Any) -> Any:
-    found = jnp.fft.rfft(x, length)
-    return jnp.real(found).astype(x.dtype), jnp.imag(found).astype(x.dtype)
+def _rfft(x: TensorLike, length: int | None) -> Any:
+    spectrum = jnp.fft.rfft(x, length)
+    return jnp.real(spectrum).astype(x.dtype), jnp.imag(spectrum).astype(x.dtype)
 
 
 @one_layer()
 def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
-    """The half of the spectrum that real numbers have.
+    """Compute the non-redundant half of the Fourier transform of real numbers.
 
     Args:
-      x: a real tensor, [..., n].
-      fft_length: to how many elements rows are cut or filled up.
+      x: A real tensor, [..., n].
+      fft_length: Length to which rows are truncated or zero-padded.
 
     Returns:
       (real part, imaginary part), [..., n / 2 + 1].
@@ -221,17 +222,17 @@ def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 @op(name="irfft")
-def _irfft(real: TensorLike, imaginary: TensorLike, length: Any) -> Any:
+def _irfft(real: TensorLike, imaginary: TensorLike, length: int | None) -> Any:
     return jnp.fft.irfft(real + 1j * imaginary, length).astype(real.dtype)
 
 
 @one_layer()
-def irfft(x: Any, fft_length: int | None = None) -> Tensor:
-    """The inverse of `rfft`.
+def irfft(x: tuple[TensorLike, TensorLike], fft_length: int | None = None) -> Tensor:
+    """Compute the inverse of `rfft`.
 
     Args:
       x: (real part, imaginary part).
-      fft_length: how many elements the rows have.
+      fft_length: Length of the result.
 
     Example:
       >>> from meshflow.keras import ops
@@ -249,12 +250,12 @@ def _extract(x: TensorLike, length: int, stride: int) -> Any:
 
 @one_layer()
 def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int) -> Tensor:
-    """Overlapping parts of the last dimension.
+    """Extract overlapping sequences of the last axis.
 
     Args:
       x: [..., n].
-      sequence_length: how long they are.
-      sequence_stride: how far apart they begin.
+      sequence_length: Length of the sequences.
+      sequence_stride: Distance between the starts of sequences.
 
     Returns:
       [..., parts, length].
@@ -268,31 +269,34 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
     return _extract(_ranked(tensor(x), 1), sequence_length, sequence_stride)
 
 
-def _check_stride(stride: Any) -> None:
+def _check_stride(stride: int) -> None:
     if not isinstance(stride, int) or stride < 1:
         raise ValueError(
             f"`sequence_stride` must be a positive integer. Received: sequence_stride={stride}"
         )
 
 
-def _window(window: Any, length: int, fft_length: int, dtype: Any) -> np.ndarray | Any:
-    """A window of the length of the transform, with zeros around."""
+def _window(
+    window: str | TensorLike | None, length: int, fft_length: int, dtype: DTypeLike
+) -> np.ndarray:
+    """Create a window, zero-padded to the length of the transform."""
     if window is None:
-        made: Any = np.ones(length)
+        values = np.ones(length)
     elif isinstance(window, str):
         if window not in ("hann", "hamming"):
             raise ValueError(
                 f'If a string is passed to `window`, it must be one of `"hann"`, `"hamming"`. Received: window={window}'
             )
-        made = np.asarray((hann_window if window == "hann" else hamming_window)(length))
+        values = np.asarray((hann_window if window == "hann" else hamming_window)(length))
     else:
-        made = np.asarray(tensor(window))
-        if made.shape != (length,):
+        values = np.asarray(tensor(window))
+        if values.shape != (length,):
             raise ValueError(
-                f"The shape of `window` must be equal to [sequence_length].Received: window shape={made.shape}"
+                f"The shape of `window` must be equal to [sequence_length].Received: window shape={values.shape}"
             )
     before = (fft_length - length) // 2
-    return np.pad(made, (before, fft_length - length - before)).astype(dtypes.as_dtype(dtype).dtype)
+    after = fft_length - length - before
+    return np.pad(values, (before, after)).astype(dtypes.as_dtype(dtype).dtype)
 
 
 @op(same=(), name="stft")
@@ -303,8 +307,8 @@ def _stft(x: TensorLike, window: TensorLike, fft_length: int, stride: int, cente
         )
     starts = np.arange(0, x.shape[-1] - fft_length + 1, stride)
     frames = x[..., starts[:, None] + np.arange(fft_length)] * window
-    found = jnp.fft.rfft(frames)
-    return jnp.real(found).astype(x.dtype), jnp.imag(found).astype(x.dtype)
+    spectra = jnp.fft.rfft(frames)
+    return jnp.real(spectra).astype(x.dtype), jnp.imag(spectra).astype(x.dtype)
 
 
 @one_layer()
@@ -313,18 +317,18 @@ def stft(
     sequence_length: int,
     sequence_stride: int,
     fft_length: int,
-    window: Any = "hann",
+    window: str | TensorLike | None = "hann",
     center: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The spectra of overlapping parts of the last dimension.
+    """Compute the short-time Fourier transform of the last axis.
 
     Args:
       x: [..., n].
-      sequence_length: how long the parts are.
-      sequence_stride: how far apart they begin.
-      fft_length: to how many elements parts are filled up.
-      window: 'hann', 'hamming', a row of factors, or None.
-      center: whether a part's middle lies at its place, with the signal mirrored at its ends.
+      sequence_length: Length of the sequences.
+      sequence_stride: Distance between the starts of sequences.
+      fft_length: Length to which sequences are zero-padded.
+      window: 'hann', 'hamming', a vector of factors, or None.
+      center: Whether to center sequences at their positions, with the signal mirrored at both ends.
 
     Returns:
       (real part, imaginary part), [..., parts, fft_length / 2 + 1].
@@ -353,48 +357,49 @@ def _istft(
     fft_length: int,
     stride: int,
     center: bool,
-    length: Any,
+    length: int | None,
     scaled: bool,
 ) -> Any:
     frames = jnp.fft.irfft(real + 1j * imaginary, fft_length).astype(real.dtype)
     count = frames.shape[-2]
     size = fft_length + stride * (count - 1)
-    places = np.arange(count)[:, None] * stride + np.arange(fft_length)
-    blank = jnp.zeros((*frames.shape[:-2], size), frames.dtype)
-    total = blank.at[..., places].add(frames * window)
-    found = total
+    indices = np.arange(count)[:, None] * stride + np.arange(fft_length)
+    zeros = jnp.zeros((*frames.shape[:-2], size), frames.dtype)
+    total = zeros.at[..., indices].add(frames * window)
+    signal = total
     if scaled:
-        squares = jnp.broadcast_to(window**2, places.shape)
-        weights = jnp.zeros(size, frames.dtype).at[places].add(squares)
-        found = jnp.where(weights > 1e-10, total / jnp.where(weights > 1e-10, weights, 1), total)
+        squares = jnp.broadcast_to(window**2, indices.shape)
+        weights = jnp.zeros(size, frames.dtype).at[indices].add(squares)
+        signal = jnp.where(weights > 1e-10, total / jnp.where(weights > 1e-10, weights, 1), total)
     start = fft_length // 2 if center else 0
     if length is not None:
         end = start + length
     else:
         end = size - (fft_length // 2 if center else 0)
-    return found[..., start:end]
+    return signal[..., start:end]
 
 
 @one_layer()
 def istft(
-    x: Any,
+    x: tuple[TensorLike, TensorLike],
     sequence_length: int,
     sequence_stride: int,
     fft_length: int,
     length: int | None = None,
-    window: Any = "hann",
+    window: str | TensorLike | None = "hann",
     center: bool = True,
 ) -> Tensor:
-    """The signal of which `stft` made spectra.
+    """Reconstruct a signal from its short-time Fourier transform.
 
     Args:
-      x: (real part, imaginary part), as `stft` returns.
-      sequence_length: as in `stft`.
-      sequence_stride: as in `stft`.
-      fft_length: as in `stft`.
-      length: how many elements the signal has; default what the parts cover.
-      window: as in `stft`; with None parts that overlap are summed, and not divided by how many there are.
-      center: as in `stft`.
+      x: (real part, imaginary part), the result of `stft`.
+      sequence_length: See `stft`.
+      sequence_stride: See `stft`.
+      fft_length: See `stft`.
+      length: Length of the signal; default the range that the sequences cover.
+      window: See `stft`. With None, overlapping sequences are summed without division by their
+        number.
+      center: See `stft`.
 
     Example:
       >>> from meshflow.keras import ops
@@ -405,5 +410,5 @@ def istft(
     real, imaginary = _parts(x, "istft", 2)
     _check_stride(sequence_stride)
     factors = tensor(_window(window, sequence_length, fft_length, real.dtype))
-    scaled = window is not None
-    return _istft(real, imaginary, factors, fft_length, sequence_stride, center, length, scaled)
+    is_scaled = window is not None
+    return _istft(real, imaginary, factors, fft_length, sequence_stride, center, length, is_scaled)

@@ -1,4 +1,4 @@
-"""Parts of tensors, and tensors of which parts are replaced.
+"""Slices of tensors, and tensors with replaced parts.
 
 Example:
   >>> from meshflow.keras import ops
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import tensor
@@ -25,13 +26,13 @@ __all__ = ["scatter", "scatter_update", "slice", "slice_update", "unstack"]
 
 
 @one_layer()
-def scatter(indices: TensorLike, values: TensorLike, shape: Any) -> Tensor:
-    """Zeros with values at places; values at one place are summed.
+def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor:
+    """Scatter values into zeros; values with equal indices are summed.
 
     Args:
-      indices: [n, d], places in the first d dimensions.
+      indices: Indices of the first d axes, [n, d].
       values: [n, ...].
-      shape: the shape of the result.
+      shape: Shape of the result.
 
     Example:
       >>> from meshflow.keras import ops
@@ -45,11 +46,11 @@ def scatter(indices: TensorLike, values: TensorLike, shape: Any) -> Tensor:
 def scatter_update(
     inputs: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str | None = None
 ) -> Tensor:
-    """A tensor with other values at places.
+    """Update elements of a tensor.
 
     Args:
-      inputs: the tensor.
-      indices: [n, d], places in the first d dimensions.
+      inputs: The tensor.
+      indices: Indices of the first d axes, [n, d].
       updates: [n, ...].
       reduction: None to replace, or 'add', 'max', 'min', 'mul'.
 
@@ -60,16 +61,18 @@ def scatter_update(
     """
     inputs, updates = tensor(inputs), tensor(updates)
     updates = casting.cast(updates, inputs.dtype)
-    known: dict[str | None, Any] = {
+    updates_by_reduction: dict[str | None, Any] = {
         None: array_ops.tensor_scatter_nd_update,
         "add": array_ops.tensor_scatter_nd_add,
         "max": array_ops.tensor_scatter_nd_max,
         "min": array_ops.tensor_scatter_nd_min,
         "mul": _scatter_mul,
     }
-    if reduction not in known:
-        raise ValueError(f"Unsupported reduction: {reduction}; expected one of {list(known)}.")
-    return known[reduction](inputs, tensor(indices), updates)
+    if reduction not in updates_by_reduction:
+        raise ValueError(
+            f"Unsupported reduction: {reduction}; expected one of {list(updates_by_reduction)}."
+        )
+    return updates_by_reduction[reduction](inputs, tensor(indices), updates)
 
 
 @op(same=("x", "updates"), name="scatter_mul")
@@ -77,13 +80,13 @@ def _scatter_mul(x: TensorLike, indices: TensorLike, updates: TensorLike) -> Any
     return x.at[tuple(jnp.moveaxis(indices, -1, 0))].multiply(updates)
 
 
-def slice(inputs: TensorLike, start_indices: Any, shape: Any) -> Tensor:
-    """A part of a tensor.
+def slice(inputs: TensorLike, start_indices: TensorLike, shape: ShapeLike) -> Tensor:
+    """Extract a slice of a tensor.
 
     Args:
-      inputs: the tensor.
-      start_indices: where it begins in each dimension.
-      shape: its shape.
+      inputs: The tensor.
+      start_indices: Start of the slice in each axis.
+      shape: Shape of the slice.
 
     Example:
       >>> from meshflow.keras import ops
@@ -99,13 +102,13 @@ def _slice_update(x: TensorLike, starts: Sequence[TensorLike], updates: TensorLi
 
 
 @one_layer()
-def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) -> Tensor:
-    """A tensor of which a part is replaced.
+def slice_update(inputs: TensorLike, start_indices: TensorLike, updates: TensorLike) -> Tensor:
+    """Replace a slice of a tensor.
 
     Args:
-      inputs: the tensor.
-      start_indices: where the part begins in each dimension.
-      updates: the part.
+      inputs: The tensor.
+      start_indices: Start of the slice in each axis.
+      updates: The new values.
 
     Example:
       >>> from meshflow.keras import ops
@@ -119,12 +122,12 @@ def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) ->
 
 @one_layer()
 def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor]:
-    """Slices along a dimension.
+    """Split a tensor into slices along an axis.
 
     Args:
-      x: a tensor.
-      num: how many there are, where that is not known.
-      axis: the dimension.
+      x: A tensor.
+      num: Number of slices, if the size of the axis is unknown.
+      axis: The axis.
 
     Example:
       >>> from meshflow.keras import ops

@@ -1,4 +1,4 @@
-"""Images read at other places.
+"""Geometric transforms of images: interpolation of pixels at other coordinates.
 
 Example:
   >>> from meshflow.keras import ops
@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -50,14 +50,14 @@ def map_coordinates(
     fill_mode: str = "constant",
     fill_value: float = 0,
 ) -> Tensor:
-    """Elements at places between the elements.
+    """Interpolate elements at fractional coordinates.
 
     Args:
-      inputs: a tensor.
-      coordinates: [rank of `inputs`, ...].
+      inputs: A tensor.
+      coordinates: Coordinates, [rank of `inputs`, ...].
       order: 0 for the nearest element, 1 for linear interpolation.
-      fill_mode: what is outside: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
-      fill_value: the element of 'constant'.
+      fill_mode: Extension beyond the border: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
+      fill_value: Value for 'constant'.
 
     Example:
       >>> from meshflow.keras import ops
@@ -72,51 +72,52 @@ def map_coordinates(
         raise ValueError(
             f"Invalid value for argument `order`. Expected one of [0, 1]. Received: order={order}"
         )
-    inputs, places = tensor(inputs), as_float(coordinates)
-    if places.shape[0] != len(inputs.shape):
+    inputs, coordinate_tensor = tensor(inputs), as_float(coordinates)
+    if coordinate_tensor.shape[0] != len(inputs.shape):
         raise ValueError(
             f"First dim of `coordinates` must be the same as the rank of `inputs`. Received inputs with shape: "
-            f"{tuple(inputs.shape)} and coordinate leading dim of {places.shape[0]}"
+            f"{tuple(inputs.shape)} and coordinate leading dim of {coordinate_tensor.shape[0]}"
         )
-    return _sampled(inputs, places, float(fill_value), order, fill_mode)
+    return _sampled(inputs, coordinate_tensor, float(fill_value), order, fill_mode)
 
 
 def _moved(
-    images: Any,
-    places: Callable[[Any, Any], Any],
+    images: TensorLike,
+    compute_coordinates: Callable[[np.ndarray, np.ndarray], Tensor],
     interpolation: str,
     mode: str,
-    value: Any,
-    data_format: Any,
-) -> Any:
-    """Images read at places that a function of (rows, columns) gives for each of them."""
+    value: float,
+    data_format: str | None,
+) -> Tensor:
+    """Sample images at coordinates that a function computes from their rows and columns."""
     if interpolation not in ("nearest", "bilinear"):
         raise ValueError(
             f"Invalid value for argument `interpolation`. Expected one of ['nearest', 'bilinear']. Received: interpolation={interpolation}"
         )
     images = checked_images(images, "transform")
-    alone = len(images.shape) == 3
+    is_single = len(images.shape) == 3
 
-    def moved(x: Any) -> Any:
-        batch = array_ops.expand_dims(x, 0) if alone else x
-        kind = batch.dtype
+    def warp(x: Tensor) -> Tensor:
+        batch = array_ops.expand_dims(x, 0) if is_single else x
         rows, columns = np.meshgrid(
             np.arange(batch.shape[1]), np.arange(batch.shape[2]), indexing="ij"
         )
-        laid = places(rows.astype("float32"), columns.astype("float32"))
-        linear = int(interpolation == "bilinear")
-        found = _read(as_float(batch), laid, float(value), linear, mode)
-        found = casting.cast(found, kind)
-        return array_ops.squeeze(found, 0) if alone else found
+        coordinates = compute_coordinates(rows.astype("float32"), columns.astype("float32"))
+        order = int(interpolation == "bilinear")
+        warped = _read(as_float(batch), coordinates, float(value), order, mode)
+        warped = casting.cast(warped, batch.dtype)
+        return array_ops.squeeze(warped, 0) if is_single else warped
 
-    return channels_last(moved, images, data_format)
+    return channels_last(warp, images, data_format)
 
 
 @op(same=(), name="read_images")
 def _read(x: TensorLike, places: TensorLike, fill: float, order: int, mode: str) -> Any:
-    one = lambda channel, at: ndimage.map_coordinates(channel, [at[0], at[1]], order, mode, fill)
-    whole = jax.vmap(one, (-1, None), -1)
-    return jax.vmap(whole)(x, jnp.broadcast_to(places, (x.shape[0], *places.shape[1:])))
+    sample_channel = lambda channel, coordinates: ndimage.map_coordinates(
+        channel, [coordinates[0], coordinates[1]], order, mode, fill
+    )
+    sample_image = jax.vmap(sample_channel, (-1, None), -1)
+    return jax.vmap(sample_image)(x, jnp.broadcast_to(places, (x.shape[0], *places.shape[1:])))
 
 
 @one_layer("image")
@@ -128,14 +129,17 @@ def affine_transform(
     fill_value: float = 0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images whose pixel (x, y) is read at `((a x + b y + c) / k, (d x + e y + f) / k)`, `k = g x + h y + 1`.
+    """Apply a projective transform to images.
+
+    Output pixel (x, y) is sampled at `((a x + b y + c) / k, (d x + e y + f) / k)` with
+    `k = g x + h y + 1`.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      transform: (a, b, c, d, e, f, g, h), of each image or of all.
+      transform: (a, b, c, d, e, f, g, h), for each image or for all.
       interpolation: 'nearest' or 'bilinear'.
-      fill_mode: what is outside: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
-      fill_value: the element of 'constant'.
+      fill_mode: Extension beyond the border: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
+      fill_value: Value for 'constant'.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -143,21 +147,21 @@ def affine_transform(
       >>> ops.image.affine_transform(ops.ones([2, 2, 1]), [1, 0, 1, 0, 1, 0, 0, 0]).numpy()[..., 0].tolist()
       [[1.0, 0.0], [1.0, 0.0]]
     """
-    numbers = as_float(transform)
-    if numbers.shape[-1] != 8:
+    parameters = as_float(transform)
+    if parameters.shape[-1] != 8:
         raise ValueError(
-            f"`transform` must have 8 numbers. Received: transform.shape={tuple(numbers.shape)}"
+            f"`transform` must have 8 parameters in the last axis. Received: transform.shape={tuple(parameters.shape)}"
         )
-    numbers = array_ops.reshape(numbers, [-1, 8])
+    parameters = array_ops.reshape(parameters, [-1, 8])
 
-    def places(rows: Any, columns: Any) -> Any:
-        a, b, c, d, e, f, g, h = (n[:, None, None] for n in array_ops.unstack(numbers, axis=1))
+    def compute_coordinates(rows: np.ndarray, columns: np.ndarray) -> Tensor:
+        a, b, c, d, e, f, g, h = (p[:, None, None] for p in array_ops.unstack(parameters, axis=1))
         scale = g * columns + h * rows + 1.0
         return array_ops.stack(
             [(d * columns + e * rows + f) / scale, (a * columns + b * rows + c) / scale], 1
         )
 
-    return _moved(images, places, interpolation, fill_mode, fill_value, data_format)
+    return _moved(images, compute_coordinates, interpolation, fill_mode, fill_value, data_format)
 
 
 @one_layer("image")
@@ -171,18 +175,19 @@ def elastic_transform(
     seed: Any = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images drawn on rubber: each pixel is read a random way off, and neighbours go nearly the same way.
+    """Deform images elastically by smooth random displacements.
 
-    The ways are normally distributed numbers times `sigma`, smoothed by a bell of that deviation, times `alpha`.
+    The displacements are normally distributed values times `sigma`, smoothed by a Gaussian with
+    that deviation, times `alpha`.
 
     Args:
-      images: [height, width, channels] or a batch of them (or channels first), whose sizes are known.
-      alpha: how far pixels move.
-      sigma: over how many pixels ways are smoothed.
+      images: [height, width, channels] or a batch of them (or channels first), of static sizes.
+      alpha: Scale of the displacements.
+      sigma: Standard deviation of the smoothing, in pixels.
       interpolation: 'nearest' or 'bilinear'.
-      fill_mode: what is outside: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
-      fill_value: the element of 'constant'.
-      seed: a whole number, a `SeedGenerator`, or None.
+      fill_mode: Extension beyond the border: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
+      fill_value: Value for 'constant'.
+      seed: An integer, a `SeedGenerator`, or None.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -192,27 +197,27 @@ def elastic_transform(
     """
     size = 6 * int(sigma) | 1
 
-    def places(rows: Any, columns: Any) -> Any:
+    def compute_coordinates(rows: np.ndarray, columns: np.ndarray) -> Tensor:
         shape = tensor(images).shape.as_list()
         count = (shape[0] or 1) if len(shape) == 4 else 1
-        # Both ways of all images at once, as two channels.
-        drawn = random.normal([count, *rows.shape, 2], dtype="float32", seed=seed) * sigma
-        ways = alpha * gaussian_blur(drawn, (size, size), (sigma, sigma), "channels_last")
-        down, right = array_ops.unstack(ways, axis=-1)
+        # The two channels are the vertical and horizontal displacements of all images.
+        noise = random.normal([count, *rows.shape, 2], dtype="float32", seed=seed) * sigma
+        displacements = alpha * gaussian_blur(noise, (size, size), (sigma, sigma), "channels_last")
+        down, right = array_ops.unstack(displacements, axis=-1)
         return array_ops.stack([rows + down, columns + right], 1)
 
-    return _moved(images, places, interpolation, fill_mode, fill_value, data_format)
+    return _moved(images, compute_coordinates, interpolation, fill_mode, fill_value, data_format)
 
 
 @op(name="perspective")
 def _perspective(start: TensorLike, end: TensorLike) -> Any:
-    """The eight numbers that bring the end points to the start points."""
+    """Compute the eight parameters of the transform from the end points to the start points."""
     x, y = end[..., 0], end[..., 1]
     u, v = start[..., 0], start[..., 1]
-    one, none = jnp.ones_like(x), jnp.zeros_like(x)
-    above = jnp.stack([x, y, one, none, none, none, -x * u, -y * u], -1)
-    below = jnp.stack([none, none, none, x, y, one, -x * v, -y * v], -1)
-    matrix = jnp.concatenate([above, below], -2)
+    one, zero = jnp.ones_like(x), jnp.zeros_like(x)
+    x_rows = jnp.stack([x, y, one, zero, zero, zero, -x * u, -y * u], -1)
+    y_rows = jnp.stack([zero, zero, zero, x, y, one, -x * v, -y * v], -1)
+    matrix = jnp.concatenate([x_rows, y_rows], -2)
     return jnp.linalg.solve(matrix, jnp.concatenate([u, v], -1)[..., None])[..., 0]
 
 
@@ -225,14 +230,14 @@ def perspective_transform(
     fill_value: float = 0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images seen so that four points come to four others.
+    """Apply the perspective transform that maps four points to four others.
 
     Args:
       images: [height, width, channels] or a batch of them (or channels first).
-      start_points: [4, 2] or [batch, 4, 2], points (x, y).
-      end_points: where they come to.
+      start_points: Points (x, y), [4, 2] or [batch, 4, 2].
+      end_points: The points to which they are mapped.
       interpolation: 'nearest' or 'bilinear'.
-      fill_value: what is outside.
+      fill_value: Value outside of the image.
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
@@ -268,7 +273,7 @@ def _scaled(
     x: TensorLike,
     scale: TensorLike,
     translation: TensorLike,
-    shape: Any,
+    shape: tuple[int, ...],
     axes: Any,
     method: str,
     antialias: bool,
@@ -281,23 +286,23 @@ def _scaled(
 @one_layer("image")
 def scale_and_translate(
     images: TensorLike,
-    output_shape: Any,
+    output_shape: Sequence[int],
     scale: TensorLike,
     translation: TensorLike,
-    spatial_dims: Any,
+    spatial_dims: Sequence[int],
     method: str,
     antialias: bool = True,
 ) -> Tensor:
-    """Images scaled and moved, by interpolation between pixel centres.
+    """Scale and translate images, with interpolation between pixel centers.
 
     Args:
-      images: a tensor.
-      output_shape: the shape of the result.
-      scale: a factor for each spatial dimension.
-      translation: how far each is moved.
-      spatial_dims: which dimensions these are.
+      images: A tensor.
+      output_shape: Shape of the result.
+      scale: Factor for each spatial axis.
+      translation: Translation along each spatial axis.
+      spatial_dims: The spatial axes.
       method: 'linear', 'cubic', 'lanczos3' or 'lanczos5'.
-      antialias: whether the filter widens when images get smaller.
+      antialias: Whether to widen the filter when images get smaller.
 
     Example:
       >>> from meshflow.keras import ops
@@ -309,13 +314,13 @@ def scale_and_translate(
         raise ValueError(
             f"Invalid value for argument `method`. Expected of one {_METHODS}. Received: method={method}"
         )
-    plain = method.removeprefix("bi").removeprefix("tri")
+    base_method = method.removeprefix("bi").removeprefix("tri")
     return _scaled(
         as_float(images),
         as_float(scale),
         as_float(translation),
         tuple(output_shape),
         tuple(spatial_dims),
-        plain,
+        base_method,
         antialias,
     )

@@ -56,17 +56,15 @@ registry.OPTIMIZERS.table |= registry.name_table(
 
 
 def get(identifier: Any, **kwargs: Any) -> Optimizer:
-    """An optimizer from a name, class, object, configuration, or optax transformation.
+    """Return an optimizer for a name, class, object, configuration or optax transformation.
 
     Args:
-      identifier: what the optimizer is given as.
+      identifier: A name such as "adam", an `Optimizer` or subclass, a configuration, or an optax
+        `GradientTransformation`, which is wrapped in an `OptaxOptimizer`.
       **kwargs: `use_legacy_optimizer`, accepted and ignored.
 
-    Returns:
-      The optimizer; an optax transformation comes wrapped in an `OptaxOptimizer`.
-
     Raises:
-      ValueError: for anything else.
+      ValueError: If `identifier` is anything else.
 
     Example:
       >>> import meshflow as tf
@@ -90,12 +88,12 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
     return registry.OPTIMIZERS.get(identifier)
 
 
-def serialize(optimizer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration of an optimizer.
+def serialize(optimizer: Optimizer, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
+    """Return the configuration of an optimizer.
 
     Args:
-      optimizer: the optimizer.
-      use_legacy_format: whether it is the form until Keras 2.12, without modules.
+      optimizer: The optimizer.
+      use_legacy_format: Whether to use the format of Keras up to 2.12, without module names.
 
     Returns:
       A dictionary with `class_name` and `config`.
@@ -109,17 +107,19 @@ def serialize(optimizer: Any, use_legacy_format: bool = False) -> dict[str, Any]
     return serialization.serialize(optimizer, use_legacy_format)
 
 
-def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Optimizer:
-    """The optimizer with a configuration.
+def deserialize(
+    config: dict[str, Any], custom_objects: dict[str, Any] | None = None, **kwargs: Any
+) -> Optimizer:
+    """Create an optimizer from its configuration.
 
     Args:
-      config: what `serialize` gave, here or in Keras 2. One that does not say `is_legacy_optimizer`, as those of
-        TensorFlow until 2.10, means the class of `legacy`.
-      custom_objects: further classes by name.
+      config: The result of `serialize`, here or in Keras 2. A configuration without
+        `is_legacy_optimizer`, as TensorFlow wrote them until 2.10, creates the class of `legacy`.
+      custom_objects: Further classes by name.
       **kwargs: `use_legacy_optimizer` and `use_legacy_format`, accepted and ignored.
 
     Raises:
-      ValueError: for an unknown class.
+      ValueError: If the class is unknown.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Gradient accumulation: gradients of several steps are averaged, and update variables once."""
+"""Gradient accumulation: average the gradients of several steps, and update variables once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers.hooks import densified
-from meshflow.keras.optimizers.state import State
+from meshflow.keras.optimizers.state import GradientPairs, State
 from meshflow.ops import array, math
 from meshflow.ops.control_flow import cond
 from meshflow.placement.layout import Layout
@@ -20,10 +20,10 @@ SLOT = "gradient_accumulator"
 
 
 class GradientAccumulation(State):
-    """How an optimizer gathers gradients until an update is due; a base class of `Optimizer`."""
+    """Accumulation of gradients until an update is due; a base class of `Optimizer`."""
 
     gradient_accumulation_steps: int | None
-    # How many steps the accumulators hold; made by the first step.
+    # Number of steps in the accumulators; the first step creates the variable.
     _accumulated_steps: Variable | None = None
 
     def _make_accumulators(self, variables: Sequence[Variable]) -> None:
@@ -34,74 +34,74 @@ class GradientAccumulation(State):
             if self._mesh is not None:
                 self._accumulated_steps._layout = Layout.replicated(self._mesh, 0)
 
-    def _accumulate(
-        self, pairs: list[tuple[Any, Variable]], update: Callable[[list[Any]], None]
-    ) -> None:
-        """Adds gradients to those gathered; the last step of a round calls `update` with their averages."""
+    def _accumulate(self, pairs: GradientPairs, update: Callable[[list[Any]], None]) -> None:
+        """Add gradients to the accumulators; the last step of a round passes averages to `update`."""
         self._make_accumulators([var for _, var in pairs])
-        steps, held = self.gradient_accumulation_steps, self._accumulated_steps
-        assert steps is not None and held is not None
+        steps, step_count = self.gradient_accumulation_steps, self._accumulated_steps
+        assert steps is not None and step_count is not None
         for gradient, var in pairs:
             if isinstance(gradient, IndexedSlices):
                 gradient = densified(gradient, var)
             total = self.get_slot(var, SLOT)
             total.assign_add(math.cast(convert_to_tensor(gradient, var.dtype), total.dtype))
-        held.assign_add(np.int64(1))
+        step_count.assign_add(np.int64(1))
 
-        def finish() -> None:
+        def finish_round() -> None:
             totals = [self.get_slot(var, SLOT) for _, var in pairs]
             averages = [total.value() / float(steps) for total in totals]
             update([(mean, var) for mean, (_, var) in zip(averages, pairs, strict=True)])
-            # Those without a gradient in this step end their round as well.
+            # A round also ends for variables without a gradient in this step.
             for slots in self._slots.values():
-                # Another parameter server may have it.
+                # The accumulator may be on another parameter server.
                 if isinstance(slots.get(SLOT), Variable):
                     slots[SLOT].assign(array.zeros_like(slots[SLOT].value()))
-            held.assign(np.int64(0))
+            step_count.assign(np.int64(0))
 
-        cond(math.greater_equal(held.value(), np.int64(steps)), finish, lambda: None)
+        cond(math.greater_equal(step_count.value(), np.int64(steps)), finish_round, lambda: None)
 
 
-def check_steps(steps: Any, where: str) -> int | None:
-    """A number of steps to accumulate over, as Keras 3 takes it.
+def check_steps(steps: int | None, owner: str) -> int | None:
+    """Check a number of steps to accumulate over, and convert it to int or None.
 
     Args:
-      steps: what was given.
-      where: what the error names.
+      steps: The number.
+      owner: Name to use in the error.
 
     Raises:
-      ValueError: when it is neither None nor an integer of at least 2.
+      ValueError: If `steps` is neither None nor an integer of at least 2.
     """
     if steps is None:
         return None
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 2:
         raise ValueError(
-            f"{where}: `gradient_accumulation_steps` must be an integer >= 2, or None. Received: "
+            f"{owner}: `gradient_accumulation_steps` must be an integer >= 2, or None. Received: "
             f"gradient_accumulation_steps={steps!r}"
         )
     return int(steps)
 
 
-def accumulate_over(optimizer: Any, steps: Any) -> None:
-    """Has an optimizer accumulate gradients, as `compile(gradient_accumulation_steps=)` asks.
+def accumulate_over(optimizer: Any, steps: int) -> None:
+    """Enable gradient accumulation in an optimizer, for `compile(gradient_accumulation_steps=)`.
 
     Args:
-      optimizer: an optimizer; one with loss scaling hands it on.
-      steps: over how many steps.
+      optimizer: An optimizer. A wrapper, for example for loss scaling, passes the setting to its
+        inner optimizer.
+      steps: Number of steps to accumulate over.
 
     Raises:
-      ValueError: for a number below 2, an optimizer that cannot, and one that does so over another number.
+      ValueError: If `steps` is below 2, or the optimizer cannot accumulate or already does so over
+        another number of steps.
     """
-    steps = check_steps(steps, "compile")
+    count = check_steps(steps, "compile")
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(inner, GradientAccumulation):
         raise ValueError(
-            f"compile: `gradient_accumulation_steps={steps}` needs a tf.keras optimizer, got {optimizer!r}."
+            f"compile: `gradient_accumulation_steps={count}` needs a tf.keras optimizer, got {optimizer!r}."
         )
     present = inner.gradient_accumulation_steps
-    if present not in (None, steps):
+    if present not in (None, count):
         raise ValueError(
-            f"compile: `gradient_accumulation_steps={steps}`, but the optimizer {inner._name} was made with {present}. "
-            "Give it in one of the two places."
+            f"compile: `gradient_accumulation_steps={count}`, but the optimizer {inner._name} was made with {present}. "
+            "Pass it either to compile or to the optimizer."
         )
-    inner.gradient_accumulation_steps = steps
+    inner.gradient_accumulation_steps = count

@@ -1,40 +1,43 @@
-"""Adam with a mean square kept as row and column means only."""
+"""Adafactor: mean squares of gradients, stored as row and column means."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from meshflow.core.variables.variable import Variable
+from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Adafactor"]
 
 
 class Adafactor(RuleOptimizer):
-    """Sublinear memory (Shazeer and Stern 2018, arXiv:1804.04235).
+    """Adaptive steps with sublinear memory (Shazeer and Stern 2018, arXiv:1804.04235).
 
-    For a variable of two or more dimensions the mean square gradient is the outer product of its
-    means along the last two, so the state is as large as one row and one column.
+    For a variable of two or more dimensions, the mean square gradient is the outer product of its
+    means along the last two, so the state has the size of one row and one column.
 
     Formula:
-      `w = w - max(epsilon_2, rms(w)) * min(lr, 1 / sqrt(t)) * u / max(1, rms(u) / clip_threshold)`, where
-      `u = g / sqrt(v)` is the unscaled step u. w is the variable, g its gradient, lr the learning rate, t the number
-      of the step, from 1, rms the root of the mean square, and v the mean of `g^2 + epsilon_1` with the decay
-      `1 - t^beta_2_decay`: for variables of two or more dimensions the product of its means r over the columns and c
-      over the rows, `v = r * c / mean(r)`.
+      `w = w - max(epsilon_2, rms(w)) * min(lr, 1 / sqrt(t)) * u / max(1, rms(u) /
+      clip_threshold)`, where `u = g / sqrt(v)` is the unscaled step u. w is the variable, g its
+      gradient, lr the learning rate, t the step count from 1, rms the root mean square, and v the
+      average of `g^2 + epsilon_1` with the decay `1 - t^beta_2_decay`: for variables of two or more
+      dimensions `v = r
+      * c / mean(r)`, the product of its means r over the columns and c over the rows.
 
     Args:
-      learning_rate: number, function, or schedule.
-      beta_2_decay: power of the step at which the mean square forgets.
-      epsilon_1: added to the squared gradient.
-      epsilon_2: smallest root mean square of a variable, by which steps are scaled.
-      clip_threshold: largest root mean square of a step before scaling.
-      relative_step: kept in the configuration; the rate is limited by `1 / sqrt(step)` either way,
-        as in tf-keras.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      beta_2_decay: Power of the step count in the decay of the mean square.
+      epsilon_1: Value that is added to the squared gradient.
+      epsilon_2: Minimum root mean square of a variable, by which steps are scaled.
+      clip_threshold: Maximum root mean square of an unscaled step.
+      relative_step: Stored in the configuration. As in tf-keras, `1 / sqrt(step)` limits the rate
+        either way.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Example:
       >>> import meshflow as tf
@@ -45,12 +48,7 @@ class Adafactor(RuleOptimizer):
     """
 
     _list_names = {"v": "_v"}
-    setting_names = (
-        "beta_2_decay",
-        "epsilon_1",
-        "epsilon_2",
-        "clip_threshold",
-    )
+    setting_names = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
 
     def __init__(
         self,
@@ -68,10 +66,10 @@ class Adafactor(RuleOptimizer):
         self.epsilon_1, self.epsilon_2 = epsilon_1, epsilon_2
         self.clip_threshold, self.relative_step = clip_threshold, relative_step
 
-    def _slot_names_of(self, var: Any) -> tuple[str, ...]:
+    def _slot_names_of(self, var: Variable) -> tuple[str, ...]:
         return ("r", "c") if len(var.shape) >= 2 else ("v",)
 
-    def _create_slots(self, var_list: Any) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for var in var_list:
             shape = tuple(var.shape)
             sizes = {"r": shape[:-1], "c": shape[:-2] + shape[-1:], "v": shape}
@@ -80,18 +78,18 @@ class Adafactor(RuleOptimizer):
 
     @staticmethod
     def rule(
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         beta_2_decay: float = -0.8,
         epsilon_1: float = 1e-30,
         epsilon_2: float = 1e-3,
         clip_threshold: float = 1.0,
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         step = values["step"]
-        # tf-keras limits the rate by 1 / sqrt(step) whatever `relative_step` says; so do we.
+        # tf-keras limits the rate by 1 / sqrt(step) for either value of `relative_step`.
         rate = jnp.minimum(values["lr_t"], lax.rsqrt(step))
         scale = jnp.maximum(epsilon_2, _rms(var)) * rate
         square = grad * grad + epsilon_1
@@ -109,9 +107,9 @@ class Adafactor(RuleOptimizer):
         return [var - scale * update, *new]
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration: what the constructor takes, as plain Python values."""
+        """Return the constructor's arguments as plain Python values."""
         return {**super().get_config(), "relative_step": self.relative_step}
 
 
-def _rms(x: jnp.ndarray) -> jnp.ndarray:
+def _rms(x: Array) -> Array:
     return jnp.sqrt(jnp.mean(jnp.square(x)))

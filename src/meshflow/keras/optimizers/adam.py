@@ -1,44 +1,50 @@
-"""Adam and its relatives: `Adam`, `AdamW`, `Adamax`, `Nadam`, `Lion`."""
+"""Adam and its variants: `Adam`, `AdamW`, `Adamax`, `Nadam`, `Lion`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
-from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from meshflow.keras.optimizers.hooks import ApplyState
+from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 from meshflow.kernels import adam as kernel
 from meshflow.ops import math
 
 __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 
 
-def _rate(values: dict[str, Any]) -> Any:
-    """The learning rate, with the corrections of averages that began at zero."""
+def _rate(values: Scalars) -> Array:
+    """Compute the learning rate, with bias corrections for averages that start at zero."""
     b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
     return values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
 
 
 class Adam(RuleOptimizer):
-    """Adaptive moments (Kingma and Ba 2014, arXiv:1412.6980).
+    """Adam: adaptive moments (Kingma and Ba 2014, arXiv:1412.6980).
 
     Formula:
       `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` and
-      `w = w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the variable, g its gradient,
-      lr the learning rate, t the number of the step, from 1, m and v the means of gradients and of their squares,
-      zero at first. With `amsgrad` the largest v so far stands below the root. `epsilon` is the paper's "epsilon
-      hat", as in TensorFlow.
+      `w = w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the
+      variable, g its gradient, lr the learning rate, t the step count from 1, m and v the initially
+      zero averages of gradients and of their squares. With `amsgrad` the largest v so far replaces
+      v under the root. `epsilon` is the paper's "epsilon hat", as in TensorFlow.
 
     Args:
-      learning_rate: number, function, or schedule.
-      beta_1: decay of the mean gradient.
-      beta_2: decay of the mean square.
-      epsilon: added to the root.
-      amsgrad: whether the largest mean square so far is used (arXiv:1904.09237).
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      beta_1: Decay of the mean gradient.
+      beta_2: Decay of the mean square.
+      epsilon: Value that is added to the root.
+      amsgrad: Whether to use the largest mean square so far (arXiv:1904.09237).
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Example:
       >>> import meshflow as tf
@@ -74,14 +80,14 @@ class Adam(RuleOptimizer):
 
     @staticmethod
     def rule(
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         if not amsgrad:
             mean, square = slots
             first, second = 1 - values["beta_1"], 1 - values["beta_2"]
@@ -92,27 +98,23 @@ class Adam(RuleOptimizer):
 
     @staticmethod
     def averages(
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
-        epsilon: float = 1e-7,
-        amsgrad: bool = False,
-    ) -> list[Any]:
-        """See `RuleOptimizer.averages`; slots m and v."""
+        grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7, amsgrad: bool = False
+    ) -> list[Array]:
+        """Compute new m and v; see `RuleOptimizer.update_slots`."""
         m = slots[0] + (grad - slots[0]) * (1 - values["beta_1"])
         v = slots[1] + (grad * grad - slots[1]) * (1 - values["beta_2"])
         return [m, v]
 
     @staticmethod
     def moved(
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
-    ) -> Any:
-        """See `RuleOptimizer.moved`; slots m and the mean square to divide by."""
+    ) -> Array:
+        """Compute the new variable from m and the mean square to divide by."""
         return var - _rate(values) * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
 
 
@@ -122,22 +124,22 @@ class AdamW(Adam):
     Formula:
       `w = w - lr * weight_decay * w`, then the step of `Adam`: `m = beta_1 * m + (1 - beta_1) * g`,
       `v = beta_2 * v + (1 - beta_2) * g^2` and
-      `w = w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the variable, g its gradient,
-      lr the learning rate, t the number of the step, from 1, m and v the means of gradients and of their squares,
-      zero at first.
+      `w = w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the
+      variable, g its gradient, lr the learning rate, t the step count from 1, m and v the initially
+      zero averages of gradients and of their squares.
 
     Args:
-      learning_rate: number, function, or schedule.
-      weight_decay: share of each weight subtracted per step, times the learning rate.
-      beta_1: decay of the mean gradient.
-      beta_2: decay of the mean square.
-      epsilon: added to the root.
-      amsgrad: see `Adam`.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      weight_decay: Fraction of each weight that is subtracted per step, times the learning rate.
+      beta_1: Decay of the mean gradient.
+      beta_2: Decay of the mean square.
+      epsilon: Value that is added to the root.
+      amsgrad: See `Adam`.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Raises:
-      ValueError: when `weight_decay` is None.
+      ValueError: If `weight_decay` is None.
 
     Example:
       >>> import meshflow as tf
@@ -168,20 +170,21 @@ class AdamW(Adam):
 
 
 class Adamax(RuleOptimizer):
-    """Adam with the largest instead of the root mean square gradient (arXiv:1412.6980, section 7).
+    """Adam with the maximum instead of the mean square gradient (arXiv:1412.6980, section 7).
 
     Formula:
       `m = beta_1 * m + (1 - beta_1) * g`, `u = max(beta_2 * u, |g|)` and
-      `w = w - lr / (1 - beta_1^t) * m / (u + epsilon)`. w is the variable, g its gradient, lr the learning rate, t
-      the number of the step, from 1, m the mean gradient and u the largest one, which fades, both zero at first.
+      `w = w - lr / (1 - beta_1^t) * m / (u + epsilon)`. w is the variable, g its gradient, lr the
+      learning rate, t the step count from 1, m the mean gradient and u the decaying maximum of
+      gradients, both initially zero.
 
     Args:
-      learning_rate: number, function, or schedule.
-      beta_1: decay of the mean gradient.
-      beta_2: decay of the largest gradient.
-      epsilon: added to the divisor.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      beta_1: Decay of the mean gradient.
+      beta_2: Decay of the maximum gradient.
+      epsilon: Value that is added to the divisor.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Example:
       >>> import meshflow as tf
@@ -212,9 +215,9 @@ class Adamax(RuleOptimizer):
 
     @staticmethod
     def rule(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         b1, b2 = values["beta_1"], values["beta_2"]
         m = slots[0] + (grad - slots[0]) * (1 - b1)
         v = jnp.maximum(b2 * slots[1], jnp.abs(grad))
@@ -224,24 +227,26 @@ class Adamax(RuleOptimizer):
 class Nadam(RuleOptimizer):
     """Adam with Nesterov momentum (Dozat 2016).
 
-    The momentum warms up as `b1 * (1 - 0.5 * 0.96^t)`; that of `optimizers.legacy.Nadam`, as in TensorFlow until
-    2.10, as `b1 * (1 - 0.5 * 0.96^(t * 0.004))`.
+    The momentum warms up as `b1 * (1 - 0.5 * 0.96^t)`; in `optimizers.legacy.Nadam`, as in
+    TensorFlow until 2.10, as `b1 * (1 - 0.5 * 0.96^(t * 0.004))`.
 
     Formula:
       `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` and
-      `w = w - lr * a / (sqrt(v / (1 - beta_2^t)) + epsilon)`, where `a = (1 - c) * g / (1 - q) + d * m / (1 - q * d)`
-      is the step's direction a. w is the variable, g its gradient, lr the learning rate, t the number of the step,
-      from 1, m and v the means of gradients and of their squares, zero at first,
-      `c = beta_1 * (1 - 0.5 * 0.96^t)` the momentum c of this step, d that of the next, and q the product
-      of those so far.
+      `w = w - lr * a / (sqrt(v / (1 - beta_2^t)) + epsilon)`, where
+      `a = (1 - c) * g / (1 - q) + d * m / (1 - q * d)` is the step's direction a. w is the
+      variable, g its gradient, lr the learning rate, t the step count from 1, m and v the initially
+      zero averages of gradients and of their squares, `c = beta_1 * (1 - 0.5 * 0.96^t)` the
+      momentum c of this step, d the momentum of the next step, and q the product of all momenta so
+      far.
 
     Args:
-      learning_rate: number, function, or schedule.
-      beta_1: decay of the mean gradient.
-      beta_2: decay of the mean square.
-      epsilon: added to the root.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`, and `schedule_decay`, a factor of the warm-up's steps, by default 1.
+      learning_rate: Number, schedule, or function without arguments.
+      beta_1: Decay of the mean gradient.
+      beta_2: Decay of the mean square.
+      epsilon: Value that is added to the root.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`, and `schedule_decay`, a factor of the warm-up's steps;
+        default 1.
 
     Example:
       >>> import meshflow as tf
@@ -265,7 +270,7 @@ class Nadam(RuleOptimizer):
         name: str = "Nadam",
         **kwargs: Any,
     ) -> None:
-        # In configurations it is `decay`, which is the momentum's here.
+        # Configurations store the factor of the momentum's warm-up as `decay`.
         factor = kwargs.pop("decay", self._default_decay)
         kwargs["decay"] = kwargs.pop("schedule_decay", factor)
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
@@ -274,58 +279,59 @@ class Nadam(RuleOptimizer):
         self.epsilon = epsilon or settings.epsilon()
         self._momentum_cache: Any = None
 
-    def _create_slots(self, var_list: Any) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         if self._momentum_cache is None:
             dtype = var_list[0].dtype
             self._momentum_cache = self.add_weight("momentum_cache", (), dtype, "ones")
         super()._create_slots(var_list)
 
     def set_momentum_product(self, steps: int) -> None:
-        """Makes the product of the momenta that of a number of steps, for files that hold the steps alone.
+        """Set the product of momenta for a step count, for files that contain only the step count.
 
         Args:
-          steps: how many were taken; the optimizer is built.
+          steps: Number of steps taken. The optimizer must be built.
         """
-        # After so many steps it is zero, or moves no more; a damaged file may say any number.
-        number = np.arange(1, min(steps, 1_000_000) + 1)
-        momenta = float(self.beta_1) * (1.0 - 0.5 * 0.96 ** (self._initial_decay * number))
+        # The bound protects against step counts in damaged files; by then the product is zero or
+        # constant.
+        step = np.arange(1, min(steps, 1_000_000) + 1)
+        momenta = float(self.beta_1) * (1.0 - 0.5 * 0.96 ** (self._initial_decay * step))
         self._momentum_cache.assign(np.prod(momenta).astype(self._momentum_cache.dtype.dtype))
 
-    def _decayed_lr(self, var_dtype: Any = "float32") -> Any:
-        # `decay` is the momentum's here.
+    def _decayed_lr(self, var_dtype: DTypeLike = "float32") -> Tensor:
+        # In this class `decay` belongs to the momentum, not to the learning rate.
         decay, self._initial_decay = self._initial_decay, 0.0
         try:
             return super()._decayed_lr(var_dtype)
         finally:
             self._initial_decay = decay
 
-    def _prepare(self, var_list: Any) -> Any:
-        # All dtypes of a step see the product of the steps before.
+    def _prepare(self, var_list: Sequence[Variable]) -> ApplyState:
+        # All dtypes of a step use the product of the steps before.
         self._product = self._momentum_cache.value()
         return super()._prepare(var_list)
 
-    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+    def _prepare_local(self, var_device: str, var_dtype: DType, apply_state: ApplyState) -> None:
         super()._prepare_local(var_device, var_dtype, apply_state)
         values = apply_state[var_device, var_dtype]
         beta, step = values["beta_1"], values["step"]
         base = math.cast(0.96**self._initial_decay, var_dtype)
-        now = beta * (1.0 - 0.5 * math.pow(base, step))
-        following = beta * (1.0 - 0.5 * math.pow(base, step + 1.0))
-        product = math.cast(self._product, var_dtype) * now
+        current = beta * (1.0 - 0.5 * math.pow(base, step))
+        next_momentum = beta * (1.0 - 0.5 * math.pow(base, step + 1.0))
+        product = math.cast(self._product, var_dtype) * current
         self._momentum_cache.assign(math.cast(product, self._momentum_cache.dtype))
-        values.update(now=now, following=following, product=product)
+        values.update(now=current, following=next_momentum, product=product)
 
     @staticmethod
     def rule(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         new = Nadam.averages(grad, slots, values, epsilon)
         return [Nadam.moved(var, grad, new, values, epsilon), *new]
 
     @staticmethod
-    def averages(grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7) -> list[Any]:
-        """See `RuleOptimizer.averages`."""
+    def averages(grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7) -> list[Array]:
+        """Compute new m and v; see `RuleOptimizer.update_slots`."""
         b1, b2 = values["beta_1"], values["beta_2"]
         m = b1 * slots[0] + (1 - b1) * grad
         v = b2 * slots[1] + (1 - b2) * grad * grad
@@ -333,9 +339,9 @@ class Nadam(RuleOptimizer):
 
     @staticmethod
     def moved(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
-    ) -> Any:
-        """See `RuleOptimizer.moved`."""
+        var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> Array:
+        """Compute the new variable; see `RuleOptimizer.update_variable`."""
         m, v = slots
         now, following, product = values["now"], values["following"], values["product"]
         mean = (1 - now) * grad / (1 - product) + following * m / (1 - product * following)
@@ -347,18 +353,18 @@ class Lion(RuleOptimizer):
     """Steps along the sign of a mean gradient (arXiv:2302.06675).
 
     Formula:
-      `w = w - lr * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`. w is the variable,
-      g its gradient, lr the learning rate, m the mean gradient, zero at first.
+      `w = w - lr * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`.
+      w is the variable, g its gradient, lr the learning rate, m the mean gradient, initially zero.
 
     Args:
-      learning_rate: number, function, or schedule.
-      beta_1: weight of the mean in the step.
-      beta_2: decay of the mean.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      beta_1: Weight of the mean in the step.
+      beta_2: Decay of the mean.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Raises:
-      ValueError: for decays outside (0, 1].
+      ValueError: If `beta_1` is outside (0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -386,8 +392,8 @@ class Lion(RuleOptimizer):
         self._set_hyper("beta_2", beta_2)
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any]) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+    def rule(var: Array, grad: Array, slots: Slots, values: Scalars) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         b1, b2 = values["beta_1"], values["beta_2"]
         step = jnp.sign(slots[0] * b1 + grad * (1 - b1))
         return [var - values["lr_t"] * step, slots[0] * b2 + grad * (1 - b2)]

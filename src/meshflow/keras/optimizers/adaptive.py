@@ -1,15 +1,16 @@
-"""Steps divided by a measure of past gradients: `RMSprop`, `Adagrad`, `Adadelta`."""
+"""Optimizers that divide steps by a measure of past gradients: `RMSprop`, `Adagrad`, `Adadelta`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.keras import settings
 from meshflow.keras.initializers import Constant
 from meshflow.keras.optimizers.hyper import check_number
-from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Adadelta", "Adagrad", "RMSprop"]
 
@@ -18,23 +19,24 @@ class RMSprop(RuleOptimizer):
     """Steps divided by a running root mean square of gradients (Tieleman and Hinton 2012).
 
     Formula:
-      `r = rho * r + (1 - rho) * g^2` and `w = w - lr * g / sqrt(r + epsilon)`. w is the variable, g its gradient,
-      lr the learning rate, r the mean square, zero at first. With `centered`, `r - a^2` stands for r, where
-      `a = rho * a + (1 - rho) * g`, a being the mean. With momentum `v = momentum * v + lr * g / sqrt(r + epsilon)`
-      and `w = w - v`, v being the velocity. `tf.keras.optimizers.legacy.RMSprop` adds epsilon to the root unless there is
-      momentum, as TensorFlow did until 2.10.
+      `r = rho * r + (1 - rho) * g^2` and `w = w - lr * g / sqrt(r + epsilon)`. w is the variable, g
+      its gradient, lr the learning rate, r the mean square, initially zero. With `centered`,
+      `r - a^2` replaces r, where `a = rho * a + (1 - rho) * g` is the mean a. With momentum
+      `v = momentum * v + lr * g / sqrt(r + epsilon)` and `w = w - v`, where v is the velocity.
+      `tf.keras.optimizers.legacy.RMSprop` adds epsilon to the root unless there is momentum, as
+      TensorFlow did until 2.10.
 
     Args:
-      learning_rate: number, function, or schedule.
-      rho: decay of the mean square.
-      momentum: 0 for none.
-      epsilon: added under the root.
-      centered: whether the mean is subtracted, so that the divisor is a standard deviation.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`; `ema_overwrite_frequency` is 100 by default.
+      learning_rate: Number, schedule, or function without arguments.
+      rho: Decay of the mean square.
+      momentum: Momentum, from 0 to 1; 0 for none.
+      epsilon: Value that is added under the root.
+      centered: Whether to subtract the squared mean, so that the divisor is a standard deviation.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`; the default of `ema_overwrite_frequency` is 100.
 
     Raises:
-      ValueError: for a momentum outside [0, 1].
+      ValueError: If the momentum is outside [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -47,7 +49,7 @@ class RMSprop(RuleOptimizer):
 
     _list_names = {"momentum": "_momentums"}
     _overwrites_every: int | None = 100
-    # Velocities of all rows decay and move them.
+    # The velocities of all rows decay and change the rows.
     _moves_by_rows = "all"
     hyper_names = ("rho", "momentum")
     setting_names = ("epsilon", "centered")
@@ -70,30 +72,30 @@ class RMSprop(RuleOptimizer):
         self._set_hyper("momentum", momentum)
         self.epsilon = epsilon or settings.epsilon()
         self.centered = centered
-        moving = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
-        self._by_rows = self._moves_by_rows if moving else "averages, rows"
+        has_momentum = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
+        self._by_rows = self._moves_by_rows if has_momentum else "averages, rows"
         self.slot_names = (
             "rms",
-            *(("momentum",) if moving else ()),
+            *(("momentum",) if has_momentum else ()),
             *(("mg",) if centered else ()),
         )
 
     @classmethod
     def rule(
         cls,
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
         centered: bool = False,
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
-        # Slots in the order of `slot_names`: rms, momentum, mg.
-        moving = len(slots) > 1 + centered
-        means = [slots[0], *slots[1 + moving :]]
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
+        # The slots have the order of `slot_names`: rms, momentum, mg.
+        has_momentum = len(slots) > 1 + centered
+        means = [slots[0], *slots[1 + has_momentum :]]
         averages = cls.averages(grad, means, values, epsilon, centered)
-        if not moving:
+        if not has_momentum:
             return [cls.moved(var, grad, averages, values, epsilon, centered), *averages]
         square = averages[0] - averages[1] * averages[1] if centered else averages[0]
         step = values["lr_t"] * grad / jnp.sqrt(square + epsilon)
@@ -102,13 +104,9 @@ class RMSprop(RuleOptimizer):
 
     @staticmethod
     def averages(
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
-        epsilon: float = 1e-7,
-        centered: bool = False,
-    ) -> list[Any]:
-        """See `RuleOptimizer.averages`; slots rms and, when centered, mg."""
+        grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7, centered: bool = False
+    ) -> list[Array]:
+        """Compute new rms and, when centered, mg; see `RuleOptimizer.update_slots`."""
         rho = values["rho"]
         rms = rho * slots[0] + (1 - rho) * grad * grad
         return [rms, rho * slots[1] + (1 - rho) * grad] if centered else [rms]
@@ -116,40 +114,40 @@ class RMSprop(RuleOptimizer):
     @classmethod
     def moved(
         cls,
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
         centered: bool = False,
-    ) -> Any:
-        """See `RuleOptimizer.moved`; slots as for `averages`."""
+    ) -> Array:
+        """Compute the new variable from the slots of `update_slots`."""
         square = slots[0] - slots[1] * slots[1] if centered else slots[0]
         return var - values["lr_t"] * grad / cls.root(square, epsilon)
 
     @staticmethod
-    def root(square: Any, epsilon: float) -> Any:
-        """What steps are divided by."""
+    def root(square: Array, epsilon: float) -> Array:
+        """Compute the divisor of steps."""
         return jnp.sqrt(square + epsilon)
 
 
 class Adagrad(RuleOptimizer):
-    """Steps divided by the root of all squared gradients so far (Duchi et al. 2011).
+    """Steps divided by the root of the sum of squared gradients (Duchi et al. 2011).
 
     Formula:
-      `s = s + g^2` and `w = w - lr * g / sqrt(s + epsilon)`. w is the variable, g its gradient, lr the learning
-      rate, s the sum of squares, `initial_accumulator_value` at first. `tf.keras.optimizers.legacy.Adagrad` adds epsilon to
-      the root, as TensorFlow did until 2.10.
+      `s = s + g^2` and `w = w - lr * g / sqrt(s + epsilon)`. w is the variable, g its gradient, lr
+      the learning rate, s the sum of squares, initially `initial_accumulator_value`.
+      `tf.keras.optimizers.legacy.Adagrad` adds epsilon to the root, as TensorFlow did until 2.10.
 
     Args:
-      learning_rate: number, function, or schedule.
-      initial_accumulator_value: start of the sum.
-      epsilon: added under the root.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      initial_accumulator_value: Initial sum of squares.
+      epsilon: Value that is added under the root.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Raises:
-      ValueError: for a negative start of the sum.
+      ValueError: If the initial sum is negative.
 
     Example:
       >>> import meshflow as tf
@@ -184,37 +182,38 @@ class Adagrad(RuleOptimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon or settings.epsilon()
 
-    def _slot_initializer(self, name: str) -> Any:
+    def _slot_initializer(self, name: str) -> Constant:
         return Constant(self.initial_accumulator_value)
 
     @classmethod
     def rule(
-        cls, var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        cls, var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         total = slots[0] + grad * grad
         return [var - values["lr_t"] * grad / cls.root(total, epsilon), total]
 
     @staticmethod
-    def root(total: Any, epsilon: float) -> Any:
-        """What steps are divided by."""
+    def root(total: Array, epsilon: float) -> Array:
+        """Compute the divisor of steps."""
         return jnp.sqrt(total + epsilon)
 
 
 class Adadelta(RuleOptimizer):
-    """Steps scaled by past steps over past gradients (arXiv:1212.5701).
+    """Steps scaled by the ratio of past steps and past gradients (arXiv:1212.5701).
 
     Formula:
       `s = rho * s + (1 - rho) * g^2`, `d = sqrt(u + epsilon) / sqrt(s + epsilon) * g`,
-      `u = rho * u + (1 - rho) * d^2` and `w = w - lr * d`. w is the variable, g its gradient, lr the learning rate, d
-      the step, s and u the mean squares of gradients and steps, zero at first.
+      `u = rho * u + (1 - rho) * d^2` and `w = w - lr * d`. w is the variable, g its gradient, lr
+      the learning rate, d the step, s and u the mean squares of gradients and steps, initially
+      zero.
 
     Args:
-      learning_rate: number, function, or schedule.
-      rho: decay of both means.
-      epsilon: added under both roots.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      rho: Decay of both means.
+      epsilon: Value that is added under both roots.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Example:
       >>> import meshflow as tf
@@ -242,9 +241,9 @@ class Adadelta(RuleOptimizer):
 
     @staticmethod
     def rule(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         rho = values["rho"]
         squares = rho * slots[0] + (1 - rho) * grad * grad
         step = jnp.sqrt(slots[1] + epsilon) / jnp.sqrt(squares + epsilon) * grad

@@ -1,7 +1,8 @@
-"""`AdaScale`: learning rates for larger batches, by how much the gradients of their parts differ."""
+"""`AdaScale`: scale learning rates for large batches by the variance of their gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
+from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.keras.optimizers.wrapping import WrappingOptimizer, check_inner
 from meshflow.ops import array, math
 from meshflow.placement.layout import Layout
@@ -24,40 +26,47 @@ from meshflow.placement.layout import Layout
 __all__ = ["AdaScale"]
 
 _STATE = ("gain", "position", "variance", "square", "squares", "count")
-# No variance is smaller: where gradients are all alike the gain is 1.
+# Minimum variance. If all gradients are equal, the gain is 1.
 _LEAST = 1e-6
 
 
 class AdaScale(WrappingOptimizer):
-    """AdaScale (Johnson et al. 2020, arXiv:2007.05105): a batch of `scale` times the size takes `gain` steps at once.
+    """AdaScale (Johnson et al. 2020, arXiv:2007.05105): larger batches count as `gain` steps.
 
-    It wraps the optimizer that was tuned for small batches. An update's gradient is the mean of those of its parts:
-    of each device and micro-batch under a `tf.distribute.MeshStrategy`, of each replica of `Strategy.run`, and of
-    each step that `gradient_accumulation_steps` adds up. How far these are from each other says how much a
-    larger batch is worth, between 1 and `scale`. The learning rate is multiplied by it, and a schedule goes on by as
-    many steps. `fit` shows it as "gain".
+    AdaScale wraps an optimizer that was tuned for small batches; the batch is now `scale` times
+    larger. The gradient of an update is the mean of the gradients of its parts: of the devices and
+    micro-batches of a `tf.distribute.MeshStrategy`, of the replicas of `Strategy.run`, or of the
+    steps of `gradient_accumulation_steps`. Their variance determines how many steps the larger
+    batch is worth, between 1 and `scale`. The learning rate is multiplied by this gain, and
+    schedules advance by as many steps. `fit` displays it as "gain".
 
     Formula:
-      `V = S / (n - 1) * (mean(|g_i|^2) - |mean(g_i)|^2)` and `U = |mean(g_i)|^2 - V / S` of one update, V at least
-      1e-6 and U at least 0; `v = a * v + (1 - a) * V`, `u = a * u + (1 - a) * U`, `gain = (v + u) / (v / S + u)`; the
-      update is that of the inner optimizer for mean(g_i) with `lr(floor(T)) * gain` as learning rate, then
-      `T = T + gain`. g_i are the gradients of the n parts, S the scale, a the smoothing, lr the inner learning rate
-      or schedule, T the steps gained so far, of which floor takes the whole ones, v and u the averages of variance V
-      and squared mean U, and gain what an update gains in steps.
+      `V = S / (n - 1) * (mean(|g_i|^2) - |mean(g_i)|^2)` and `U = |mean(g_i)|^2 - V / S` of one
+      update, V at least 1e-6 and U at least 0; `v = a * v + (1 - a) * V`,
+      `u = a * u + (1 - a) * U`, `gain = (v + u) / (v / S + u)`. The update is that of the inner
+      optimizer for mean(g_i) with the learning rate `lr(floor(T)) * gain`; then `T = T + gain`. g_i
+      are the gradients of the n parts, S the scale, a the smoothing, lr the inner learning rate or
+      schedule, T the gained steps so far, floor the rounding down to an integer, v and u the
+      averages of variance V and squared mean U, and gain the number of steps that an update is
+      worth.
 
     Args:
-      inner_optimizer: the optimizer of the small batch. It gets its learning rate from `_decayed_lr`, as all of
-        this package do and those of yours whose `update_step` takes a third argument.
-      scale: how many times the small batch's size the batch has; default the number of parts.
-      smoothing: of the averages, from 0 to below 1; default max(1 - scale / 1000, 0), as in the paper.
-      name: a new name for the inner optimizer.
+      inner_optimizer: The optimizer of the small batch. It must read its learning rate from
+        `_decayed_lr`, as the optimizers of this package and user-defined ones with a third argument
+        of `update_step` do.
+      scale: Size of the batch divided by the size of the small batch; default the number of parts.
+      smoothing: Smoothing of the averages, from 0 to below 1; default max(1 - scale / 1000, 0), as
+        in the paper.
+      name: A new name for the inner optimizer.
 
     Attributes:
-      inner_optimizer: the optimizer inside.
+      inner_optimizer: The wrapped optimizer.
 
     Raises:
-      TypeError: when `inner_optimizer` is none, or one with loss scaling, which goes around this one.
-      ValueError: for a scale below 1 and a smoothing outside [0, 1); in training, when updates have one part only.
+      TypeError: If `inner_optimizer` is no optimizer, or a `LossScaleOptimizer`, which must wrap
+        this one.
+      ValueError: If the scale is below 1 or the smoothing outside [0, 1); in training, if updates
+        have a single part.
 
     Example:
       >>> import meshflow as tf
@@ -69,8 +78,8 @@ class AdaScale(WrappingOptimizer):
       (1.25, -0.25)
     """
 
-    _OWN = frozenset(("_optimizer", "_scale", "_smoothing", "_state", "_noted"))
-    # Strategies that compute gradients device by device are to say how large each is.
+    _OWN = frozenset(("_optimizer", "_scale", "_smoothing", "_state", "_share_norms"))
+    # Strategies that compute gradients on each device must also compute their norms.
     _measures_shares = True
 
     def __init__(
@@ -102,124 +111,124 @@ class AdaScale(WrappingOptimizer):
         self._scale = None if scale is None else float(scale)
         self._smoothing = None if smoothing is None else float(smoothing)
         self._state: dict[str, Variable] = {}
-        # What a strategy said of the gradients that come next.
-        self._noted: tuple[Any, int] | None = None
+        # Squared norms and number of the next gradients' shares, if a strategy has set them.
+        self._share_norms: tuple[Any, int] | None = None
         inner_optimizer._pace = self
         if name is not None:
             inner_optimizer._name = name
 
     @property
     def gain(self) -> Tensor:
-        """How many steps the last update was worth, a float32 scalar; 1 before the first."""
+        """Return the number of steps that the last update was worth, a float32 scalar; initially 1."""
         return self._state["gain"].value() if self._state else constant(1.0)
 
     @property
     def gained_steps(self) -> Tensor:
-        """How many steps all updates so far were worth, a float32 scalar; schedules are called with it."""
+        """Return the number of steps that all updates were worth, a float32 scalar, for schedules."""
         return self._state["position"].value() if self._state else constant(0.0)
 
     @property
     def scale(self) -> float | None:
-        """How many times the small batch's size the batch has; None for the number of its parts."""
+        """Return the batch size relative to the small batch; None for the number of parts."""
         return self._scale
 
     @property
     def smoothing(self) -> float | None:
-        """The averages' smoothing; None for that of the paper."""
+        """Return the smoothing of the averages; None for the paper's default."""
         return self._smoothing
 
     def _shown(self) -> dict[str, Tensor]:
-        """What `fit` shows beside metrics."""
+        """Return the values that `fit` displays in addition to metrics."""
         return {"gain": self.gain}
 
     # ---- steps -----------------------------------------------------------------------------
 
-    def build(self, var_list: Any) -> None:
-        """Makes the inner optimizer's slots, and the state of this one.
+    def build(self, var_list: Sequence[Variable]) -> None:
+        """Create the inner optimizer's slots, and the state of the wrapper.
 
         Args:
-          var_list: the variables to be trained.
+          var_list: All variables to be trained.
         """
         _ = self.iterations
         if not self._state:
             for name in _STATE:
-                made = self._optimizer.add_weight(
+                variable = self._optimizer.add_weight(
                     f"adascale_{name}", initializer="ones" if name == "gain" else "zeros"
                 )
                 if self._mesh is not None:
-                    made._layout = Layout.replicated(self._mesh, 0)
-                self._state[name] = made
+                    variable._layout = Layout.replicated(self._mesh, 0)
+                self._state[name] = variable
         super().build(var_list)
 
     def apply_gradients(
         self,
-        grads_and_vars: Any,
+        grads_and_vars: Iterable[tuple[Any, Variable]],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
         skip_gradients_aggregation: bool = False,
-    ) -> Any:
-        """Updates variables with the learning rate that the gradients' differences allow.
+    ) -> Variable:
+        """Update variables with the learning rate that the variance of the gradients allows.
 
         Args:
-          grads_and_vars: pairs (gradient, variable).
-          name: ignored.
-          experimental_aggregate_gradients: False leaves out the sum over replicas.
-          skip_gradients_aggregation: True leaves it out too.
+          grads_and_vars: Pairs (gradient, variable).
+          name: Ignored.
+          experimental_aggregate_gradients: Whether to sum gradients over replicas.
+          skip_gradients_aggregation: Whether to skip this sum.
 
         Returns:
-          The step number.
+          The step count.
 
         Raises:
-          ValueError: when there is no gradient at all, or when updates have one part only.
+          ValueError: If there is no gradient at all, or updates have a single part.
         """
         pairs = [(g, v) for g, v in grads_and_vars]
-        summed = skip_gradients_aggregation or not experimental_aggregate_gradients
+        is_summed = skip_gradients_aggregation or not experimental_aggregate_gradients
         with no_tapes():
-            given = [(g, v) for g, v in pairs if g is not None]
-            if given:
-                self.build([v for _, v in given])
-                squares, count = self._parts(given, summed)
+            filtered = [(g, v) for g, v in pairs if g is not None]
+            if filtered:
+                self.build([v for _, v in filtered])
+                squares, count = self._parts(filtered, is_summed)
                 self._state["squares"].assign_add(math.cast(squares, "float32"))
                 self._state["count"].assign_add(np.float32(count))
         return self._optimizer.apply_gradients(
             pairs, name, experimental_aggregate_gradients, skip_gradients_aggregation
         )
 
-    def _parts(self, pairs: list[tuple[Any, Variable]], summed: bool) -> tuple[Any, int]:
-        """The sum of squared norms of the parts' gradients, and how many parts there are."""
-        noted, self._noted = self._noted, None
+    def _parts(self, pairs: GradientPairs, is_summed: bool) -> tuple[Tensor, int]:
+        """Return the sum of the squared norms of the parts' gradients, and the number of parts."""
+        share_norms, self._share_norms = self._share_norms, None
         if context.closure is not None:
             raise NotImplementedError(
-                "AdaScale is not available with parameter servers, whose workers do not wait for each other."
+                "AdaScale is not available with parameter servers, because their workers run independently."
             )
-        if noted is not None:
-            return noted
-        replica = None if summed else spanning()
+        if share_norms is not None:
+            return share_norms
+        replica = None if is_summed else spanning()
         if replica is not None:
-            several = replica.num_replicas_in_sync
-            own = _squared_norm(pairs) * float(several) ** 2
-            return replica.all_reduce("SUM", own), several
+            num_replicas = replica.num_replicas_in_sync
+            square = _squared_norm(pairs) * float(num_replicas) ** 2
+            return replica.all_reduce("SUM", square), num_replicas
         if not self._optimizer.gradient_accumulation_steps:
             raise ValueError(
-                "AdaScale needs the gradients of several parts of each batch, and here is one. Train with a "
-                "tf.distribute.MeshStrategy whose rules split the batch or whose options have micro_batches, or pass "
+                "AdaScale needs the gradients of several parts of each batch, but the batch has a single part. Train with "
+                "a tf.distribute.MeshStrategy whose rules split the batch or whose options have micro_batches, or pass "
                 "gradient_accumulation_steps to the inner optimizer or to compile."
             )
         return _squared_norm(pairs), 1
 
-    def _note_shares(self, squares: Any, count: int) -> None:
-        """Takes what a strategy says of the gradients that are applied next.
+    def _note_shares(self, squares: Tensor, count: int) -> None:
+        """Set the norms that a strategy computed for the gradients that are applied next.
 
         Args:
-          squares: the sum of the squared norms of the shares' gradients, a float32 scalar.
-          count: how many shares there were.
+          squares: Sum of the squared norms of the shares' gradients, a float32 scalar.
+          count: Number of shares.
         """
-        self._noted = squares, count
+        self._share_norms = squares, count
 
-    # ---- what the inner optimizer asks -----------------------------------------------------
+    # ---- hooks that the inner optimizer calls ----------------------------------------------
 
-    def _measure(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """Moves the gain by the gradients of an update, which are the means of those of its parts."""
+    def _measure(self, pairs: GradientPairs) -> None:
+        """Update the gain from the gradients of an update, which are means over its parts."""
         state = self._state
         count, square = state["count"].value(), _squared_norm(pairs)
         scale = count if self._scale is None else convert_to_tensor(self._scale)
@@ -228,28 +237,28 @@ class AdaScale(WrappingOptimizer):
             if self._smoothing is None
             else convert_to_tensor(self._smoothing)
         )
-        spread = (state["squares"].value() / count - square) / math.maximum(count - 1.0, 1.0)
-        # The last batch of an epoch may be of one part: it says nothing.
-        several = math.greater(count, 1.0)
-        smoothing = array.where(several, smoothing, 1.0)
-        new = {"variance": math.maximum(scale * spread, _LEAST)}
-        new["square"] = math.maximum(square - spread, 0.0)
+        variance = (state["squares"].value() / count - square) / math.maximum(count - 1.0, 1.0)
+        # The last batch of an epoch may have a single part, which has no variance.
+        has_parts = math.greater(count, 1.0)
+        smoothing = array.where(has_parts, smoothing, 1.0)
+        new = {"variance": math.maximum(scale * variance, _LEAST)}
+        new["square"] = math.maximum(square - variance, 0.0)
         for name, value in new.items():
             average = smoothing * state[name].value() + (1.0 - smoothing) * value
             state[name].assign(average)
         v, u = state["variance"].value(), state["square"].value()
-        state["gain"].assign(array.where(several, (v + u) / (v / scale + u), self.gain))
+        state["gain"].assign(array.where(has_parts, (v + u) / (v / scale + u), self.gain))
         for name in ("squares", "count"):
             state[name].assign(np.float32(0))
 
     def _advance(self) -> None:
-        """Counts the steps that an update was worth."""
+        """Advance the step of schedules by the gain of an update."""
         self._state["position"].assign_add(self.gain)
 
     # ---- configuration ---------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration, with the inner optimizer's."""
+        """Return the configuration, with the inner optimizer's."""
         return {
             "inner_optimizer": serialization.serialize(self._optimizer),
             "scale": self._scale,
@@ -257,8 +266,8 @@ class AdaScale(WrappingOptimizer):
         }
 
 
-def _squared_norm(pairs: list[tuple[Any, Variable]]) -> Any:
-    total: Any = constant(0.0)
+def _squared_norm(pairs: GradientPairs) -> Tensor:
+    total = constant(0.0)
     for gradient, var in pairs:
         if isinstance(gradient, IndexedSlices):
             gradient = densified(gradient, var)

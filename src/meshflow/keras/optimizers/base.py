@@ -1,8 +1,9 @@
-"""`Optimizer`: from gradients to updated variables.
+"""`Optimizer`: apply gradients to variables.
 
-`minimize` takes gradients and hands them to `apply_gradients`, which filters, sums over replicas,
-clips, transforms, and updates each variable by one of the hooks that a subclass defines, see
-`UpdateHooks`. The optimizers here define a pure `rule` instead, see `RuleOptimizer`.
+`minimize` computes gradients and passes them to `apply_gradients`, which filters them, sums them
+over replicas, clips and transforms them, and updates each variable with one of the hooks that a
+subclass defines, see `UpdateHooks`. The optimizers in this package define a pure `rule` instead,
+see `RuleOptimizer`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,18 +24,21 @@ from meshflow.core.runtime.context import alone, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import sum_over_replicas
+from meshflow.environment.types import PyTree
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
 from meshflow.keras.optimizers.hyper import check_number
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
+from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.keras.optimizers.stateless import StatelessUpdates
 from meshflow.ops import array, math
 
-# Threads may share an optimizer: none may find a variable known whose slots another is still making.
+# Threads may share an optimizer. The lock prevents a thread from using a variable before another
+# thread has created all its slots.
 _building = threading.RLock()
 
 __all__ = ["Optimizer"]
@@ -44,22 +48,22 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     """Base class of optimizers.
 
     Args:
-      name: the optimizer's name.
-      gradient_aggregator: function of a list of (gradient, variable) that sums over replicas.
-      gradient_transformers: functions from a list of (gradient, variable) to one.
-      weight_decay: share of each variable subtracted per step, times the learning rate.
-      use_ema: whether a moving average of each variable is kept.
-      ema_momentum: its momentum.
-      ema_overwrite_frequency: every so many steps the average replaces the variable.
-      gradient_accumulation_steps: variables are updated every so many steps only, by the average of these
-        steps' gradients; `iterations` counts updates. As in Keras 3 an integer of at least 2.
-      **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`;
-        `mesh` is the mesh over which the step number is replicated; slots follow their variables.
+      name: Name of the optimizer.
+      gradient_aggregator: Function that sums a list of (gradient, variable) over replicas.
+      gradient_transformers: Functions from a list of (gradient, variable) to a new list.
+      weight_decay: Fraction of each variable that is subtracted per step, times the learning rate.
+      use_ema: Whether to keep an exponential moving average of each variable.
+      ema_momentum: Momentum of the moving averages, from 0 to 1.
+      ema_overwrite_frequency: Number of steps after which the averages replace the variables.
+      gradient_accumulation_steps: Number of steps, at least 2, over which gradients are averaged
+        for one update, which `iterations` counts. None updates in each step.
+      **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`; `mesh`
+        is the mesh over which the step count is replicated; slots follow their variables.
         `jit_compile` and `is_legacy_optimizer` are accepted and ignored.
 
     Raises:
-      TypeError: for another keyword.
-      ValueError: for negative values or clip settings that exclude each other.
+      TypeError: If another keyword is passed.
+      ValueError: If a value is negative or clip settings exclude each other.
 
     Example:
       >>> import meshflow as tf
@@ -75,9 +79,10 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     _default_learning_rate = 0.001
     _default_decay = 0.0
-    # Whether it computes as TensorFlow's optimizers since 2.11, whose configurations name every setting but `decay`.
+    # Whether the class computes like TensorFlow's optimizers since 2.11. Their configurations
+    # contain every setting but `decay`.
     _since_2_11 = True
-    # Whether variables unknown to `build` get slots when they first appear, as in OptimizerV2.
+    # Whether variables that were not passed to `build` get slots on first use, as in OptimizerV2.
     _allow_new_variables = False
 
     def __init__(
@@ -101,7 +106,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         self._mesh = kwargs.pop("mesh", None)
         kwargs.pop("is_legacy_optimizer", None)
         self.jit_compile = bool(kwargs.pop("jit_compile", True))
-        # Keras 2's base class leaves the learning rate to its subclasses, and so its configuration.
+        # In Keras 2 the learning rate, and its configuration, belong to subclasses.
         self._configures_rate = "learning_rate" in kwargs
         rate = kwargs.pop("lr", self._default_learning_rate)
         rate = kwargs.pop("learning_rate", rate)
@@ -116,8 +121,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         check_clipping(self.clipnorm, self.clipvalue, self.global_clipnorm, gradient_transformers)
         self.gradient_aggregator = gradient_aggregator
         self.gradient_transformers = list(gradient_transformers or [])
-        given = {"weight_decay": weight_decay, "ema_momentum": ema_momentum}
-        for key, value in {**given, "ema_overwrite_frequency": ema_overwrite_frequency}.items():
+        numbers = {"weight_decay": weight_decay, "ema_momentum": ema_momentum}
+        for key, value in {**numbers, "ema_overwrite_frequency": ema_overwrite_frequency}.items():
             if value is not None:
                 check_number(type(self).__name__, key, value)
         self.weight_decay = weight_decay
@@ -135,14 +140,14 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     @property
     def name(self) -> str:
-        """The optimizer's name."""
+        """Return the optimizer's name."""
         return self._name
 
     def build(self, var_list: Sequence[Variable]) -> None:
-        """Makes the slots of variables.
+        """Create the slots of variables.
 
         Args:
-          var_list: the variables to be trained.
+          var_list: All variables to be trained.
         """
         with _building:
             self._build_new(var_list)
@@ -171,26 +176,26 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     def minimize(
         self,
-        loss: Any,
-        var_list: Any,
-        grad_loss: Any = None,
+        loss: Tensor | Callable[[], Tensor],
+        var_list: PyTree | Callable[[], PyTree],
+        grad_loss: TensorLike | None = None,
         name: str | None = None,
-        tape: Any = None,
-    ) -> Any:
-        """Computes gradients of a loss and applies them.
+        tape: GradientTape | None = None,
+    ) -> Variable:
+        """Compute the gradients of a loss and apply them.
 
         Args:
-          loss: a function without arguments, or a tensor recorded on `tape`.
-          var_list: variables, or a function that gives them, called after the loss.
-          grad_loss: gradient of the loss to start from.
-          name: ignored.
-          tape: the tape that recorded a tensor loss.
+          loss: A function without arguments, or a tensor recorded on `tape`.
+          var_list: Variables, or a function that returns them, which is called after the loss.
+          grad_loss: Initial gradient of the loss; default ones.
+          name: Ignored.
+          tape: The tape that recorded a tensor loss.
 
         Returns:
-          The step number.
+          The step count.
 
         Raises:
-          ValueError: for a tensor loss without a tape, or when no variable has a gradient.
+          ValueError: If a tensor loss has no tape, or no variable has a gradient.
 
         Example:
           >>> import meshflow as tf
@@ -203,14 +208,17 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return self.apply_gradients(pairs, name=name)
 
     def compute_gradients(
-        self, loss: Any, var_list: Any, tape: Any = None
-    ) -> list[tuple[Any, Variable]]:
-        """Gradients of a loss.
+        self,
+        loss: Tensor | Callable[[], Tensor],
+        var_list: PyTree | Callable[[], PyTree],
+        tape: GradientTape | None = None,
+    ) -> GradientPairs:
+        """Compute the gradients of a loss, without applying them.
 
         Args:
-          loss: a function without arguments, or a tensor recorded on `tape`.
-          var_list: variables, or a function that gives them.
-          tape: the tape that recorded a tensor loss.
+          loss: A function without arguments, or a tensor recorded on `tape`.
+          var_list: Variables, or a function that returns them.
+          tape: The tape that recorded a tensor loss.
 
         Returns:
           A list of (gradient, variable).
@@ -218,8 +226,12 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return self._compute_gradients(loss, var_list, None, tape)
 
     def _compute_gradients(
-        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
-    ) -> list[tuple[Any, Variable]]:
+        self,
+        loss: Tensor | Callable[[], Tensor],
+        var_list: PyTree | Callable[[], PyTree],
+        grad_loss: TensorLike | None = None,
+        tape: GradientTape | None = None,
+    ) -> GradientPairs:
         if not callable(loss) and tape is None:
             raise ValueError(
                 f"`tape` is required when a `Tensor` loss is passed. Received: loss={loss}, tape={tape}."
@@ -242,45 +254,45 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         gradients = self._get_gradients(tape, loss, variables, grad_loss)
         return list(zip(gradients, variables, strict=True))
 
-    def _transform_loss(self, loss: Any) -> Any:
+    def _transform_loss(self, loss: Tensor) -> Tensor:
         return loss
 
     def _get_gradients(
-        self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None
-    ) -> Any:
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
+    ) -> list[Any]:
         return tape.gradient(loss, var_list, grad_loss)
 
-    def get_gradients(self, loss: Any, params: Any) -> Any:
-        """Not available with eager execution; use `tf.GradientTape`.
+    def get_gradients(self, loss: Tensor, params: Sequence[Variable]) -> list[Tensor]:
+        """Raise an error: the method is not available with eager execution. Use `tf.GradientTape`.
 
         Args:
-          loss: a loss.
-          params: variables.
+          loss: Ignored.
+          params: Ignored.
 
         Raises:
-          RuntimeError: always.
+          RuntimeError: Always.
         """
         raise RuntimeError(
             "`get_gradients` is not supported with eager execution: use tf.GradientTape."
         )
 
-    def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """Gradients summed over replicas.
+    def aggregate_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
+        """Sum gradients over replicas.
 
         Args:
-          grads_and_vars: pairs (gradient, variable).
+          grads_and_vars: Pairs (gradient, variable).
         """
         return self._aggregate_gradients(grads_and_vars)
 
-    def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
+    def _aggregate_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         if self.gradient_aggregator is not None:
             return self.gradient_aggregator(grads_and_vars)
-        return sum_over_replicas(grads_and_vars)
+        return list(sum_over_replicas(grads_and_vars))
 
-    def _transform_unaggregated_gradients(self, grads_and_vars: Any) -> Any:
+    def _transform_unaggregated_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         return grads_and_vars
 
-    def _transform_gradients(self, grads_and_vars: Any) -> Any:
+    def _transform_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         grads_and_vars = clip_gradients(
             grads_and_vars, self.clipvalue, self.clipnorm, self.global_clipnorm
         )
@@ -291,25 +303,25 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     @scoped("optimizer")
     def apply_gradients(
         self,
-        grads_and_vars: Any,
+        grads_and_vars: Iterable[tuple[Any, Variable]],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
         skip_gradients_aggregation: bool = False,
-    ) -> Any:
-        """Updates variables.
+    ) -> Variable:
+        """Update variables.
 
         Args:
-          grads_and_vars: pairs (gradient, variable); None gradients are left out with a warning.
-          name: ignored.
-          experimental_aggregate_gradients: False leaves out the sum over replicas.
-          skip_gradients_aggregation: True leaves it out too.
+          grads_and_vars: Pairs (gradient, variable). A gradient of None is skipped with a warning.
+          name: Ignored.
+          experimental_aggregate_gradients: Whether to sum gradients over replicas.
+          skip_gradients_aggregation: Whether to skip this sum.
 
         Returns:
-          The step number.
+          The step count.
 
         Raises:
-          ValueError: when there is no gradient at all, or for variables that the optimizer was not
-            built with.
+          ValueError: If there is no gradient at all, or the optimizer was built for other
+            variables.
 
         Example:
           >>> import meshflow as tf
@@ -333,7 +345,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
             if closure is not None and closure.servers_step:
-                # Parameter servers hold the variables, and take the step.
+                # Parameter servers hold the variables and update them.
                 closure.push(self, self._for_servers(pairs))
                 if not closure.worker_steps:
                     return self.iterations
@@ -344,50 +356,52 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                     self._run_update(pairs)
         return self.iterations
 
-    def _for_servers(self, pairs: list[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
-        """Gradients as parameter servers are given them; those that gather several steps transform them then."""
+    def _for_servers(self, pairs: GradientPairs) -> GradientPairs:
+        """Prepare gradients for parameter servers, which transform them if they accumulate."""
         if not self.gradient_accumulation_steps:
             return list(self._transform_gradients(pairs))
-        servers = {number for _, v in pairs for number in getattr(v, "servers", ())}
+        servers = {server for _, v in pairs for server in getattr(v, "servers", ())}
         if len(servers) > 1 and (self.global_clipnorm or self.gradient_transformers):
             raise NotImplementedError(
                 f"Optimizer {self._name}: gradient_accumulation_steps together with global_clipnorm or "
-                "gradient_transformers needs one parameter server, as none of several has all gradients. Use servers=1, "
-                "or clipnorm or clipvalue."
+                "gradient_transformers requires a single parameter server, because each of several servers receives only "
+                "part of the gradients. Use servers=1, or clipnorm or clipvalue."
             )
         return pairs
 
-    def _take(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """What a parameter server does with what `_for_servers` gave for its variables."""
+    def _take(self, pairs: GradientPairs) -> None:
+        """Apply gradients from `_prepare_server_gradients` on a parameter server."""
         if self.gradient_accumulation_steps:
             self._accumulate(pairs, self._run_update)
         else:
             self._step(pairs)
 
-    def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """One update of variables by their gradients, which are summed over replicas."""
+    def _run_update(self, pairs: GradientPairs) -> None:
+        """Update variables once with gradients that are summed over replicas."""
         if self._pace is not None:
             self._pace._measure(pairs)
         self._step(list(self._transform_gradients(pairs)))
         if self._pace is not None:
             self._pace._advance()
 
-    def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """The part of `apply_gradients` that changes variables."""
+    def _step(self, pairs: GradientPairs) -> None:
+        """Change the variables and the step count: the last part of `apply_gradients`."""
         self._apply(pairs)
         self.iterations.assign_add(1)
         if self.use_ema:
             self._update_averages([v for _, v in pairs])
 
-    def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
-        """Keras 3's `apply_gradients`.
+    def apply(
+        self, gradients: Sequence[Any], trainable_variables: Sequence[Variable] | None = None
+    ) -> Variable:
+        """Update variables, with the arguments of Keras 3.
 
         Args:
-          gradients: a list of gradients.
-          trainable_variables: the variables they belong to; default those of `build`.
+          gradients: A list of gradients.
+          trainable_variables: Variables of the gradients; default the variables of `build`.
 
         Returns:
-          The step number.
+          The step count.
         """
         variables = (
             [self._owners[key] for key in self._index_dict]
@@ -409,7 +423,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 f"tf.keras.optimizers.legacy.{type(self).__name__}."
             )
 
-    def _apply(self, pairs: list[tuple[Any, Variable]]) -> None:
+    def _apply(self, pairs: GradientPairs) -> None:
         state = self._prepare([v for _, v in pairs])
         if self.weight_decay:
             for _, var in pairs:
@@ -418,7 +432,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                     var.assign_sub(var.value() * rate)
         for gradient, var in pairs:
             if isinstance(gradient, IndexedSlices):
-                # OptimizerV2 refuses; later optimizers project the whole variable.
+                # OptimizerV2 raises an error; later optimizers apply the constraint to the entire
+                # variable.
                 if var.constraint is not None and self._allow_new_variables:
                     raise RuntimeError(
                         f"Cannot use a constraint function on a sparse variable ({var.name})."
@@ -431,12 +446,14 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     # ---- weight decay and averages ---------------------------------------------------------
 
-    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Leaves variables out of weight decay.
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Variable] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
+        """Exclude variables from weight decay.
 
         Args:
-          var_list: variables.
-          var_names: regular expressions found in variable names.
+          var_list: Variables.
+          var_names: Regular expressions to search in variable names.
         """
         self._excluded = (list(var_list or []), list(var_names or []))
 
@@ -452,16 +469,16 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             average = self.get_slot(var, "average")
             average.assign(average.value() * momentum + var.value() * (1.0 - momentum))
         if self.ema_overwrite_frequency:
-            every = int(self.ema_overwrite_frequency)
-            due = math.equal(math.floormod(self.iterations.value(), np.int64(every)), 0)
+            frequency = int(self.ema_overwrite_frequency)
+            is_due = math.equal(math.floormod(self.iterations.value(), np.int64(frequency)), 0)
             for var in variables:
-                var.assign(array.where(due, self.get_slot(var, "average").value(), var.value()))
+                var.assign(array.where(is_due, self.get_slot(var, "average").value(), var.value()))
 
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Puts the moving averages into the variables.
+    def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
+        """Replace the values of variables by their moving averages.
 
         Args:
-          var_list: the variables.
+          var_list: The variables.
         """
         if self.use_ema:
             for var in var_list:
@@ -470,35 +487,38 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     # ---- configuration ---------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration: what the constructor takes, as plain Python values."""
+        """Return the constructor's arguments as plain Python values."""
         config: dict[str, Any] = {"name": self._name}
-        # Constructors of other people's optimizers need not take what has its default.
-        always = self._since_2_11 and type(self).__module__.startswith("meshflow.")
+        # Constructors of user-defined optimizers need not take the arguments that have their
+        # defaults.
+        is_complete = self._since_2_11 and type(self).__module__.startswith("meshflow.")
         clipping = ("clipnorm", "global_clipnorm", "clipvalue")
         for key in ("weight_decay", *clipping):
-            if always or getattr(self, key) is not None:
+            if is_complete or getattr(self, key) is not None:
                 config[key] = getattr(self, key)
-        if always or self.use_ema:
+        if is_complete or self.use_ema:
             for key in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
                 config[key] = getattr(self, key)
-        if always:
+        if is_complete:
             config |= {"jit_compile": self.jit_compile, "is_legacy_optimizer": False}
         if self.gradient_accumulation_steps:
             config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
         if self._configures_rate:
             rate = self._serialize_hyperparameter("learning_rate")
-            # It is kept as a float32 since TensorFlow 2.11, and written as that number.
-            as_kept = self._since_2_11 and isinstance(rate, (int, float))
-            config["learning_rate"] = np.float32(rate) if as_kept else rate
+            # TensorFlow since 2.11 stores the rate as a float32 and writes this value.
+            is_float32 = self._since_2_11 and isinstance(rate, (int, float))
+            config["learning_rate"] = np.float32(rate) if is_float32 else rate
         return config
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer with a configuration.
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
+        """Create an optimizer from its configuration.
 
         Args:
-          config: what `get_config` gave.
-          custom_objects: further schedules by name.
+          config: The result of `get_config`.
+          custom_objects: Further schedules by name.
         """
         config = dict(config)
         if "lr" in config:
@@ -508,12 +528,12 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return cls(**config)
 
 
-def _filter(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
-    """Pairs with a gradient; complains about the others."""
+def _filter(grads_and_vars: Iterable[tuple[Any, Variable]]) -> GradientPairs:
+    """Return the pairs with a gradient; warn about the others."""
     pairs = [(g, v) for g, v in grads_and_vars]
-    kept = [(g, v) for g, v in pairs if g is not None]
+    filtered = [(g, v) for g, v in pairs if g is not None]
     missing = [v.name for g, v in pairs if g is None]
-    if pairs and not kept:
+    if pairs and not filtered:
         raise ValueError(
             f"No gradients provided for any variable: {missing}. Provided `grads_and_vars` is {pairs}."
         )
@@ -522,4 +542,4 @@ def _filter(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
             f"Gradients do not exist for variables {missing} when minimizing the loss. If you're using `model.compile()`, did you forget to provide a `loss` argument?",
             stacklevel=3,
         )
-    return kept
+    return filtered

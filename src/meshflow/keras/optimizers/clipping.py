@@ -1,11 +1,12 @@
-"""Clipping of gradients by value, by each one's norm, and by their common norm."""
+"""Gradient clipping by value, by norm, and by global norm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.optimizers.hyper import check_number
 from meshflow.ops import math
 
@@ -14,18 +15,18 @@ def check_clipping(
     clipnorm: float | None,
     clipvalue: float | None,
     global_clipnorm: float | None,
-    gradient_transformers: Any,
+    gradient_transformers: Sequence[Callable[..., Any]] | None,
 ) -> None:
-    """Checks an optimizer's clip settings.
+    """Check an optimizer's clip settings.
 
     Args:
-      clipnorm: limit of each gradient's norm.
-      clipvalue: limit of each element.
-      global_clipnorm: limit of the norm of all gradients together.
-      gradient_transformers: functions that exclude clipping.
+      clipnorm: Maximum norm of each gradient.
+      clipvalue: Maximum absolute value of each element.
+      global_clipnorm: Maximum norm of all gradients together.
+      gradient_transformers: Functions that cannot be combined with clipping.
 
     Raises:
-      ValueError: for negative values or settings that exclude each other.
+      ValueError: If a value is negative or settings exclude each other.
     """
     settings = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
     for key, value in settings.items():
@@ -39,7 +40,7 @@ def check_clipping(
         )
     if gradient_transformers and any(value is not None for value in settings.values()):
         raise ValueError(
-            "`gradient_transformers` and clipping (`clipnorm`, `clipvalue`, `global_clipnorm`) cannot be set both: put the clipping into a transformer."
+            "`gradient_transformers` and clipping (`clipnorm`, `clipvalue`, `global_clipnorm`) cannot both be set. Clip in a transformer instead."
         )
 
 
@@ -49,13 +50,13 @@ def clip_gradients(
     clipnorm: float | None,
     global_clipnorm: float | None,
 ) -> list[tuple[Any, Any]]:
-    """Clips gradients, in the order value, norm, common norm.
+    """Clip gradients by value, then by norm, then by global norm.
 
     Args:
-      grads_and_vars: pairs (gradient, variable); of `IndexedSlices` the rows are clipped.
-      clipvalue: limit of each element, or None.
-      clipnorm: limit of each gradient's norm, or None.
-      global_clipnorm: limit of the norm of all gradients together, or None.
+      grads_and_vars: Pairs (gradient, variable). The rows of `IndexedSlices` are clipped.
+      clipvalue: Maximum absolute value of each element, or None.
+      clipnorm: Maximum norm of each gradient, or None.
+      global_clipnorm: Maximum norm of all gradients together, or None.
 
     Returns:
       The pairs with clipped gradients.
@@ -63,26 +64,28 @@ def clip_gradients(
     if clipvalue is not None:
         limit = float(clipvalue)
         grads_and_vars = [
-            (_on_values(g, lambda x: math.clip_by_value(x, -limit, limit)), v)
+            (_map_values(g, lambda x: math.clip_by_value(x, -limit, limit)), v)
             for g, v in grads_and_vars
         ]
     if clipnorm is not None:
         norm = float(clipnorm)
         grads_and_vars = [
-            (_on_values(g, lambda x: math.clip_by_norm(x, norm)), v) for g, v in grads_and_vars
+            (_map_values(g, lambda x: math.clip_by_norm(x, norm)), v) for g, v in grads_and_vars
         ]
     if global_clipnorm is not None:
         values = [g.values if isinstance(g, IndexedSlices) else g for g, _ in grads_and_vars]
         clipped, _ = math.clip_by_global_norm(values, float(global_clipnorm))
         grads_and_vars = [
-            # mypy does not infer lambdas with defaults.
-            (_on_values(g, lambda _, c=c: c), v)  # type: ignore[misc]
+            # mypy cannot infer the type of lambdas with defaults.
+            (_map_values(g, lambda _, c=c: c), v)  # type: ignore[misc]
             for (g, v), c in zip(grads_and_vars, clipped, strict=True)
         ]
     return grads_and_vars
 
 
-def _on_values(gradient: Any, function: Callable[[Any], Any]) -> Any:
+def _map_values(
+    gradient: Tensor | IndexedSlices, function: Callable[[Tensor], Tensor]
+) -> Tensor | IndexedSlices:
     if isinstance(gradient, IndexedSlices):
         return IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(gradient)

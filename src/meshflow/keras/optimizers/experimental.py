@@ -1,4 +1,4 @@
-"""`tf.keras.optimizers.experimental`: another name for the optimizers as they are since TensorFlow 2.11."""
+"""`tf.keras.optimizers.experimental`: another name of the optimizers since TensorFlow 2.11."""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""Follow the regularized leader."""
+"""FTRL: follow the regularized leader."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
+from meshflow.core.variables.variable import Variable
 from meshflow.keras.initializers import Constant
-from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Ftrl"]
 
@@ -17,24 +20,25 @@ class Ftrl(RuleOptimizer):
 
     Formula:
       `n = s + g^2`, `z = z + g + 2 * k * w - (n^-power - s^-power) / lr * w`, `s = n` and
-      `w = (clip(z, -l1, l1) - z) / (n^-power / lr + 2 * l2)`. w is the variable, g its gradient, lr the learning
-      rate; s and n are the sum of squares before and after the step, `initial_accumulator_value` at first, z the
-      linear term, zero at first, power is `learning_rate_power`, k is `l2_shrinkage_regularization_strength`, l1 is
+      `w = (clip(z, -l1, l1) - z) / (n^-power / lr + 2 * l2)`. w is the variable, g its gradient, lr
+      the learning rate; s and n are the sum of squares before and after the step, initially
+      `initial_accumulator_value`, z is the linear term, initially zero, power is
+      `learning_rate_power`, k is `l2_shrinkage_regularization_strength`, l1 is
       `l1_regularization_strength` and l2 is `l2_regularization_strength + beta / (2 * lr)`.
 
     Args:
-      learning_rate: number, function, or schedule.
-      learning_rate_power: power of the accumulated squares, not positive.
-      initial_accumulator_value: start of the squares.
+      learning_rate: Number, schedule, or function without arguments.
+      learning_rate_power: Power of the accumulated squares, not positive.
+      initial_accumulator_value: Initial sum of squares.
       l1_regularization_strength: L1 penalty.
       l2_regularization_strength: L2 penalty.
-      name: the optimizer's name.
+      name: Name of the optimizer.
       l2_shrinkage_regularization_strength: L2 penalty on the gradient only.
-      beta: added to the root.
-      **kwargs: arguments of `Optimizer`.
+      beta: Value that increases the L2 penalty, divided by twice the learning rate.
+      **kwargs: Arguments of `Optimizer`.
 
     Raises:
-      ValueError: for negative strengths or a positive power.
+      ValueError: If a strength is negative or the power positive.
 
     Example:
       >>> import meshflow as tf
@@ -87,33 +91,33 @@ class Ftrl(RuleOptimizer):
         self.l2_shrinkage_regularization_strength = l2_shrinkage_regularization_strength
         self.beta = beta
 
-    def _create_slots(self, var_list: Any) -> None:
-        # Slot by slot of each variable: the order in Keras 2's weight lists.
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        # The slots are ordered by variable, then by name: the order in Keras 2's weight lists.
         for var in var_list:
             super()._create_slots([var])
 
-    def _slot_initializer(self, name: str) -> Any:
+    def _slot_initializer(self, name: str) -> Constant:
         return Constant(self.initial_accumulator_value if name == "accumulator" else 0.0)
 
     @staticmethod
     def rule(
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         power: float = -0.5,
         l1: float = 0.0,
         l2: float = 0.0,
         shrinkage: float = 0.0,
         beta: float = 0.0,
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         lr = values["lr_t"]
-        l2 = l2 + beta / (2 * lr)
-        shrunk = grad + 2 * shrinkage * var
+        penalty = l2 + beta / (2 * lr)
+        gradient = grad + 2 * shrinkage * var
         total = slots[0] + grad * grad
         sigma = (total ** (-power) - slots[0] ** (-power)) / lr
-        linear = slots[1] + shrunk - sigma * var
-        quadratic = total ** (-power) / lr + 2 * l2
+        linear = slots[1] + gradient - sigma * var
+        quadratic = total ** (-power) / lr + 2 * penalty
         clipped = jnp.clip(linear, -l1, l1)
         return [(clipped - linear) / quadratic, total, linear]

@@ -1,7 +1,8 @@
-"""How an optimizer updates one variable: the hooks that subclasses define, in the styles of three Keras versions.
+"""Update of one variable by the hooks of subclasses, in the styles of three Keras versions.
 
-`_resource_apply_dense(grad, var, apply_state)` (Keras 2), `update_step(gradient, variable)` (2.11), or
-`update_step(gradient, variable, learning_rate)` (Keras 3).
+The hooks are `_resource_apply_dense(grad, var, apply_state)` (Keras 2),
+`update_step(gradient, variable)` (2.11), and `update_step(gradient, variable, learning_rate)`
+(Keras 3).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,22 +19,26 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers.hyper import Hyperparameters
 from meshflow.keras.optimizers.rows import summed
 from meshflow.ops import math
 
+# Scalars of a step (learning rate, hyperparameters, ...) by name, for each device and dtype.
+ApplyState: TypeAlias = dict[Any, dict[str, Any]]
+
 
 class UpdateHooks(Hyperparameters):
-    """The methods of `Optimizer` that update one variable; a base class of it."""
+    """Methods of `Optimizer` that update one variable; a base class of it."""
 
-    # What optimizers of others pass on to `assign`.
+    # User-defined optimizers pass this attribute to `assign`.
     _use_locking = True
 
-    def _prepare(self, var_list: Sequence[Variable]) -> dict[Any, dict[str, Any]]:
-        """Scalars of this step, once for each device and dtype."""
-        state: dict[Any, dict[str, Any]] = {}
+    def _prepare(self, var_list: Sequence[Variable]) -> ApplyState:
+        """Compute the scalars of this step, once for each device and dtype."""
+        state: ApplyState = {}
         for var in var_list:
             key = device_and_dtype(var)
             if key not in state:
@@ -41,12 +46,12 @@ class UpdateHooks(Hyperparameters):
                 self._prepare_local(*key, state)
         return state
 
-    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+    def _prepare_local(self, var_device: str, var_dtype: DType, apply_state: ApplyState) -> None:
         apply_state[var_device, var_dtype]["lr_t"] = self._decayed_lr(var_dtype)
 
-    def _fallback_apply_state(self, var_device: Any, var_dtype: Any) -> dict[str, Any]:
-        """The scalars, for a hook that was called without them."""
-        state: dict[Any, dict[str, Any]] = {(var_device, var_dtype): {}}
+    def _fallback_apply_state(self, var_device: str, var_dtype: DType) -> dict[str, Any]:
+        """Compute the scalars for a hook that was called without them."""
+        state: ApplyState = {(var_device, var_dtype): {}}
         self._prepare_local(var_device, var_dtype, state)
         return state[var_device, var_dtype]
 
@@ -74,16 +79,18 @@ class UpdateHooks(Hyperparameters):
             gradient.values, var, gradient.indices, **extra
         )
 
-    def _resource_apply_dense(self, grad: Any, var: Variable, apply_state: Any = None) -> Any:
-        """Updates one variable; subclasses of users override this or `update_step`."""
+    def _resource_apply_dense(
+        self, grad: Tensor, var: Variable, apply_state: ApplyState | None = None
+    ) -> Any:
+        """Update one variable; subclasses of users override this method or `update_step`."""
         raise NotImplementedError(
             f"{type(self).__name__} must define `_resource_apply_dense` or `update_step`."
         )
 
     def _resource_apply_sparse_duplicate_indices(
-        self, grad: Any, var: Variable, indices: Any, **kwargs: Any
+        self, grad: Tensor, var: Variable, indices: Tensor, **kwargs: Any
     ) -> Any:
-        """Updates rows of one variable, some of them perhaps given twice."""
+        """Update rows of one variable with indices that may repeat."""
         cls = type(self)
         if cls._resource_apply_sparse is UpdateHooks._resource_apply_sparse:
             slices = IndexedSlices(grad, indices)
@@ -93,51 +100,51 @@ class UpdateHooks(Hyperparameters):
         return self._resource_apply_sparse(*_summed(grad, var, indices), **kwargs)
 
     def _resource_apply_sparse(
-        self, grad: Any, var: Variable, indices: Any, apply_state: Any = None
+        self, grad: Tensor, var: Variable, indices: Tensor, apply_state: ApplyState | None = None
     ) -> Any:
-        """Updates rows of one variable; without it the gradient is made dense."""
+        """Update rows of one variable; without this hook gradients are made dense."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
     def _changed_by_rows(self, var: Variable) -> list[Variable]:
-        """The variable and its slots, when a gradient of some of its rows changes those rows only; else none."""
+        """Return the variable and its slots if updates by rows change those rows only, else []."""
         return []
 
-    def _resource_scatter_add(self, x: Variable, i: Any, v: Any) -> Any:
+    def _resource_scatter_add(self, x: Variable, i: Tensor, v: Tensor) -> Tensor:
         return x.scatter_add(IndexedSlices(v, i)).value()
 
-    def _resource_scatter_update(self, x: Variable, i: Any, v: Any) -> Any:
+    def _resource_scatter_update(self, x: Variable, i: Tensor, v: Tensor) -> Tensor:
         return x.scatter_update(IndexedSlices(v, i)).value()
 
-    def update_step(self, gradient: Any, variable: Variable) -> Any:
-        """Updates one variable; the hook of Keras 2.11 and later.
+    def update_step(self, gradient: Tensor, variable: Variable) -> Any:
+        """Update one variable; the hook of Keras 2.11 and later.
 
         Args:
-          gradient: a tensor.
-          variable: the variable.
+          gradient: The gradient.
+          variable: The variable.
         """
         self._apply_dense(gradient, variable, self._prepare([variable]))
 
 
-def device_and_dtype(var: Variable) -> tuple[Any, Any]:
-    """What the scalars of a step differ by."""
+def device_and_dtype(var: Variable) -> tuple[str, DType]:
+    """Return the key of a step's scalars for a variable: its device and dtype."""
     return var.device, var.dtype.base_dtype
 
 
-# What was found out of methods, which live no longer for it.
+# Signatures of methods; the cache does not keep the methods alive.
 _accepted: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, bool]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def _accepts(function: Callable[..., Any], name: str, position: int) -> bool:
-    """Whether a method takes an argument by name, or has so many positional ones besides self."""
-    known = _accepted.setdefault(function, {})
-    if (name, position) not in known:
-        known[name, position] = _finds(function, name, position)
-    return known[name, position]
+    """Check whether a method takes an argument by name or as positional argument `position`."""
+    answers = _accepted.setdefault(function, {})
+    if (name, position) not in answers:
+        answers[name, position] = _inspect_accepts(function, name, position)
+    return answers[name, position]
 
 
-def _finds(function: Callable[..., Any], name: str, position: int) -> bool:
+def _inspect_accepts(function: Callable[..., Any], name: str, position: int) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
     kinds = {p.kind for p in parameters}
     by_keyword = name in {p.name for p in parameters} or inspect.Parameter.VAR_KEYWORD in kinds
@@ -146,20 +153,24 @@ def _finds(function: Callable[..., Any], name: str, position: int) -> bool:
 
 
 def densified(slices: IndexedSlices, var: Variable) -> Tensor:
-    """A gradient of some rows of a variable as a tensor of its shape."""
+    """Convert a gradient of some rows to a dense tensor of the variable's shape."""
     return convert_to_tensor(IndexedSlices(slices.values, slices.indices, list(var.shape)))
 
 
-def _summed(grad: Any, var: Variable, indices: Any) -> tuple[Any, Variable, Any]:
-    """Values, variable and row numbers without repeats."""
+def _summed(grad: Tensor, var: Variable, indices: Tensor) -> tuple[Tensor, Variable, Tensor]:
+    """Sum the rows with equal indices; return the sums, the variable and the unique indices."""
     if context.trace is None:
         unique, position = np.unique(indices.numpy(), return_inverse=True)
-        where = convert_to_tensor(position.astype(np.int32).reshape(-1))
-        return math.unsorted_segment_sum(grad, where, len(unique)), var, convert_to_tensor(unique)
-    # How many there are is not known while a function is traced: those left over are past the end of the variable,
-    # where nothing is written.
-    numbers, total = apply(_SUMMED, (convert_to_tensor(grad), indices), (var.shape[0],))
-    return total, var, numbers
+        segments = convert_to_tensor(position.astype(np.int32).reshape(-1))
+        return (
+            math.unsorted_segment_sum(grad, segments, len(unique)),
+            var,
+            convert_to_tensor(unique),
+        )
+    # The number of unique indices is unknown in a trace. The unused ones are past the end of the
+    # variable, where writes have no effect.
+    unique_indices, total = apply(_SUMMED, (convert_to_tensor(grad), indices), (var.shape[0],))
+    return total, var, unique_indices
 
 
 _SUMMED = Op("sum_rows", lambda operands, static: summed(*operands, *static), differentiable=False)

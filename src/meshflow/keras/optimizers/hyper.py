@@ -1,94 +1,100 @@
-"""Hyperparameters: numbers that may be set at any time, tensors, functions and schedules.
+"""Hyperparameters of optimizers: mutable numbers, tensors, functions and schedules.
 
-A number becomes a variable when it is first read, so that a compiled step takes it as an input and
-changing it compiles nothing again.
+A number becomes a variable when it is first read. A compiled step takes the variable as an input,
+so a new value needs no new compilation.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Json
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.schedules import serialize as serialize_schedule
 from meshflow.ops import math
 
+_T = TypeVar("_T")
 
-def _is_function(value: Any) -> bool:
+
+def _is_function(value: object) -> TypeGuard[Callable[[], Any]]:
     return callable(value) and not isinstance(value, (Tensor, Variable, LearningRateSchedule))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return not isinstance(value, LearningRateSchedule) and not _is_function(value)
 
 
-def check_number(owner: str, name: str, value: Any) -> None:
-    """Checks a hyperparameter that is no schedule and no function.
+def check_number(owner: str, name: str, value: object) -> None:
+    """Check a hyperparameter that is neither a schedule nor a function.
 
     Args:
-      owner: whose it is, for the error.
-      name: the hyperparameter.
-      value: a number, a tensor or a variable.
+      owner: Name of the optimizer's class, for the error.
+      name: Name of the hyperparameter.
+      value: A number, tensor or variable.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If `value` is anything else.
     """
     if isinstance(value, (Tensor, Variable)) or callable(value):
         return
     try:
-        fits = np.asarray(value).dtype.kind in "biuf"
+        is_numeric = np.asarray(value).dtype.kind in "biuf"
     except ValueError:
-        fits = False
-    if not fits:
+        is_numeric = False
+    if not is_numeric:
         raise TypeError(
             f"{owner}: `{name}` must be a number, a tensor, a function without arguments or a schedule, got {value!r}."
         )
 
 
 class Hyperparameters:
-    """What an optimizer does with its hyperparameters; a base class of `Optimizer`."""
+    """Hyperparameters of an optimizer; a base class of `Optimizer`."""
 
-    # Hyperparameters that may change without compiling again.
+    # Names of hyperparameters that may change without a new compilation.
     hyper_names: tuple[str, ...] = ()
-    # Those that are compiled in.
+    # Names of settings that are constants of the compiled program.
     setting_names: tuple[str, ...] = ()
     _hyper: dict[str, Any]
     _initial_decay: float
-    # The `AdaScale` around this optimizer: how fast the steps are taken, and which step it is for schedules.
+    # The `AdaScale` optimizer around this one. It scales the learning rate and defines the step for
+    # schedules.
     _pace: Any = None
     iterations: Any
 
-    def _set_hyper(self, name: str, value: Any) -> None:
-        """Sets a hyperparameter.
+    def _set_hyper(self, name: str, value: TensorLike | LearningRateSchedule) -> None:
+        """Set a hyperparameter.
 
         Args:
-          name: its name; afterwards also an attribute of the optimizer.
-          value: a number, tensor, function without arguments, or schedule.
+          name: Its name, which is also an attribute of the optimizer.
+          value: A number, tensor, function without arguments, or schedule.
         """
         if value is None:
             raise ValueError(f"{type(self).__name__}: `{name}` must be a number, got None.")
         check_number(type(self).__name__, name, value)
-        known = self._hyper.get(name)
-        plain = _is_number(value) and not isinstance(value, Variable)
-        if plain and isinstance(known, Variable):
-            known.assign(math.cast(convert_to_tensor(value), known.dtype))
+        current = self._hyper.get(name)
+        is_constant = _is_number(value) and not isinstance(value, Variable)
+        if is_constant and isinstance(current, Variable):
+            current.assign(math.cast(convert_to_tensor(value), current.dtype))
         else:
             self._hyper[name] = value
 
-    def _get_hyper(self, name: str, dtype: Any = None) -> Any:
-        """The present value.
+    def _get_hyper(self, name: str, dtype: DTypeLike | None = None) -> Any:
+        """Return the current value of a hyperparameter.
 
         Args:
-          name: the hyperparameter's name.
-          dtype: a dtype to cast it to.
+          name: Name of the hyperparameter.
+          dtype: Dtype to cast the value to.
 
         Returns:
-          A variable, a schedule, or what a function gives; a tensor when `dtype` is given.
+          A variable, a schedule, or the result of a function; a tensor if `dtype` is set.
         """
         value = self._hyper[name]
         if isinstance(value, LearningRateSchedule):
@@ -103,12 +109,12 @@ class Hyperparameters:
         return value if dtype is None else math.cast(value, dtype)
 
     def _hyper_variables(self) -> dict[str, Variable]:
-        """The numeric hyperparameters by name, for checkpoints."""
-        found = {name: self._get_hyper(name) for name, v in self._hyper.items() if _is_number(v)}
-        return {name: v for name, v in found.items() if isinstance(v, Variable)}
+        """Return the numeric hyperparameters by name, for checkpoints."""
+        values = {name: self._get_hyper(name) for name, v in self._hyper.items() if _is_number(v)}
+        return {name: v for name, v in values.items() if isinstance(v, Variable)}
 
-    def _decayed_lr(self, var_dtype: Any = "float32") -> Any:
-        """The learning rate of this step, with schedule and `decay`."""
+    def _decayed_lr(self, var_dtype: DTypeLike = "float32") -> Tensor:
+        """Compute the learning rate of this step, with schedule and `decay`."""
         rate = self._get_hyper("learning_rate")
         step = self.iterations.value()
         if self._pace is not None:
@@ -121,31 +127,31 @@ class Hyperparameters:
             rate = rate / (1.0 + self._get_hyper("decay", var_dtype) * steps)
         return rate if self._pace is None else rate * math.cast(self._pace.gain, var_dtype)
 
-    def _call_if_callable(self, param: Any) -> Any:
+    def _call_if_callable(self, param: Any) -> TensorLike:
         return param() if callable(param) else param
 
-    def _serialize_hyperparameter(self, hyperparameter_name: str) -> Any:
-        """A hyperparameter for `get_config`: a number, or a schedule's configuration."""
+    def _serialize_hyperparameter(self, hyperparameter_name: str) -> Json:
+        """Return a hyperparameter for `get_config`: a number, or a schedule's configuration."""
         value = self._hyper[hyperparameter_name]
         if isinstance(value, LearningRateSchedule):
             return serialize_schedule(value)
         value = value() if _is_function(value) else value
         if isinstance(value, (Variable, Tensor)):
-            # The shortest number with this float32 value: 0.001, not 0.0010000000474974513.
+            # The shortest decimal with this float32 value is 0.001, not 0.0010000000474974513.
             return float(str(np.float32(value.numpy())))
         return value
 
-    def _build_learning_rate(self, learning_rate: Any) -> Any:
-        """Keras 2.11's hook: what a subclass keeps as `_learning_rate`."""
+    def _build_learning_rate(self, learning_rate: _T) -> _T:
+        """Return the value to use as `_learning_rate`; a hook of Keras 2.11 for subclasses."""
         return learning_rate
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate, a variable; or the schedule or the value of the function given."""
+        """Return the learning rate: a variable, a schedule, or the result of a function."""
         return self._get_hyper("learning_rate")
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: TensorLike | LearningRateSchedule) -> None:
         self._set_hyper("learning_rate", value)
 
     lr = _learning_rate = learning_rate
@@ -159,7 +165,8 @@ class Hyperparameters:
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # Reached for names that are no ordinary attributes: hyperparameters.
+        # Python calls this method for names that are no ordinary attributes, which includes
+        # hyperparameters.
         if name in self.__dict__.get("_hyper", {}):
             return self._get_hyper(name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

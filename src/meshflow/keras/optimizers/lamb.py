@@ -1,37 +1,39 @@
-"""Adam's steps in proportion to the weights that they change."""
+"""Lamb: Adam's steps in proportion to the norm of the weights."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.keras import settings
 from meshflow.keras.optimizers.adam import Adam
-from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Lamb"]
 
 
 class Lamb(RuleOptimizer):
-    """Adam's steps, scaled for each variable to the length of its weights, for large batches (arXiv:1904.00962).
+    """Adam's steps, scaled by the norm of each variable, for large batches (arXiv:1904.00962).
 
-    TensorFlow 2.15 has it in its addons, later versions of Keras under this name.
+    TensorFlow 2.15 has this optimizer in its addons, later versions of Keras under this name.
 
     Formula:
       `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2`,
-      `r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)` and `w = w - lr * |w| / |r| * r`. w is the
-      variable, g its gradient, lr the learning rate, t the number of the step, from 1, m and v the means of gradients
-      and of their squares, zero at first, r Adam's step, and |.| the Euclidean norm of all of a variable; where one
-      of the two is 0, their quotient is taken to be 1.
+      `r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)` and
+      `w = w - lr * |w| / |r| * r`. w is the variable, g its gradient, lr the learning rate, t the
+      step count from 1, m and v the initially zero averages of gradients and of their squares, r
+      Adam's step, and |.| the Euclidean norm of a variable. If either norm is 0, their quotient is
+      1.
 
     Args:
-      learning_rate: lr: number, function, or schedule.
-      beta_1: b1, decay of the mean gradient m.
-      beta_2: b2, decay of the mean square v.
-      epsilon: added to the root.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      beta_1: Decay of the mean gradient m.
+      beta_2: Decay of the mean square v.
+      epsilon: Value that is added to the root.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Example:
       >>> import meshflow as tf
@@ -61,14 +63,14 @@ class Lamb(RuleOptimizer):
 
     @staticmethod
     def rule(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        var: Array, grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         m, v = Adam.averages(grad, slots, values)
         mean = m / (1 - values["beta_1"] ** values["step"])
         square = v / (1 - values["beta_2"] ** values["step"])
         step = mean / (jnp.sqrt(square) + epsilon)
-        lengths = jnp.sqrt(jnp.sum(var * var)), jnp.sqrt(jnp.sum(step * step))
-        usual = (lengths[0] > 0) & (lengths[1] > 0)
-        ratio = jnp.where(usual, lengths[0] / jnp.where(usual, lengths[1], 1), 1)
+        norms = jnp.sqrt(jnp.sum(var * var)), jnp.sqrt(jnp.sum(step * step))
+        is_nonzero = (norms[0] > 0) & (norms[1] > 0)
+        ratio = jnp.where(is_nonzero, norms[0] / jnp.where(is_nonzero, norms[1], 1), 1)
         return [var - values["lr_t"] * ratio * step, m, v]

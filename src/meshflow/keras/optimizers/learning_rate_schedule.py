@@ -1,17 +1,18 @@
-"""The base class of learning rates that change with the step."""
+"""`LearningRateSchedule`: base class of learning rates that depend on the step."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import math
 
 __all__ = ["LearningRateSchedule"]
 
 
 class LearningRateSchedule:
-    """Base class: called with the step, gives the learning rate.
+    """Base class of functions from the step count to the learning rate.
 
     Example:
       >>> import meshflow as tf
@@ -28,18 +29,18 @@ class LearningRateSchedule:
     """
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step, a scalar tensor."""
+        """Compute the learning rate at a step, a scalar tensor."""
         raise NotImplementedError("Learning rate schedule must override __call__")
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration: the constructor's arguments."""
+        """Return the constructor's arguments."""
         return {k: v for k, v in vars(self).items() if not k.startswith("_")}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LearningRateSchedule:
-        """The schedule with a configuration."""
+        """Create a schedule from its configuration."""
         return cls(**config)
 
     @staticmethod
-    def _step(step: Any) -> Any:
+    def _step(step: TensorLike) -> Tensor:
         return math.cast(convert_to_tensor(step), "float32")

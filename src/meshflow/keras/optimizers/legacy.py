@@ -1,11 +1,12 @@
-"""`tf.keras.optimizers.legacy`: the optimizers as they were until TensorFlow 2.10.
+"""`tf.keras.optimizers.legacy`: the optimizers of TensorFlow until 2.10.
 
-Some compute other numbers than those of `tf.keras.optimizers`: `RMSprop` and `Adagrad` add epsilon to the root
-instead of under it, and `Nadam` warms its momentum up in thousands instead of tens of steps. By a gradient of some
-rows of a table, as of an `Embedding`, `SGD` and `RMSprop` with momentum, `Adadelta`, `Adamax`, `Nadam` and `Ftrl`
-change those rows only, where the others let what they remember of all rows decay, and move them. Variables that an
-optimizer was not built with get their slots when they first appear, instead of an error. Configurations that do not
-say `is_legacy_optimizer`, as those until 2.10, mean these.
+They differ from `tf.keras.optimizers` as follows. `RMSprop` and `Adagrad` add epsilon to the root
+instead of under it, and `Nadam` warms up its momentum over thousands instead of tens of steps. For
+a gradient of some rows of a table, for example of an `Embedding`, `SGD` and `RMSprop` with
+momentum, `Adadelta`, `Adamax`, `Nadam` and `Ftrl` change those rows only, while the new optimizers
+also decay the state of the other rows and update them. Variables that were not passed to `build`
+get their slots on first use instead of raising an error. Configurations without
+`is_legacy_optimizer`, which is how TensorFlow wrote them until 2.10, refer to these classes.
 """
 
 from __future__ import annotations
@@ -13,21 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.keras.optimizers import adam, adaptive, base, ftrl, sgd
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 
-__all__ = [
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "Adamax",
-    "Ftrl",
-    "Nadam",
-    "Optimizer",
-    "RMSprop",
-]
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "Optimizer", "RMSprop"]
 
 
 class Optimizer(base.Optimizer):
@@ -62,10 +54,11 @@ class SGD(sgd.SGD):
 
 
 class RMSprop(adaptive.RMSprop):
-    """`tf.keras.optimizers.RMSprop` with epsilon added to the root, that accepts new variables at any time.
+    """`tf.keras.optimizers.RMSprop` with epsilon added to the root, for new variables at any time.
 
     Formula:
-      `w = w - lr * g / (sqrt(r) + epsilon)`; with momentum as `tf.keras.optimizers.RMSprop`, where the symbols are.
+      `w = w - lr * g / (sqrt(r) + epsilon)`; `tf.keras.optimizers.RMSprop` defines the symbols and
+      the rule with momentum.
     """
 
     _allow_new_variables = True
@@ -74,24 +67,24 @@ class RMSprop(adaptive.RMSprop):
     _moves_by_rows = "rows"
 
     @staticmethod
-    def root(square: Any, epsilon: float) -> Any:
-        """What steps are divided by."""
+    def root(square: Array, epsilon: float) -> Array:
+        """Compute the divisor of steps."""
         return jnp.sqrt(square) + epsilon
 
 
 class Adagrad(adaptive.Adagrad):
-    """`tf.keras.optimizers.Adagrad` with epsilon added to the root, that accepts new variables at any time.
+    """`tf.keras.optimizers.Adagrad` with epsilon added to the root, for new variables at any time.
 
     Formula:
-      `w = w - lr * g / (sqrt(s) + epsilon)`; symbols as of `tf.keras.optimizers.Adagrad`.
+      `w = w - lr * g / (sqrt(s) + epsilon)`; `tf.keras.optimizers.Adagrad` defines the symbols.
     """
 
     _allow_new_variables = True
     _since_2_11 = False
 
     @staticmethod
-    def root(total: Any, epsilon: float) -> Any:
-        """What steps are divided by."""
+    def root(total: Array, epsilon: float) -> Array:
+        """Compute the divisor of steps."""
         return jnp.sqrt(total) + epsilon
 
 
@@ -119,13 +112,14 @@ class Adamax(adam.Adamax):
 
 
 class Nadam(adam.Nadam):
-    """`tf.keras.optimizers.Nadam` with a slower warm-up, that accepts new variables at any time.
+    """`tf.keras.optimizers.Nadam` with a slower warm-up, for new variables at any time.
 
     Formula:
-      `c = beta_1 * (1 - 0.5 * 0.96^(0.004 * t))` is the momentum c; the rest as of `tf.keras.optimizers.Nadam`.
+      `c = beta_1 * (1 - 0.5 * 0.96^(0.004 * t))` is the momentum c; otherwise as
+      `tf.keras.optimizers.Nadam`.
 
     Raises:
-      ValueError: when `learning_rate` is a schedule.
+      ValueError: If `learning_rate` is a schedule.
     """
 
     _allow_new_variables = True

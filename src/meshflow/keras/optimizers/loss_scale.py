@@ -1,13 +1,13 @@
-"""The factor that keeps float16 gradients from vanishing, and how it moves.
+"""Loss scales, which keep small float16 gradients from underflowing.
 
-A dynamic scale doubles after so many steps with finite gradients and halves, at least to 1, when
-one is not finite (Micikevicius et al. 2018, arXiv:1710.03740).
+A dynamic scale doubles after a number of consecutive steps with finite gradients, and halves, down
+to 1, after a step with a gradient that is not finite (Micikevicius et al. 2018, arXiv:1710.03740).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 
 DEFAULT_SCALE = 2.0**15
@@ -24,20 +25,21 @@ GROWTH_STEPS = 2000
 MULTIPLIER = 2.0
 
 
-def all_finite(gradients: Any) -> Tensor:
-    """Whether every number of some gradients (tensors, slices, None) is finite, a bool scalar."""
+def all_finite(gradients: Iterable[Any]) -> Tensor:
+    """Check whether all values of gradients (tensors, slices or None) are finite, a bool scalar."""
     values = [g.values if isinstance(g, IndexedSlices) else g for g in gradients if g is not None]
     checks = [math.reduce_all(math.is_finite(v)) for v in values]
     return math.reduce_all(array.stack(checks)) if checks else convert_to_tensor(True)
 
 
 class ScaleState:
-    """A loss scale and its count of good steps, as variables.
+    """Variables of a loss scale: the scale and its count of consecutive finite steps.
 
     Args:
-      initial: the first scale.
-      growth_steps: finite steps in a row after which the scale grows; None keeps it fixed.
-      multiplier: by how much it grows and shrinks.
+      initial: The initial scale.
+      growth_steps: Number of consecutive finite steps after which the scale grows; None keeps it
+        fixed.
+      multiplier: Factor by which the scale grows and shrinks.
     """
 
     def __init__(
@@ -51,53 +53,53 @@ class ScaleState:
             self.skipped = Variable(np.int64(0), trainable=False, name="skipped_steps")
 
     def update(self, finite: Tensor) -> None:
-        """Moves the scale after a step.
+        """Update the scale after a step.
 
         Args:
-          finite: whether the step's gradients were, a bool scalar.
+          finite: Whether the step's gradients were finite, a bool scalar.
         """
         self.skipped.assign_add(math.cast(math.logical_not(finite), "int64"))
         if self.growth_steps is None:
             return
         scale, count = self.scale.value(), self.good_steps.value() + np.int64(1)
         grown = scale * np.float32(self.multiplier)
-        full = math.greater_equal(count, np.int64(self.growth_steps))
-        larger = array.where(math.logical_and(full, math.is_finite(grown)), grown, scale)
+        is_due = math.greater_equal(count, np.int64(self.growth_steps))
+        larger = array.where(math.logical_and(is_due, math.is_finite(grown)), grown, scale)
         smaller = math.maximum(scale / np.float32(self.multiplier), np.float32(1))
         self.scale.assign(array.where(finite, larger, smaller))
-        keep = math.logical_and(finite, math.logical_not(full))
-        self.good_steps.assign(array.where(keep, count, np.int64(0)))
+        is_counted = math.logical_and(finite, math.logical_not(is_due))
+        self.good_steps.assign(array.where(is_counted, count, np.int64(0)))
 
 
 class LossScale:
-    """A loss scale of TensorFlow 2.1-2.3; see `FixedLossScale` and `DynamicLossScale`."""
+    """Loss scale of TensorFlow 2.1 to 2.3; see `FixedLossScale` and `DynamicLossScale`."""
 
     _state: ScaleState
 
     def __call__(self) -> Tensor:
-        """The scale, a float32 scalar."""
+        """Return the scale, a float32 scalar."""
         return self._state.scale.value()
 
-    def update(self, grads: Any) -> tuple[None, Tensor]:
-        """Moves the scale after a step.
+    def update(self, grads: PyTree) -> tuple[None, Tensor]:
+        """Update the scale after a step.
 
         Args:
-          grads: the step's gradients, in any structure.
+          grads: Gradients of the step, in any structure.
 
         Returns:
-          None, and whether the gradients should be applied, a bool scalar.
+          None, and whether to apply the gradients, a bool scalar.
         """
         finite = all_finite(nest.flatten(grads))
         self._state.update(finite)
         return None, finite
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+        """Return the configuration."""
         raise NotImplementedError
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The loss scale with a configuration."""
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Create a loss scale from its configuration."""
         return cls(**config)
 
     def _checkpoint_children(self) -> dict[str, Any]:
@@ -105,13 +107,13 @@ class LossScale:
 
 
 class FixedLossScale(LossScale):
-    """A loss scale that stays.
+    """Constant loss scale.
 
     Args:
-      loss_scale_value: the scale, at least 1.
+      loss_scale_value: The scale, at least 1.
 
     Raises:
-      ValueError: when it is below 1.
+      ValueError: If the scale is below 1.
 
     Example:
       >>> import meshflow as tf
@@ -127,13 +129,13 @@ class FixedLossScale(LossScale):
         self._value = float(loss_scale_value)
         self._state = ScaleState(self._value, None)
 
-    def update(self, grads: Any) -> tuple[None, bool]:  # type: ignore[override]
-        """Nothing moves: gradients are always applied, which a Python bool says."""
+    def update(self, grads: PyTree) -> tuple[None, bool]:  # type: ignore[override]
+        """Return (None, True): gradients are always applied, and the scale is constant."""
         del grads
         return None, True
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+        """Return the configuration."""
         return {"loss_scale_value": self._value}
 
     def __repr__(self) -> str:
@@ -141,12 +143,12 @@ class FixedLossScale(LossScale):
 
 
 class DynamicLossScale(LossScale):
-    """A loss scale that grows while gradients are finite and shrinks when they are not.
+    """Loss scale that grows while gradients are finite and shrinks when they are not.
 
     Args:
-      initial_loss_scale: the first scale.
-      increment_period: finite steps in a row after which it grows.
-      multiplier: by how much.
+      initial_loss_scale: The initial scale.
+      increment_period: Number of consecutive finite steps after which the scale grows.
+      multiplier: Factor by which the scale grows and shrinks.
 
     Example:
       >>> import meshflow as tf
@@ -168,7 +170,7 @@ class DynamicLossScale(LossScale):
         self._state = ScaleState(self.initial_loss_scale, self.increment_period, self.multiplier)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+        """Return the configuration."""
         return {
             "initial_loss_scale": self.initial_loss_scale,
             "increment_period": self.increment_period,
@@ -184,11 +186,11 @@ class DynamicLossScale(LossScale):
         )
 
 
-def get(identifier: Any) -> LossScale | None:
-    """A loss scale from 'dynamic', a number, a configuration, a `LossScale`, or None.
+def get(identifier: str | float | dict[str, Any] | LossScale | None) -> LossScale | None:
+    """Return a loss scale for 'dynamic', a number, a configuration, a `LossScale`, or None.
 
     Raises:
-      ValueError: for anything else.
+      ValueError: If `identifier` is anything else.
     """
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
@@ -197,12 +199,12 @@ def get(identifier: Any) -> LossScale | None:
     if isinstance(identifier, (int, float)):
         return FixedLossScale(identifier)
     if isinstance(identifier, dict):
-        kinds: dict[str, Callable[..., LossScale]] = {
+        classes: dict[str, Callable[..., LossScale]] = {
             "FixedLossScale": FixedLossScale,
             "DynamicLossScale": DynamicLossScale,
         }
-        if identifier.get("class_name") in kinds:
-            return kinds[identifier["class_name"]](**identifier["config"])
+        if identifier.get("class_name") in classes:
+            return classes[identifier["class_name"]](**identifier["config"])
     raise ValueError(
         f"Could not interpret loss scale identifier: {identifier!r}. Expected 'dynamic', a number of at least 1, "
         "a FixedLossScale or a DynamicLossScale."

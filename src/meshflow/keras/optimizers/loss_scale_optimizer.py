@@ -1,24 +1,25 @@
-"""`LossScaleOptimizer`: an optimizer for float16 gradients.
+"""`LossScaleOptimizer`: scale the loss, so that small float16 gradients do not underflow.
 
-The loss is multiplied by a scale before gradients are taken, and gradients are divided by it, so
-that small ones do not vanish in float16. A step whose gradients are not finite changes nothing
-but the scale, the step number and the count of skipped steps.
+The loss is multiplied by a scale before gradients are computed, and gradients are divided by it. A
+step with a gradient that is not finite changes only the scale, the step count and the count of
+skipped steps.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, TypeVar, cast
 
 import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, no_tapes
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
+from meshflow.environment.types import PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import loss_scale as scales
 from meshflow.keras.optimizers.loss_scale import ScaleState, all_finite
@@ -28,31 +29,34 @@ from meshflow.ops import array, math
 __all__ = ["LossScaleOptimizer"]
 
 _log = logging.getLogger("meshflow")
+_T = TypeVar("_T")
 
 
 class LossScaleOptimizer(WrappingOptimizer):
-    """Scales the loss of another optimizer, by default with a scale that finds its own size.
+    """Optimizer that scales the loss for another optimizer, by default with a dynamic scale.
 
     Formula:
-      `g = h / s`, h being the gradient of the scaled loss `s * loss`, where loss is the loss, g the gradient that the
-      inner optimizer is given, and s the scale: `s = 2 * s` after `dynamic_growth_steps` steps in a row with finite
-      gradients, `s = s / 2` after one without, which changes nothing else (Micikevicius et al. 2018,
-      arXiv:1710.03740).
+      `g = h / s`, where h is the gradient of the scaled loss `s * loss`, loss the loss, g the
+      gradient that the inner optimizer applies, and s the scale: `s = 2 * s` after
+      `dynamic_growth_steps` consecutive steps with finite gradients, `s = s / 2` after a step with
+      other gradients, which changes nothing else (Micikevicius et al. 2018, arXiv:1710.03740).
 
     Args:
-      inner_optimizer: the optimizer that updates variables.
-      dynamic: whether the scale moves; a fixed one needs `initial_scale`.
-      initial_scale: the first scale; default 2**15.
-      dynamic_growth_steps: steps with finite gradients after which the scale doubles; default 2000.
+      inner_optimizer: The optimizer that updates variables.
+      dynamic: Whether the scale changes; a fixed one requires `initial_scale`.
+      initial_scale: The initial scale; default 2**15.
+      dynamic_growth_steps: Number of steps with finite gradients after which the scale doubles;
+        default 2000.
 
     Attributes:
-      inner_optimizer: the optimizer inside.
-      skipped_steps: number of steps skipped so far, an int64 variable.
+      inner_optimizer: The wrapped optimizer.
+      skipped_steps: Number of skipped steps, an int64 variable.
 
     Raises:
-      TypeError: when `inner_optimizer` is none, or scales already, or `dynamic` is no bool.
-      ValueError: for settings that do not go together, and in the scope of a strategy without loss scaling
-        (TPUs, central storage).
+      TypeError: If `inner_optimizer` is no optimizer or scales losses already, or `dynamic` is no
+        bool.
+      ValueError: If settings exclude each other, or the current strategy has no loss scaling (TPUs,
+        central storage).
 
     Example:
       >>> import meshflow as tf
@@ -71,11 +75,11 @@ class LossScaleOptimizer(WrappingOptimizer):
     _OWN = frozenset(("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned"))
 
     def __new__(cls, inner_optimizer: Any = None, *_: Any, **__: Any) -> Self:
-        """One whose class says, as in TensorFlow, whether the optimizer inside is one of `optimizers.legacy`."""
-        kinds = {registry.public_module(base) for base in type(inner_optimizer).__mro__}
-        is_new = inner_optimizer is not None and "keras.optimizers.legacy" not in kinds
-        made: Any = LossScaleOptimizerV3 if is_new and cls is LossScaleOptimizer else cls
-        return cast(Self, super().__new__(made))
+        """Create a `LossScaleOptimizerV3` unless the inner optimizer is legacy, as in TensorFlow."""
+        modules = {registry.public_module(base) for base in type(inner_optimizer).__mro__}
+        is_new = inner_optimizer is not None and "keras.optimizers.legacy" not in modules
+        subclass: Any = LossScaleOptimizerV3 if is_new and cls is LossScaleOptimizer else cls
+        return cast(Self, super().__new__(subclass))
 
     def __init__(
         self,
@@ -88,7 +92,7 @@ class LossScaleOptimizer(WrappingOptimizer):
     ) -> None:
         if kwargs:
             raise TypeError(
-                f"LossScaleOptimizer got unexpected keyword arguments {sorted(kwargs)}; give them to the inner optimizer."
+                f"LossScaleOptimizer got unexpected keyword arguments {sorted(kwargs)}; pass them to the inner optimizer."
             )
         if isinstance(inner_optimizer, LossScaleOptimizer):
             raise TypeError(
@@ -97,8 +101,8 @@ class LossScaleOptimizer(WrappingOptimizer):
         check_inner(inner_optimizer)
         if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
             raise ValueError(
-                '"inner_optimizer" is already wrapped by a LossScaleOptimizer. Make a new optimizer, or '
-                "use the LossScaleOptimizer around it."
+                '"inner_optimizer" is already wrapped by a LossScaleOptimizer. Create a new optimizer, or '
+                "use the existing LossScaleOptimizer."
             )
         _check_strategy()
         if not isinstance(dynamic, bool):
@@ -128,74 +132,71 @@ class LossScaleOptimizer(WrappingOptimizer):
 
     @property
     def dynamic(self) -> bool:
-        """Whether the scale moves."""
+        """Return whether the scale changes."""
         return self._dynamic
 
     @property
     def loss_scale(self) -> Tensor:
-        """The present scale, a float32 scalar."""
+        """Return the current scale, a float32 scalar."""
         return self._state.scale.value()
 
     @property
     def dynamic_scale(self) -> Variable:
-        """Keras 3's name of the scale's variable."""
+        """Return the scale's variable, under its name in Keras 3."""
         return self._state.scale
 
     @property
     def dynamic_counter(self) -> Variable | None:
-        """Steps with finite gradients since the scale last moved, an int64 variable; None if fixed."""
+        """Return the count of finite steps since the last change, an int64 variable; None if fixed."""
         return self._state.good_steps if self._dynamic else None
 
     @property
     def initial_scale(self) -> float:
-        """The first scale."""
+        """Return the initial scale."""
         return self._initial
 
     @property
     def dynamic_growth_steps(self) -> int | None:
-        """Steps after which the scale doubles; None if fixed."""
+        """Return the number of steps after which the scale doubles; None if fixed."""
         return self._growth
 
     @property
     def skipped_steps(self) -> Variable:
-        """Number of steps skipped so far, an int64 variable."""
+        """Return the number of skipped steps, an int64 variable."""
         return self._state.skipped
 
-    def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss times the scale.
+    def get_scaled_loss(self, loss: Tensor | Callable[[], Tensor]) -> Any:
+        """Multiply a loss by the scale.
 
         Args:
-          loss: a tensor, or a function without arguments that gives one.
+          loss: A tensor, or a function without arguments that returns one.
 
         Returns:
-          A tensor of the loss's dtype, or a function that gives it.
+          A tensor of the loss's dtype, or a function that returns it.
         """
         self._warned.add("scaled")
         if callable(loss) and not isinstance(loss, (Tensor, Variable)):
             return lambda: self.get_scaled_loss(loss())
         return loss * math.cast(self.loss_scale, loss.dtype)
 
-    def scale_loss(self, loss: Any) -> Any:
-        """Keras 3's name of `get_scaled_loss`.
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Multiply a loss by the scale; Keras 3's name of `get_scaled_loss`.
 
         Args:
-          loss: a tensor.
+          loss: A tensor.
         """
         return self.get_scaled_loss(loss)
 
     def get_unscaled_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        """Gradients divided by the scale.
+        """Divide gradients by the scale.
 
         Args:
-          grads: tensors, `tf.IndexedSlices` and None, which stays None.
-
-        Returns:
-          A list.
+          grads: Tensors, `tf.IndexedSlices` or None, for which the result is None, too.
         """
         self._warned.add("unscaled")
         reciprocal = np.float32(1) / self.loss_scale
 
-        def unscaled(gradient: Any) -> Any:
+        def unscale(gradient: Any) -> Any:
             if gradient is None:
                 return None
             if isinstance(gradient, IndexedSlices):
@@ -203,51 +204,53 @@ class LossScaleOptimizer(WrappingOptimizer):
                 return IndexedSlices(values, gradient.indices, gradient.dense_shape)
             return gradient * math.cast(reciprocal, gradient.dtype)
 
-        return [unscaled(g) for g in grads]
+        return [unscale(g) for g in grads]
 
-    def _transform_loss(self, loss: Any) -> Any:
+    def _transform_loss(self, loss: Tensor) -> Tensor:
         return self.get_scaled_loss(super()._transform_loss(loss))
 
     def _get_gradients(
-        self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None
-    ) -> Any:
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
+    ) -> list[Any]:
         return self.get_unscaled_gradients(super()._get_gradients(tape, loss, var_list, grad_loss))
 
     # ---- steps -----------------------------------------------------------------------------
 
     def apply_gradients(
         self,
-        grads_and_vars: Any,
+        grads_and_vars: Iterable[tuple[Any, Variable]],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
         skip_gradients_aggregation: bool = False,
-    ) -> Any:
-        """Updates variables if all gradients are finite, and moves the scale.
+    ) -> Variable:
+        """Update variables if all gradients are finite, and update the scale.
 
         Args:
-          grads_and_vars: pairs (gradient, variable), gradients already unscaled.
-          name: ignored.
-          experimental_aggregate_gradients: False leaves out the sum over replicas.
-          skip_gradients_aggregation: True leaves it out too.
+          grads_and_vars: Pairs (gradient, variable), with unscaled gradients.
+          name: Ignored.
+          experimental_aggregate_gradients: Whether to sum gradients over replicas.
+          skip_gradients_aggregation: Whether to skip this sum.
 
         Returns:
-          The step number, which also counts skipped steps.
+          The step count, which includes skipped steps.
 
         Raises:
-          ValueError: when there is no gradient at all, or under a strategy without loss scaling.
+          ValueError: If there is no gradient at all, or the current strategy has no loss scaling.
         """
-        # Once more: optimizers are often made outside of the strategy's scope.
+        # The constructor checks, too, but optimizers are often created outside the strategy's
+        # scope.
         _check_strategy()
         self._warn_of_omissions()
         pairs = [(g, v) for g, v in grads_and_vars]
         variables = [v for g, v in pairs if g is not None]
         with no_tapes():
-            # Summed first: one replica's overflow skips the step on all of them.
+            # Gradients are summed first, so that an overflow on one replica skips the step on all
+            # of them.
             if variables and experimental_aggregate_gradients and not skip_gradients_aggregation:
-                given = iter(
+                summed = iter(
                     self._optimizer._aggregate_gradients([p for p in pairs if p[0] is not None])
                 )
-                pairs = [next(given) if g is not None else (g, v) for g, v in pairs]
+                pairs = [next(summed) if g is not None else (g, v) for g, v in pairs]
             finite = all_finite([g for g, _ in pairs])
             if variables:
                 self._optimizer.build(variables)
@@ -261,7 +264,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         def apply() -> None:
             self._optimizer.apply_gradients(pairs, name, experimental_aggregate_gradients=False)
 
-        # A step that is left out of an average is as if it had not been.
+        # A skipped step has no effect on the averages of gradient accumulation.
         accumulates = bool(getattr(self._optimizer, "gradient_accumulation_steps", None))
         if not isinstance(finite._value, jax.core.Tracer):
             if bool(finite):
@@ -269,32 +272,35 @@ class LossScaleOptimizer(WrappingOptimizer):
             elif not accumulates:
                 self.iterations.assign_add(1)
             return
-        # Both outcomes in one program: the update, and a choice that XLA fuses into it. Where an update touches some
-        # rows only, the choice is between these and rows past the end, so that no table has to be kept.
+        # The program contains both outcomes: the update, and a select that XLA fuses into it. If an
+        # update changes some rows only, the select redirects their indices past the end instead, so
+        # that the program needs no copy of the table.
         steps = self.iterations
         state = {id(v): v for v in (*variables, *self._optimizer.variables)}
         for i, (gradient, variable) in enumerate(pairs):
             if accumulates or not isinstance(gradient, IndexedSlices):
                 continue
-            by_rows = self._optimizer._changed_by_rows(variable)
-            if by_rows:
+            row_variables = self._optimizer._changed_by_rows(variable)
+            if row_variables:
                 end = array.fill(gradient.indices.shape, variable.shape[0])
                 rows = array.where(finite, gradient.indices, math.cast(end, gradient.indices.dtype))
                 pairs[i] = IndexedSlices(gradient.values, rows, gradient.dense_shape), variable
-            for known in by_rows:
-                state.pop(id(known), None)
-        before = {key: v.value() for key, v in state.items()}
+            for row_variable in row_variables:
+                state.pop(id(row_variable), None)
+        old_values = {key: v.value() for key, v in state.items()}
         apply()
         for key, variable in state.items():
             if accumulates or variable is not steps:
-                variable.assign(array.where(finite, variable.value(), before[key]))
+                variable.assign(array.where(finite, variable.value(), old_values[key]))
 
-    def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
-        """Keras 3's step: takes gradients of the scaled loss.
+    def apply(
+        self, gradients: Sequence[Any], trainable_variables: Sequence[Variable] | None = None
+    ) -> Variable:
+        """Update variables with gradients of the scaled loss, as Keras 3 does.
 
         Args:
-          gradients: a list of gradients, not yet unscaled.
-          trainable_variables: the variables they belong to; default those of `build`.
+          gradients: A list of scaled gradients.
+          trainable_variables: Variables of the gradients; default the variables of `build`.
         """
         if trainable_variables is None:
             trainable_variables = [self._owners[key] for key in self._index_dict]
@@ -308,7 +314,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         if missing:
             _log.warning(
                 f"You forgot to call {' and '.join(missing)} before LossScaleOptimizer.apply_gradients(): "
-                "the gradients are those of another loss. Scale the loss, and unscale its gradients."
+                "the gradients belong to another loss. Scale the loss, and unscale its gradients."
             )
 
     @property
@@ -321,7 +327,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         return {"base_optimizer": self._optimizer, "loss_scale": scale, "skipped_steps": skipped}
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration, with the inner optimizer's."""
+        """Return the configuration, with the inner optimizer's."""
         return {
             "inner_optimizer": serialization.serialize(self._optimizer),
             "dynamic": self._dynamic,
@@ -330,15 +336,17 @@ class LossScaleOptimizer(WrappingOptimizer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer with a configuration, also one of TensorFlow 2.1-2.3.
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
+        """Create an optimizer from its configuration, including that of TensorFlow 2.1 to 2.3.
 
         Args:
-          config: what `get_config` gave.
-          custom_objects: further classes by name.
+          config: The result of `get_config`.
+          custom_objects: Further classes by name.
 
         Raises:
-          ValueError: for an old configuration with a multiplier other than 2.
+          ValueError: If an old configuration has a multiplier other than 2.
         """
         if "loss_scale" in config:
             return _from_old(cls, dict(config), custom_objects)
@@ -346,7 +354,7 @@ class LossScaleOptimizer(WrappingOptimizer):
 
 
 class LossScaleOptimizerV3(LossScaleOptimizer):
-    """What `LossScaleOptimizer` gives around an optimizer that is not one of `optimizers.legacy`; arguments as there.
+    """Class of a `LossScaleOptimizer` around a new optimizer (not in `optimizers.legacy`).
 
     Example:
       >>> import meshflow as tf
@@ -356,7 +364,7 @@ class LossScaleOptimizerV3(LossScaleOptimizer):
 
 
 def _check_strategy() -> None:
-    """Refuses strategies under which losses are not scaled."""
+    """Raise an error if the current strategy does not support loss scaling."""
     strategy = get_strategy()
     if strategy.no_loss_scaling is not None:
         raise ValueError(
@@ -365,15 +373,15 @@ def _check_strategy() -> None:
         )
 
 
-def scale_settings(scale: Any) -> dict[str, Any]:
-    """Arguments of `LossScaleOptimizer` that do what an old loss scale did.
+def scale_settings(scale: object) -> dict[str, Any]:
+    """Return the arguments of `LossScaleOptimizer` that are equivalent to an old loss scale.
 
     Args:
-      scale: a `FixedLossScale` or `DynamicLossScale`.
+      scale: A `FixedLossScale` or `DynamicLossScale`.
 
     Raises:
-      TypeError: for a loss scale of another class.
-      ValueError: for a multiplier other than 2.
+      TypeError: If the loss scale has another class.
+      ValueError: If the multiplier is not 2.
     """
     if isinstance(scale, scales.FixedLossScale):
         return {"dynamic": False, "initial_scale": float(scale())}
@@ -393,7 +401,9 @@ def scale_settings(scale: Any) -> dict[str, Any]:
     }
 
 
-def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
+def _from_old(
+    cls: Callable[..., _T], config: dict[str, Any], custom_objects: dict[str, Any] | None
+) -> _T:
     inner = registry.OPTIMIZERS.deserialize(config["optimizer"], custom_objects)
     scale = scales.get(config["loss_scale"])
     if isinstance(scale, scales.DynamicLossScale) and scale.multiplier != scales.MULTIPLIER:

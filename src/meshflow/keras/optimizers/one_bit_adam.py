@@ -1,42 +1,47 @@
-"""`OneBitAdam`: Adam whose variance stops moving, so that devices may exchange its momentum in few bits."""
+"""`OneBitAdam`: Adam with a frozen variance, so that devices exchange momentum in few bits."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras.optimizers.adam import Adam
+from meshflow.keras.optimizers.update_rule import Scalars, Slots
 
 __all__ = ["OneBitAdam"]
 
 
 class OneBitAdam(Adam):
-    """1-bit Adam (Tang et al. 2021, arXiv:2102.02888): Adam for a while, then momentum over a frozen variance.
+    """1-bit Adam (Tang et al. 2021, arXiv:2102.02888): Adam, then a frozen variance.
 
-    Under `tf.distribute.MeshStrategy(compress="1bit")` devices sum gradients whole for the first `freeze_step`
-    updates. After that each sends its share of the momentum in few bits, with what rounding took away added to the
-    next one. Elsewhere it is Adam with a variance that stops. The paper freezes it after 15 to 25 % of all steps.
+    Under `tf.distribute.MeshStrategy(compress="1bit")`, devices sum uncompressed gradients in the
+    first `freeze_step` updates. After that, each device sends its part of the momentum in few bits
+    and adds the rounding error to the next one. Under other strategies this is Adam with a variance
+    that freezes. The paper freezes it after 15 to 25 % of all steps.
 
     Formula:
-      `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` while `t <= freeze_step` and v as it
-      is after that, `s = min(t, freeze_step)`, and
-      `w = w - lr * sqrt(1 - beta_2^s) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the variable, g its gradient,
-      lr the learning rate, t the number of the step, from 1, m and v the means of gradients and of their squares,
-      zero at first, s the last step at which v moved.
+      `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` while
+      `t <= freeze_step` and a constant v after that, `s = min(t, freeze_step)`, and `w = w - lr *
+      sqrt(1
+      - beta_2^s) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the variable, g its gradient, lr
+      the learning rate, t the step count from 1, m and v the initially zero averages of gradients
+      and of their squares, s the last step that changed v.
 
     Args:
-      learning_rate: number, function, or schedule.
-      freeze_step: after how many updates the variance stops.
-      beta_1: decay of the mean gradient.
-      beta_2: decay of the mean square.
-      epsilon: added to the root.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`; clipping is not among them, since gradients are not known any more.
+      learning_rate: Number, schedule, or function without arguments.
+      freeze_step: Number of updates after which the variance is constant.
+      beta_1: Decay of the mean gradient.
+      beta_2: Decay of the mean square.
+      epsilon: Value that is added to the root.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`, except clipping, since summed gradients are unknown after
+        the freeze.
 
     Raises:
-      ValueError: for a `freeze_step` below 1, and for clipping.
+      ValueError: If `freeze_step` is below 1, or clipping is set.
 
     Example:
       >>> import meshflow as tf
@@ -61,59 +66,59 @@ class OneBitAdam(Adam):
     ) -> None:
         if isinstance(freeze_step, bool) or not isinstance(freeze_step, int) or freeze_step < 1:
             raise ValueError(
-                f"OneBitAdam: `freeze_step` must be an integer of at least 1: the variance is divided by. Received: "
-                f"freeze_step={freeze_step!r}"
+                f"OneBitAdam: `freeze_step` must be an integer of at least 1, because steps are divided by the variance. "
+                f"Received: freeze_step={freeze_step!r}"
             )
         clips = [k for k in ("clipnorm", "clipvalue", "global_clipnorm") if kwargs.get(k)]
         if clips:
             raise ValueError(
-                f"OneBitAdam: {clips} need gradients, of which nothing is known once momentum is exchanged. Leave them "
-                "out, or use Adam."
+                f"OneBitAdam: {clips} need gradients, which are unknown once devices exchange momentum. Remove them, or "
+                "use Adam."
             )
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
         self.freeze_step = freeze_step
 
     @staticmethod
     def rule(
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
-        freeze_step: Any = 100_000,
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        freeze_step: int = 100_000,
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         m, v = OneBitAdam.averages(grad, slots, values, epsilon, freeze_step)
         return [OneBitAdam.moved(var, grad, [m, v], values, epsilon, freeze_step), m, v]
 
     @staticmethod
     def averages(
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
-        freeze_step: Any = 100_000,
-    ) -> list[Any]:
-        """See `RuleOptimizer.averages`; slots m and v."""
+        freeze_step: int = 100_000,
+    ) -> list[Array]:
+        """Compute new m and v; see `RuleOptimizer.update_slots`."""
         m, v = Adam.averages(grad, slots, values, epsilon)
         return [m, jnp.where(values["step"] <= freeze_step, v, slots[1])]
 
     @staticmethod
     def moved(
-        var: Any,
-        grad: Any,
-        slots: Any,
-        values: dict[str, Any],
+        var: Array,
+        grad: Array,
+        slots: Slots,
+        values: Scalars,
         epsilon: float = 1e-7,
-        freeze_step: Any = 100_000,
-    ) -> Any:
-        """See `RuleOptimizer.moved`; slots m and v."""
+        freeze_step: int = 100_000,
+    ) -> Array:
+        """Compute the new variable from m and v; see `RuleOptimizer.update_variable`."""
         b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
         rate = values["lr_t"] * jnp.sqrt(1 - b2 ** jnp.minimum(t, freeze_step)) / (1 - b1**t)
         return var - rate * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
 
     def _sending(self) -> dict[str, Any]:
-        """What strategies that send gradients in few bits are to know: momentum takes their place."""
+        """Return the settings with which strategies compress momentum instead of gradients."""
         return {
             "warm_up": self.freeze_step,
             "decay": convert_to_tensor(self._get_hyper("beta_1", "float32")),

@@ -1,7 +1,8 @@
-"""Any optax gradient transformation as a Keras optimizer."""
+"""`OptaxOptimizer`: an optax gradient transformation as a Keras optimizer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,31 +11,36 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.environment import extras
+from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified
+from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.ops import math
 
 __all__ = ["OptaxOptimizer"]
 
 
 class OptaxOptimizer(Optimizer):
-    """Applies an optax transformation; its state is kept in variables.
+    """Optimizer that applies an optax transformation, with its state in variables.
 
-    The learning rate is inside the transformation, so `learning_rate` here has no effect. Transformations that ask
-    for the loss (`value`) or the gradients (`grad`) besides, as `optax.contrib.reduce_on_plateau` and `optax.polyak_sgd`,
-    are given those of `minimize`, and so of `fit`; line searches, which ask for the function itself, are refused, and
-    `optax.contrib.dpsgd` is for loops that compute the gradients of each example. With `optax.lookahead` variables
-    hold the fast values.
+    The transformation contains the learning rate, so the attribute `learning_rate` has no effect.
+    Transformations that also require the loss (`value`) or the gradients (`grad`), such as
+    `optax.contrib.reduce_on_plateau` and `optax.polyak_sgd`, receive those of `minimize`, and so of
+    `fit`. Line searches, which require the loss function itself, are rejected, and
+    `optax.contrib.dpsgd` works only in loops that compute the gradients of each example. With
+    `optax.lookahead`, variables contain the fast values.
 
     Args:
-      transformation: an optax `GradientTransformation`.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`, such as clipping.
+      transformation: An optax `GradientTransformation`.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`, for example clipping.
 
     Example:
       >>> import meshflow as tf, optax
@@ -48,32 +54,34 @@ class OptaxOptimizer(Optimizer):
     def __init__(self, transformation: Any, name: str = "optax", **kwargs: Any) -> None:
         if kwargs.get("weight_decay") is not None or kwargs.get("use_ema"):
             raise ValueError(
-                "OptaxOptimizer: put weight decay and moving averages into the transformation "
+                "OptaxOptimizer: `weight_decay` and `use_ema` are not available. Add them to the transformation "
                 "(optax.add_decayed_weights, optax.ema)."
             )
         super().__init__(name, **kwargs)
         self.transformation = transformation
         self._state: list[Variable] | None = None
         self._tree: Any = None
-        # The loss of the gradients that come next, where the transformation asks for such things.
+        # The loss of the gradients that are applied next, for transformations that require it.
         self._loss: Any = None
-        # The kind of generator whose state a leaf is, by the leaf's place.
+        # PRNG implementation of each leaf that is a random key, by leaf index.
         self._generators: dict[int, Any] = {}
         self._op = Op("optax_update", self._update)
 
-    def _get_gradients(self, tape: Any, loss: Any, var_list: Any, grad_loss: Any = None) -> Any:
+    def _get_gradients(
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
+    ) -> list[Any]:
         if _takes_more(self.transformation):
             ((self._loss, _),) = sum_over_replicas([(math.reduce_sum(loss), None)])
         return super()._get_gradients(tape, loss, var_list, grad_loss)
 
-    def build(self, var_list: Any) -> None:
-        """Makes the transformation's state for variables.
+    def build(self, var_list: Sequence[Variable]) -> None:
+        """Create the transformation's state for variables.
 
         Args:
-          var_list: all variables to be trained; the transformation sees them together.
+          var_list: All variables to be trained; the transformation updates them together.
 
         Raises:
-          ValueError: when it was built for other variables before.
+          ValueError: If the optimizer was built for other variables before.
         """
         _ = self.iterations
         if self._state is None:
@@ -96,41 +104,43 @@ class OptaxOptimizer(Optimizer):
             self._run_build_hooks()
         elif [self._var_key(v) for v in var_list] != list(self._index_dict):
             raise ValueError(
-                f"The optimizer {self._name} was built for other variables than {[v.name for v in var_list]}: an optax "
-                "transformation updates all of them together. Create a new optimizer."
+                f"The optimizer {self._name} was built for other variables than {[v.name for v in var_list]}, but an optax "
+                "transformation updates all variables together. Create a new optimizer."
             )
 
-    def _update(self, operands: Any, _: Any) -> Any:
+    def _update(self, operands: tuple[Any, ...], _: None) -> list[jax.Array]:
         optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
         values, gradients, leaves, loss = operands
         leaves = list(leaves)
-        for i, kind in self._generators.items():
-            leaves[i] = jax.random.wrap_key_data(leaves[i], impl=kind)
+        for i, key_impl in self._generators.items():
+            leaves[i] = jax.random.wrap_key_data(leaves[i], impl=key_impl)
         state, slow = jax.tree.unflatten(self._tree, leaves)
-        held = values if slow is None else optax.LookaheadParams(values, slow)
-        updates, state = self._transformed(gradients, state, held, loss)
-        held = optax.apply_updates(held, updates)
-        values, slow = (held, None) if slow is None else (held.fast, held.slow)
-        after = jax.tree.leaves((state, slow))
-        return [*values, *(jax.random.key_data(x) if _is_key(x) else x for x in after)]
+        parameters = values if slow is None else optax.LookaheadParams(values, slow)
+        updates, state = self._transformed(gradients, state, parameters, loss)
+        parameters = optax.apply_updates(parameters, updates)
+        values, slow = (parameters, None) if slow is None else (parameters.fast, parameters.slow)
+        new_leaves = jax.tree.leaves((state, slow))
+        return [*values, *(jax.random.key_data(x) if _is_key(x) else x for x in new_leaves)]
 
-    def _transformed(self, gradients: Any, state: Any, values: Any, loss: list[Any]) -> Any:
-        """What the transformation makes of gradients, with the loss if it does not go without."""
+    def _transformed(
+        self, gradients: PyTree, state: PyTree, values: PyTree, loss: list[jax.Array]
+    ) -> tuple[PyTree, PyTree]:
+        """Run the transformation on gradients, with the loss if the transformation requires it."""
         update = self.transformation.update
-        missing = ""
-        for more in ({}, {"value": loss[0], "grad": gradients}) if loss else ({},):
+        message = ""
+        for arguments in ({}, {"value": loss[0], "grad": gradients}) if loss else ({},):
             try:
-                return update(gradients, state, values, **more)
+                return update(gradients, state, values, **arguments)
             except TypeError as error:
-                missing = str(error)
-                if "required keyword-only argument" not in missing:
+                message = str(error)
+                if "required keyword-only argument" not in message:
                     raise
         raise NotImplementedError(
-            f"{self._name}: the optax transformation asks for more than gradients, and `value` and `grad` are what "
-            f"`fit` and `minimize` can give it, `apply_gradients` none: {missing}."
+            f"{self._name}: the optax transformation requires arguments that are not available. `fit` and `minimize` pass "
+            f"it `value` and `grad`, `apply_gradients` neither: {message}."
         )
 
-    def _apply(self, pairs: Any) -> None:
+    def _apply(self, pairs: GradientPairs) -> None:
         variables = [v for _, v in pairs]
         gradients = [
             densified(g, v) if isinstance(g, IndexedSlices) else convert_to_tensor(g)
@@ -147,28 +157,28 @@ class OptaxOptimizer(Optimizer):
                 variable.assign(variable.constraint(variable.value()))
 
     def get_config(self) -> dict[str, Any]:
-        """Not available: an optax transformation has no configuration.
+        """Raise an error: an optax transformation has no configuration.
 
         Raises:
-          NotImplementedError: always.
+          NotImplementedError: Always.
         """
         raise NotImplementedError(
             "An optax transformation cannot be serialized; pass it again after loading the model."
         )
 
 
-def _with_slow(state: Any, values: Any) -> tuple[Any, Any]:
-    """A transformation's state, and for `optax.lookahead` the slow values, which begin as the fast ones."""
+def _with_slow(state: PyTree, values: list[jax.Array]) -> tuple[PyTree, list[jax.Array] | None]:
+    """Add the slow values of `optax.lookahead`, initially equal to the fast ones, to a state."""
     optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
-    # Copies, as the values are the variables' own.
+    # The slow values are copies, because the variables own the fast ones.
     return state, [v.copy() for v in values] if isinstance(state, optax.LookaheadState) else None
 
 
-def _takes_more(transformation: Any) -> bool:
-    """Whether a transformation's update takes more than gradients, state and parameters."""
+def _takes_more(transformation: object) -> bool:
+    """Check whether a transformation's update takes more than gradients, state and parameters."""
     optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
     return isinstance(transformation, optax.GradientTransformationExtraArgs)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: ArrayLike) -> bool:
     return bool(jax.dtypes.issubdtype(jax.numpy.result_type(leaf), jax.dtypes.prng_key))

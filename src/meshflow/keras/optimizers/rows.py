@@ -1,9 +1,8 @@
-"""Gradients of some rows of a variable: repeats added up, and updates that touch those rows only."""
+"""Updates for gradients of some rows: duplicate rows are summed, and only those rows change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,73 +11,80 @@ from meshflow.kernels import elementwise, table_rows
 from meshflow.kernels.table_rows import replaced, taken
 
 
-def summed(grad: Any, indices: Any, count: int) -> tuple[Any, Any]:
-    """Rows without repeats, on arrays.
+def summed(grad: jax.Array, indices: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Sum the rows of a gradient that have equal indices.
 
-    How many there are is not known while a function is traced, so there are as many as were given: those
-    left over have numbers past the last row, which updates leave out.
+    The number of unique indices is unknown in a trace, so the results have n rows. The unused ones
+    have indices past the last row, and updates skip them.
 
     Args:
-      grad: rows, [n, ...].
-      indices: their numbers, n integers.
-      count: how many rows the variable has.
+      grad: Rows of the gradient, [n, ...].
+      indices: Row indices, n integers.
+      count: Number of rows of the variable.
 
     Returns:
-      n different row numbers, and the sum of the rows of each, in the order in which they were given.
+      n unique row indices, and the sum of the rows of each, in the order of first appearance.
     """
-    different, total = table_rows.summed(grad, _numbers(indices), count)
-    return different, total
+    unique, total = table_rows.summed(grad, _cast_indices(indices), count)
+    return unique, total
 
 
-def _numbers(indices: Any) -> Any:
+def _cast_indices(indices: jax.Array) -> jax.Array:
     return jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32))
 
 
 def updated_rows(
-    rule: Callable[..., Sequence[Any]], arrays: Sequence[Any], grad: Any, indices: Any
-) -> list[Any]:
-    """Arrays whose rows of some numbers were updated, the others left alone.
+    rule: Callable[..., Sequence[jax.Array]],
+    arrays: Sequence[jax.Array],
+    grad: jax.Array,
+    indices: jax.Array,
+) -> list[jax.Array]:
+    """Update some rows of arrays; the other rows keep their values.
 
     Args:
-      rule: the update, called with the arrays' rows and their gradient.
-      arrays: the variable and its slots.
-      grad: rows of the gradient.
-      indices: their numbers, perhaps with repeats.
+      rule: The update, called with the rows of the arrays and their gradient.
+      arrays: The variable and its slots.
+      grad: Rows of the gradient.
+      indices: Row indices, which may repeat.
     """
     flat = [jax.ShapeDtypeStruct(grad.shape, a.dtype) for a in (*arrays, grad)]
-    found = elementwise.read(lambda *rows: rule(rows[:-1], rows[-1]), flat)
-    if found is not None:
-        program, scalars = found
-        return table_rows.updated(program, arrays, scalars, grad, _numbers(indices))
-    numbers, total = summed(grad, indices, arrays[0].shape[0])
-    rows = rule([taken(a, numbers) for a in arrays], total)
-    return [replaced(a, numbers, r) for a, r in zip(arrays, rows, strict=True)]
+    elementwise_rule = elementwise.read(lambda *rows: rule(rows[:-1], rows[-1]), flat)
+    if elementwise_rule is not None:
+        program, scalars = elementwise_rule
+        return table_rows.updated(program, arrays, scalars, grad, _cast_indices(indices))
+    unique, total = summed(grad, indices, arrays[0].shape[0])
+    rows = rule([taken(a, unique) for a in arrays], total)
+    return [replaced(a, unique, r) for a, r in zip(arrays, rows, strict=True)]
 
 
-def chosen(indices: Any, new: Any, old: Any) -> Any:
-    """The new rows of an array at some numbers, the old ones elsewhere."""
+def chosen(indices: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Select the new rows at some indices and the old rows at all others."""
     hit = jnp.zeros(old.shape[:1], bool).at[indices].set(True)
     return jnp.where(hit.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 
 def updated_averages(
-    averages: Callable[..., Sequence[Any]], slots: Sequence[Any], numbers: Any, total: Any
-) -> list[Any]:
-    """Averages of gradients that are given for some rows, and are zero in the others.
+    averages: Callable[..., Sequence[jax.Array]],
+    slots: Sequence[jax.Array],
+    indices: jax.Array,
+    total: jax.Array,
+) -> list[jax.Array]:
+    """Update averages of gradients that are zero except in some rows.
 
-    All averages decay, and what the gradient adds is added to its rows: no gradient of all rows is formed, and
-    XLA does both in place.
+    All averages decay, and the gradient's contribution is added to its rows: no gradient of all
+    rows is formed, and XLA does both in place.
 
     Args:
-      averages: the averages from a gradient and the averages before; linear in the latter.
-      slots: the averages before.
-      numbers: row numbers, and...
-      total: ...the gradient's rows, as `summed` gives them.
+      averages: Function of a gradient and the current averages that returns the new ones, linear in
+        the averages.
+      slots: Current averages.
+      indices: Unique row indices and...
+      total: ...the gradient's rows, as returned by `sum_duplicate_rows`.
     """
-    none = jnp.zeros((), total.dtype)
-    decayed = averages(none, slots)
+    zero = jnp.zeros((), total.dtype)
+    decayed = averages(zero, slots)
     added = averages(total, [jnp.zeros(total.shape, s.dtype) for s in slots])
     return [
-        d.at[numbers].add(a.astype(d.dtype), mode="drop", unique_indices=True)
+        d.at[indices].add(a.astype(d.dtype), mode="drop", unique_indices=True)
         for d, a in zip(decayed, added, strict=True)
     ]

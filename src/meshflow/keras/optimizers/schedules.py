@@ -1,4 +1,4 @@
-"""`tf.keras.optimizers.schedules`: learning rates that change with the step."""
+"""`tf.keras.optimizers.schedules`: learning rates that depend on the step."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = [
 
 
 class ExponentialDecay(LearningRateSchedule):
-    """`initial * rate ^ (step / steps)`.
+    """Exponential decay: `initial * rate ^ (step / steps)`.
 
     Formula:
-      `initial_learning_rate * decay_rate^(t / decay_steps)`, t being the step; with `staircase` the quotient is
-      rounded down.
+      `initial_learning_rate * decay_rate^(t / decay_steps)`, where t is the step; with `staircase`
+      the quotient is rounded down.
 
     Args:
-      initial_learning_rate: rate at step 0.
-      decay_steps: steps until the rate has fallen by `decay_rate`.
-      decay_rate: the factor.
-      staircase: whether the rate changes only every `decay_steps`.
-      name: ignored.
+      initial_learning_rate: Rate at step 0.
+      decay_steps: Number of steps in which the rate is multiplied by `decay_rate`.
+      decay_rate: Factor of the decay.
+      staircase: Whether the rate changes only every `decay_steps`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -64,7 +64,7 @@ class ExponentialDecay(LearningRateSchedule):
         self.decay_rate, self.staircase, self.name = decay_rate, staircase, name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         p = self._step(step) / float(self.decay_steps)
         return self.initial_learning_rate * math.pow(
             float(self.decay_rate), math.floor(p) if self.staircase else p
@@ -72,11 +72,11 @@ class ExponentialDecay(LearningRateSchedule):
 
 
 class InverseTimeDecay(ExponentialDecay):
-    """`initial / (1 + rate * step / steps)`; arguments as `ExponentialDecay`.
+    """Inverse time decay: `initial / (1 + rate * step / steps)`; arguments as `ExponentialDecay`.
 
     Formula:
-      `initial_learning_rate / (1 + decay_rate * t / decay_steps)`, t being the step; with `staircase` the quotient is
-      rounded down.
+      `initial_learning_rate / (1 + decay_rate * t / decay_steps)`, where t is the step; with
+      `staircase` the quotient is rounded down.
 
     Example:
       >>> import meshflow as tf
@@ -86,7 +86,7 @@ class InverseTimeDecay(ExponentialDecay):
     """
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         p = self._step(step) / float(self.decay_steps)
         return self.initial_learning_rate / (
             1.0 + self.decay_rate * (math.floor(p) if self.staircase else p)
@@ -94,15 +94,15 @@ class InverseTimeDecay(ExponentialDecay):
 
 
 class PiecewiseConstantDecay(LearningRateSchedule):
-    """Constant between boundaries.
+    """Rate that is constant between boundaries.
 
     Formula:
-      `values[i]`, i being the number of `boundaries` that are smaller than the step.
+      `values[i]`, where i is the number of `boundaries` that are smaller than the step.
 
     Args:
-      boundaries: steps, rising; a boundary belongs to the interval before it.
-      values: one rate more than boundaries.
-      name: ignored.
+      boundaries: Steps in ascending order; a boundary belongs to the interval before it.
+      values: Rates, one more than boundaries.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -119,7 +119,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
         self.boundaries, self.values, self.name = list(boundaries), list(values), name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         step = self._step(step)
         rate: Any = convert_to_tensor(float(self.values[-1]))
         for boundary, value in zip(
@@ -130,19 +130,19 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
 
 class PolynomialDecay(LearningRateSchedule):
-    """From an initial to an end rate, as a polynomial.
+    """Polynomial decay from an initial to an end rate.
 
     Formula:
-      `(initial_learning_rate - end_learning_rate) * (1 - t / decay_steps)^power + end_learning_rate`, t being the
-      step, at most `decay_steps`; with `cycle` the next multiple of `decay_steps` stands for it.
+      `(initial_learning_rate - end_learning_rate) * (1 - t / decay_steps)^power +
+      end_learning_rate`, where t is the step, at most `decay_steps`; with `cycle` the next multiple of `decay_steps` replaces `decay_steps`.
 
     Args:
-      initial_learning_rate: rate at step 0.
-      decay_steps: step at which the end rate is reached.
-      end_learning_rate: the end rate.
-      power: power of the polynomial.
-      cycle: whether to start again beyond `decay_steps`.
-      name: ignored.
+      initial_learning_rate: Rate at step 0.
+      decay_steps: Step at which the end rate is reached.
+      end_learning_rate: The end rate.
+      power: Power of the polynomial.
+      cycle: Whether to restart beyond `decay_steps`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -168,34 +168,34 @@ class PolynomialDecay(LearningRateSchedule):
         self.power, self.cycle, self.name = power, cycle, name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         step, steps = self._step(step), convert_to_tensor(float(self.decay_steps))
         if self.cycle:
             steps = steps * math.maximum(math.ceil(step / steps), 1.0)
         else:
             step = math.minimum(step, steps)
-        share = math.pow(1.0 - step / steps, float(self.power))
+        factor = math.pow(1.0 - step / steps, float(self.power))
         return (
             self.initial_learning_rate - self.end_learning_rate
-        ) * share + self.end_learning_rate
+        ) * factor + self.end_learning_rate
 
 
 class CosineDecay(LearningRateSchedule):
-    """Half a cosine from the initial rate down to `alpha` of it (arXiv:1608.03983), after a linear warm-up.
+    """Cosine decay down to a fraction of the initial rate, with an optional linear warm-up.
 
     Formula:
-      `initial_learning_rate * ((1 - alpha) * (1 + cos(pi * t / decay_steps)) / 2 + alpha)`, t being the step, at most
-      `decay_steps`. With `warmup_target`,
-      `initial_learning_rate + (warmup_target - initial_learning_rate) * t / warmup_steps` for the first
-      `warmup_steps`, and then the decay from `warmup_target`.
+      `initial_learning_rate * ((1 - alpha) * (1 + cos(pi * t / decay_steps)) / 2 + alpha)`, where t
+      is the step, at most `decay_steps` (arXiv:1608.03983). With `warmup_target`,
+      `initial_learning_rate + (warmup_target - initial_learning_rate) * t / warmup_steps` for the
+      first `warmup_steps`, and then the decay from `warmup_target`.
 
     Args:
-      initial_learning_rate: rate at step 0.
-      decay_steps: steps of the decay.
-      alpha: the share that is left at the end.
-      name: ignored.
-      warmup_target: rate after the warm-up; None for no warm-up.
-      warmup_steps: steps of the warm-up.
+      initial_learning_rate: Rate at step 0.
+      decay_steps: Number of steps of the decay.
+      alpha: Final rate as a fraction of the highest one.
+      name: Ignored.
+      warmup_target: Rate after the warm-up; None for no warm-up.
+      warmup_steps: Number of steps of the warm-up.
 
     Example:
       >>> import meshflow as tf
@@ -221,38 +221,39 @@ class CosineDecay(LearningRateSchedule):
         self.name, self.warmup_target, self.warmup_steps = name, warmup_target, warmup_steps
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         step = self._step(step)
         start = self.initial_learning_rate if self.warmup_target is None else self.warmup_target
-        after = step if self.warmup_target is None else step - float(self.warmup_steps)
-        share = math.minimum(math.maximum(after, 0.0), float(self.decay_steps)) / float(
+        decay_step = step if self.warmup_target is None else step - float(self.warmup_steps)
+        fraction = math.minimum(math.maximum(decay_step, 0.0), float(self.decay_steps)) / float(
             self.decay_steps
         )
         decayed = start * (
-            (1 - self.alpha) * 0.5 * (1.0 + math.cos(_python_math.pi * share)) + self.alpha
+            (1 - self.alpha) * 0.5 * (1.0 + math.cos(_python_math.pi * fraction)) + self.alpha
         )
         if self.warmup_target is None or not self.warmup_steps:
             return decayed
-        warm = self.initial_learning_rate + (
+        warmup_rate = self.initial_learning_rate + (
             self.warmup_target - self.initial_learning_rate
         ) * step / float(self.warmup_steps)
-        return array.where(step < float(self.warmup_steps), warm, decayed)
+        return array.where(step < float(self.warmup_steps), warmup_rate, decayed)
 
 
 class CosineDecayRestarts(LearningRateSchedule):
-    """Cosine decay that starts again, each time longer and lower (arXiv:1608.03983).
+    """Cosine decay with restarts, each period longer and lower (arXiv:1608.03983).
 
     Formula:
-      `initial_learning_rate * ((1 - alpha) * m_mul^i * (1 + cos(pi * f)) / 2 + alpha)`, i being the number of
-      restarts so far and f the share of the period that is over; period i takes `first_decay_steps * t_mul^i` steps.
+      `initial_learning_rate * ((1 - alpha) * m_mul^i * (1 + cos(pi * f)) / 2 + alpha)`, where i is
+      the number of restarts so far and f the elapsed fraction of the period; period i takes
+      `first_decay_steps * t_mul^i` steps.
 
     Args:
-      initial_learning_rate: rate at step 0.
-      first_decay_steps: length of the first decay.
-      t_mul: factor of the lengths.
-      m_mul: factor of the rates.
-      alpha: the share that is left at the end of each.
-      name: ignored.
+      initial_learning_rate: Rate at step 0.
+      first_decay_steps: Number of steps of the first period.
+      t_mul: Factor of the lengths of periods.
+      m_mul: Factor of the initial rates of periods.
+      alpha: Rate at the end of each period, as a fraction of the initial one.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -277,19 +278,19 @@ class CosineDecayRestarts(LearningRateSchedule):
         self.t_mul, self.m_mul, self.alpha, self.name = t_mul, m_mul, alpha, name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
-        share = self._step(step) / float(self.first_decay_steps)
+        """Compute the learning rate at a step."""
+        fraction = self._step(step) / float(self.first_decay_steps)
         if self.t_mul == 1.0:
-            restart = math.floor(share)
-            share = share - restart
+            restart = math.floor(fraction)
+            fraction = fraction - restart
         else:
             restart = math.floor(
-                math.log(1.0 - share * (1.0 - self.t_mul)) / _python_math.log(self.t_mul)
+                math.log(1.0 - fraction * (1.0 - self.t_mul)) / _python_math.log(self.t_mul)
             )
             power = math.pow(float(self.t_mul), restart)
-            share = (share - (1.0 - power) / (1.0 - self.t_mul)) / power
+            fraction = (fraction - (1.0 - power) / (1.0 - self.t_mul)) / power
         factor = math.pow(float(self.m_mul), restart)
-        decayed = 0.5 * factor * (1.0 + math.cos(_python_math.pi * share))
+        decayed = 0.5 * factor * (1.0 + math.cos(_python_math.pi * fraction))
         return self.initial_learning_rate * ((1 - self.alpha) * decayed + self.alpha)
 
 
@@ -311,9 +312,9 @@ _FAMILY = registry.family(
 
 
 def serialize(
-    learning_rate_schedule: Any, use_legacy_format: bool = False
+    learning_rate_schedule: LearningRateSchedule, use_legacy_format: bool = False
 ) -> dict[str, Any] | str | None:
-    """The configuration of a schedule.
+    """Return the configuration of a schedule.
 
     Example:
       >>> import meshflow as tf
@@ -325,9 +326,11 @@ def serialize(
 
 
 def deserialize(
-    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    config: dict[str, Any],
+    custom_objects: dict[str, Any] | None = None,
+    use_legacy_format: bool = False,
 ) -> LearningRateSchedule:
-    """The schedule with a configuration.
+    """Create a schedule from its configuration.
 
     Example:
       >>> import meshflow as tf

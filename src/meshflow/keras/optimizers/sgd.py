@@ -1,31 +1,33 @@
-"""Gradient descent."""
+"""Stochastic gradient descent."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from jax import Array
+
+from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["SGD"]
 
 
 class SGD(RuleOptimizer):
-    """Gradient descent, with momentum.
+    """Gradient descent, optionally with momentum.
 
     Formula:
       `w = w - lr * g`. w is the variable, g its gradient, lr the learning rate. With momentum
-      `v = momentum * v - lr * g` and `w = w + v`, v being the velocity, zero at first (Polyak 1964); with `nesterov`
-      `w = w + momentum * v - lr * g` (Nesterov 1983).
+      `v = momentum * v - lr * g` and `w = w + v`, where v is the velocity, initially zero (Polyak
+      1964). With `nesterov`, `w = w + momentum * v - lr * g` (Nesterov 1983).
 
     Args:
-      learning_rate: number, function, or schedule.
-      momentum: 0 for none.
-      nesterov: whether the step looks ahead: `w = w + m * v - lr * g`.
-      name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      learning_rate: Number, schedule, or function without arguments.
+      momentum: Momentum, from 0 to 1; 0 for none.
+      nesterov: Whether to use Nesterov momentum.
+      name: Name of the optimizer.
+      **kwargs: Arguments of `Optimizer`.
 
     Raises:
-      ValueError: for a momentum outside [0, 1].
+      ValueError: If the momentum is outside [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -39,7 +41,7 @@ class SGD(RuleOptimizer):
     setting_names = ("nesterov",)
     _default_learning_rate = 0.01
     _by_rows = "sum"
-    # Velocities of all rows decay and move them.
+    # The velocities of all rows decay and change the rows.
     _moves_by_rows = "all"
 
     def __init__(
@@ -63,9 +65,9 @@ class SGD(RuleOptimizer):
 
     @staticmethod
     def rule(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], nesterov: bool = False
-    ) -> list[Any]:
-        """See `RuleOptimizer.rule`."""
+        var: Array, grad: Array, slots: Slots, values: Scalars, nesterov: bool = False
+    ) -> list[Array]:
+        """Compute the update; see `RuleOptimizer.rule`."""
         step = values["lr_t"] * grad
         if not slots:
             return [var - step]

@@ -1,16 +1,18 @@
-"""The state of an optimizer: the step number, slots of each trained variable, and own variables."""
+"""State of an optimizer: the step count, the slots of each trained variable, and its own variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 from meshflow.core.runtime.identity import IdentityWeakDict
 from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import variable_creator_scope
@@ -20,32 +22,38 @@ from meshflow.keras.optimizers.layouts import by_names, in_lists, in_new_style, 
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
+_T = TypeVar("_T")
+# Pairs of a gradient (a tensor, `IndexedSlices` or None) and its variable.
+GradientPairs: TypeAlias = list[tuple[Any, Variable]]
+Initializer: TypeAlias = str | Callable[..., TensorLike]
+
 
 class VariableList(list):
-    """A list that may be called: `optimizer.variables` and `optimizer.variables()` both work."""
+    """List that can be called: `optimizer.variables` and `optimizer.variables()` are equal."""
 
     def __call__(self) -> VariableList:
-        """The list itself."""
+        """Return the list itself."""
         return self
 
 
-def _as_list(_: None, values: Any) -> Any:
+def _as_list(_: None, values: Iterable[Any]) -> Any:
     return list(values)
 
 
-# For functions that JAX transforms it is a list.
+# JAX transformations see a plain list.
 jax.tree_util.register_pytree_node(VariableList, lambda held: (tuple(held), None), _as_list)
 
-# The strategies in whose scopes optimizers were made, if these host variables; no part of what copies have.
+# Strategies that host variables, by the optimizers created in their scopes. Copies of an optimizer
+# do not inherit the strategy.
 _hosts = IdentityWeakDict()
 
 
 class State:
-    """Where an optimizer keeps its variables; a base class of `Optimizer`."""
+    """Variables of an optimizer; a base class of `Optimizer`."""
 
     # Names of the slots that every trained variable gets.
     slot_names: tuple[str, ...] = ()
-    # Names of the lists in which checkpoints keep slots, where they are not the usual ones.
+    # Names of the slot lists in checkpoints, where they differ from the default ones.
     _list_names: dict[str, str] = {}
     _name: str
     _mesh: Mesh | None = None
@@ -55,17 +63,18 @@ class State:
             _hosts[self] = get_strategy()
         self._iterations: Variable | None = None
         self._slots: dict[int, dict[str, Variable]] = {}
-        # The variables themselves, so that their ids stay theirs.
+        # References to the trained variables keep their ids from being reused.
         self._owners: dict[int, Variable] = {}
         self._weights: list[Variable] = []
         self._index_dict: dict[int, int] = {}
-        # Called when variables have been made; a checkpoint restored early waits for them here.
-        self._build_hooks: list[Any] = []
+        # Hooks that run after variables were created. A checkpoint restored early waits here for
+        # them.
+        self._build_hooks: list[Callable[[], None]] = []
         self._tracked: dict[str, Any] = {}
 
     @contextmanager
     def _own_scope(self) -> Iterator[None]:
-        """Variables made inside are hosted as those of the scope that the optimizer was made in."""
+        """Create variables under the strategy of the optimizer's creation."""
         host = _hosts.get(self)
         if host is None or has_strategy():
             yield
@@ -79,11 +88,11 @@ class State:
             hook()
 
     def _checkpoint_children(self) -> dict[str, Any]:
-        """What a checkpoint saves, by the names that TensorFlow gives it for an optimizer of this class."""
+        """Return the objects that checkpoints save, with TensorFlow's names for this class."""
         return in_lists(self) if self._slots_in_lists else by_names(self)
 
     def _checkpoint_aliases(self) -> dict[str, Any]:
-        """The same by the names that optimizers of other versions have."""
+        """Return the objects that checkpoints save, with the names of other versions."""
         return by_names(self) if self._slots_in_lists else in_lists(self)
 
     @property
@@ -94,8 +103,8 @@ class State:
     def _slot_list_names(self) -> tuple[str, ...]:
         return tuple(slot_lists(self))
 
-    def _track_trackable(self, trackable: Any, name: str, overwrite: bool = False) -> Any:
-        """Makes something a part of the optimizer's checkpoints, as TensorFlow's optimizers do."""
+    def _track_trackable(self, trackable: _T, name: str, overwrite: bool = False) -> _T:
+        """Add an object to the optimizer's checkpoints, as TensorFlow's optimizers do."""
         if name in self._tracked and not overwrite and self._tracked[name] is not trackable:
             raise ValueError(
                 f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name "
@@ -109,7 +118,7 @@ class State:
 
     @property
     def iterations(self) -> Variable:
-        """Number of steps taken, an int64 variable."""
+        """Return the number of steps taken, an int64 variable."""
         if self._iterations is None:
             with init_scope(), self._own_scope():
                 name = f"{self._name}/iter"
@@ -129,38 +138,38 @@ class State:
         self._weights.insert(0, variable)
 
     def _var_key(self, variable: Variable) -> int:
-        """What `_index_dict` and the slots know a variable by."""
+        """Return the key of a variable in `_index_dict` and in the slots."""
         return id(variable)
 
     def add_slot(
-        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
+        self, var: Variable, slot_name: str, initializer: TensorLike = "zeros", shape: Any = None
     ) -> Variable:
-        """Makes (or finds) a variable that goes with a trained variable.
+        """Return a slot of a trained variable; create it if it does not exist.
 
         Args:
-          var: the trained variable.
-          slot_name: the slot's name.
-          initializer: an initializer, its name, a tensor or an array.
-          shape: its shape; default that of `var`.
+          var: The trained variable.
+          slot_name: Name of the slot.
+          initializer: An initializer, its name, a tensor or an array.
+          shape: Shape of the slot; default the shape of `var`.
 
         Returns:
-          The slot, of the trained variable's dtype.
+          The slot, of the dtype of `var`.
         """
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
             with init_scope(), self._own_scope(), kept_whole(), var._beside():
-                sizes = var.shape if shape is None else shape
+                sizes = tuple(var.shape if shape is None else shape)
                 slot = Variable(
-                    jax.ShapeDtypeStruct(tuple(sizes), var.dtype.dtype)
+                    jax.ShapeDtypeStruct(sizes, var.dtype.dtype)
                     if var.has_no_value
-                    else _initial(initializer, sizes, var.dtype),
+                    else _make_initial_value(initializer, sizes, var.dtype),
                     trainable=False,
                     name=f"{self._name}/{var._shared_name}/{slot_name}",
                     dtype=var.dtype,
                 )
             if slot.shape == var.shape:
-                # Some strategies split a slot further than its variable.
+                # Some strategies shard a slot over more devices than its variable.
                 slot._layout = getattr(var, "_slot_layout", None) or getattr(var, "_layout", None)
                 store = getattr(var, "_slot_store", None)
                 if store is not None:
@@ -171,129 +180,140 @@ class State:
         return slots[slot_name]
 
     def _join_slots(self, var: Variable, slot_name: str) -> None:
-        """Makes one table of the slots of a table's shards, when all of them are there."""
+        """Combine the slots of a table's shards into one sharded variable, when all of them exist."""
         table = getattr(var, "_shard_of", None)
         if table is None:
             return
-        known = [self._slots.get(self._var_key(v), {}).get(slot_name) for v in table.variables]
-        made = [slot for slot in known if slot is not None]
-        whole = len(made) == len(known)
-        if whole and all(s.shape == v.shape for s, v in zip(made, table.variables, strict=True)):
-            ShardedVariable(made, f"{self._name}/{table.name}/{slot_name}")
+        shard_slots = [
+            self._slots.get(self._var_key(v), {}).get(slot_name) for v in table.variables
+        ]
+        slots = [slot for slot in shard_slots if slot is not None]
+        is_complete = len(slots) == len(shard_slots)
+        if is_complete and all(
+            s.shape == v.shape for s, v in zip(slots, table.variables, strict=True)
+        ):
+            ShardedVariable(slots, f"{self._name}/{table.name}/{slot_name}")
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:
-        """A slot made before.
+        """Return an existing slot.
 
         Args:
-          var: the trained variable.
-          slot_name: the slot's name.
+          var: The trained variable.
+          slot_name: Name of the slot.
 
         Raises:
-          KeyError: when there is none.
+          KeyError: If the slot does not exist.
         """
         try:
             return self._slots[self._var_key(var)][slot_name]
         except KeyError:
             raise KeyError(
-                f"Optimizer {self._name} has no slot {slot_name!r} for variable {var.name}; slots "
-                "are made by the first `apply_gradients` or by `build(variables)`."
+                f"Optimizer {self._name} has no slot {slot_name!r} for variable {var.name}. The first "
+                "`apply_gradients`, or `build(variables)`, creates the slots."
             ) from None
 
     def get_slot_names(self) -> list[str]:
-        """Names of the slots made so far; before that, of those that will be made."""
-        found = {name: None for slots in self._slots.values() for name in slots}
-        return list(found) or list(self.slot_names)
+        """Return the names of the slots; before they exist, the names of the slots to be created."""
+        names = {name: None for slots in self._slots.values() for name in slots}
+        return list(names) or list(self.slot_names)
 
     def add_weight(
         self,
-        name: Any = None,
+        name: str | Iterable[int] | None = None,
         shape: Any = None,
-        dtype: Any = None,
-        initializer: Any = "zeros",
+        dtype: DTypeLike | None = None,
+        initializer: Initializer = "zeros",
         trainable: bool | None = None,
         **kwargs: Any,
     ) -> Variable:
-        """Makes a variable of the optimizer's own.
+        """Create a variable of the optimizer that belongs to no trained variable.
 
         Args:
-          name: its name; a shape here is taken for one (Keras 3's order).
-          shape: its shape; default a scalar.
-          dtype: its dtype; default float32.
-          initializer: an initializer or its name.
-          trainable: ignored; optimizer state is never trained.
+          name: Name of the variable. A shape is accepted here, too (the argument order of Keras 3).
+          shape: Shape; default a scalar.
+          dtype: Dtype; default float32.
+          initializer: An initializer or its name.
+          trainable: Ignored, since optimizer state is never trained.
           **kwargs: `synchronization` and `aggregation`, accepted and ignored.
         """
         del trainable, kwargs
         if name is not None and not isinstance(name, str):
             name, shape = shape if isinstance(shape, str) else None, name
         with init_scope(), self._own_scope():
-            made = Variable(
-                _initial(initializer, () if shape is None else shape, dtype or "float32"),
+            variable = Variable(
+                _make_initial_value(
+                    initializer, () if shape is None else shape, dtype or "float32"
+                ),
                 trainable=False,
                 name=f"{self._name}/{name or 'Variable'}",
             )
-        self._weights.append(made)
-        return made
+        self._weights.append(variable)
+        return variable
 
     def add_variable(
-        self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None
+        self,
+        shape: Iterable[int],
+        dtype: DTypeLike | None = None,
+        initializer: Initializer = "zeros",
+        name: str | None = None,
     ) -> Variable:
-        """Makes a variable of the optimizer's own; arguments as in `add_weight`."""
+        """Create a variable as `add_weight` does, with another order of arguments."""
         return self.add_weight(name or "Variable", shape, dtype, initializer)
 
     def add_variable_from_reference(
         self,
         model_variable: Variable,
         variable_name: str | None = None,
-        shape: Any = None,
-        initial_value: Any = None,
+        shape: Iterable[int] | None = None,
+        initial_value: TensorLike | None = None,
         name: str | None = None,
-        initializer: Any = "zeros",
+        initializer: Initializer = "zeros",
     ) -> Variable:
-        """Makes a variable like a model's, as `add_slot` does.
+        """Create a slot of a model's variable, as `add_slot` does.
 
         Args:
-          model_variable: the trained variable.
-          variable_name: the slot's name.
-          shape: its shape; default that of the trained variable.
-          initial_value: start value; default zeros.
-          name: Keras 3's word for `variable_name`.
-          initializer: used without `initial_value`.
+          model_variable: The trained variable.
+          variable_name: Name of the slot.
+          shape: Shape; default the shape of the trained variable.
+          initial_value: Initial value; default zeros.
+          name: Keras 3's name of `variable_name`.
+          initializer: Initializer that is used without `initial_value`.
         """
         start = initializer if initial_value is None else initial_value
         return self.add_slot(model_variable, variable_name or name or "slot", start, shape)
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        # A slot of all variables, then the next: the order of Keras 2's weight lists and files.
+        # The slots are ordered by name, then by variable: the order in Keras 2's weight lists and
+        # files.
         for name in self.slot_names:
             for var in var_list:
                 self.add_slot(var, name, self._slot_initializer(name))
 
-    def _slot_initializer(self, name: str) -> Any:
+    def _slot_initializer(self, name: str) -> Initializer:
         return "zeros"
 
     @property
     def weights(self) -> VariableList:
-        """The state: the step number, then slots in the order they were made."""
+        """Return the state: the step count, then the slots in the order of their creation."""
         return VariableList(self._weights)
 
     @property
     def variables(self) -> VariableList:
-        """The state; may be called as well."""
+        """Return the state, as a list that can also be called."""
         return VariableList(self.weights)
 
     def get_weights(self) -> list[np.ndarray]:
-        """Values of the state."""
+        """Return the values of the state."""
         return [np.asarray(w.numpy()) for w in self.weights]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets the state.
+        """Set the values of the state.
 
         Args:
-          weights: arrays in the order of `weights`.
+          weights: Arrays in the order of the property `weights`.
 
         Raises:
-          ValueError: when number or shapes differ.
+          ValueError: If the number of arrays or a shape differs.
         """
         own = self.weights
         if not own and len(weights):
@@ -314,14 +334,14 @@ class State:
             variable.assign(np.asarray(value).astype(variable.dtype.dtype))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # In a copy, and in what is read from a pickle, the variables have other ids.
+        # The variables of a copied or unpickled optimizer have other ids.
         self.__dict__.update(state)
         keys = {key: self._var_key(var) for key, var in state["_owners"].items()}
         for name in ("_slots", "_owners", "_index_dict"):
             self.__dict__[name] = {keys[key]: value for key, value in state[name].items()}
 
 
-def _initial(initializer: Any, shape: Any, dtype: Any) -> Any:
+def _make_initial_value(initializer: Any, shape: Iterable[int], dtype: DTypeLike) -> TensorLike:
     if isinstance(initializer, Variable):
         return np.array(initializer._value)
     if isinstance(initializer, str) or (

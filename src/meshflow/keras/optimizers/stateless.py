@@ -11,7 +11,7 @@ __all__ = ["StatelessUpdates"]
 
 
 class StatelessUpdates:
-    """The method of optimizers that reads and writes no variables but those it is given."""
+    """Method of optimizers that takes and returns the values of variables."""
 
     def stateless_apply(
         self: Any,
@@ -19,20 +19,20 @@ class StatelessUpdates:
         grads: Sequence[Any],
         trainable_variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Updates values instead of variables.
+        """Compute updated values instead of updating variables.
 
-        With arrays of JAX it is a function that `jax.jit` transforms.
+        With arrays of JAX, `jax.jit` can transform this function.
 
         Args:
-          optimizer_variables: a value for each of `variables`.
-          grads: the gradients.
-          trainable_variables: a value for each of the variables that the optimizer was built for.
+          optimizer_variables: A value for each of `variables`.
+          grads: The gradients.
+          trainable_variables: A value for each variable that the optimizer was built for.
 
         Returns:
           (new values of the trained variables, new values of the optimizer's variables).
 
         Raises:
-          ValueError: when the optimizer has not been built.
+          ValueError: If the optimizer has not been built.
 
         Example:
           >>> import jax.numpy as jnp, meshflow as tf
@@ -56,7 +56,7 @@ class StatelessUpdates:
             )
         own = list(self.variables)
 
-        def apply(gradients: Any) -> None:
+        def apply(gradients: Sequence[Any]) -> None:
             self.apply_gradients(zip(gradients, trained, strict=True))
 
         _, new = call_stateless(

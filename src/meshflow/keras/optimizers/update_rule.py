@@ -1,33 +1,46 @@
-"""`RuleOptimizer`: an optimizer that is a pure function of arrays.
+"""`RuleOptimizer`: an optimizer that is defined by a pure function of arrays.
 
-A subclass gives the names of its slots and `rule(var, grad, slots, values, *settings)`. The update of
-one variable is one op, so that a training step stays small and traces quickly.
+A subclass defines the names of its slots and `rule(var, grad, slots, values, *settings)`. The
+update of one variable is one op, so a training step has few equations and traces quickly.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.functions.concrete_function import keep_shared
 from meshflow.core.runtime.context import context, writing
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DType
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers import rows
 from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.hooks import ApplyState
 from meshflow.kernels import renewals
 from meshflow.ops import math
 
+# Values of a variable's slots, and scalars of a step by name.
+Slots: TypeAlias = Sequence[Array]
+Scalars: TypeAlias = dict[str, Array]
+
 
 def _in_place(
-    op: Op, static: Any, state: list[Variable], grad: Any, indices: Any, scalars: Any
+    op: Op,
+    static: tuple[Any, ...],
+    state: list[Variable],
+    grad: Tensor,
+    indices: Tensor,
+    scalars: Sequence[TensorLike],
 ) -> list[Tensor]:
-    """Runs an update of rows eagerly, in the buffers of the variables: a table is not copied for a few rows."""
+    """Update rows eagerly in the buffers of the variables, without a copy of the table."""
     grad, indices = convert_to_tensor(grad), convert_to_tensor(indices)
     with writing:
         keep_shared(state)
@@ -42,42 +55,43 @@ def _in_place(
 
 
 class RuleOptimizer(Optimizer):
-    """Base class of the optimizers of this package; arguments as `Optimizer`."""
+    """Base class of the optimizers in this package; it takes the arguments of `Optimizer`."""
 
-    # Fixed settings that the rule takes after `values`, in this order; also in the configuration.
+    # Fixed settings that the rule takes after `values`, in this order; configurations contain them.
     setting_names: tuple[str, ...] = ()
-    # What configurations have besides hyperparameters, in this order, where these are not just the settings.
+    # Settings in the configuration after the hyperparameters, in this order, where they differ
+    # from `setting_names`.
     _configured_names: tuple[str, ...] = ()
-    # One op for each class, made by its first update.
+    # Op of the class, created by its first update.
     _op: Op
-    # What a gradient of some rows does: see `_updated_by_rows`.
+    # Update mode for gradients of some rows (`IndexedSlices`): see `_update_by_rows`.
     _by_rows = "all"
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], *settings: Any) -> list[Any]:
-        """The update, pure, on arrays.
+    def rule(var: Array, grad: Array, slots: Slots, values: Scalars, *settings: Any) -> list[Array]:
+        """Compute the update of one variable, as a pure function of arrays.
 
         Args:
-          var: the variable's value.
-          grad: the gradient, of the same shape and dtype.
-          slots: values of the slots, in the order of `slot_names`.
-          values: scalars of this step: `lr_t`, `step` (from 1), and the hyperparameters.
-          *settings: the values of `setting_names`.
+          var: Value of the variable.
+          grad: Gradient, of the same shape and dtype.
+          slots: Values of the slots, in the order of `slot_names`.
+          values: Scalars of this step: `lr_t`, `step` (from 1), and the hyperparameters.
+          *settings: Values of `setting_names`.
 
         Returns:
           New values of the variable and of each slot.
         """
-        raise NotImplementedError("Subclasses of RuleOptimizer define `rule`.")
+        raise NotImplementedError("Subclasses of RuleOptimizer must define `rule`.")
 
     @staticmethod
-    def averages(grad: Any, slots: Any, values: dict[str, Any], *settings: Any) -> list[Any]:
-        """The slots' part of a rule with slots that are averages of gradients; arguments as for `rule`."""
-        raise NotImplementedError("Optimizers that update averages by rows define `averages`.")
+    def averages(grad: Array, slots: Slots, values: Scalars, *settings: Any) -> list[Array]:
+        """Compute new slots that are averages of gradients; arguments as for `rule`."""
+        raise NotImplementedError("Optimizers with averages by rows must define `update_slots`.")
 
     @staticmethod
-    def moved(var: Any, grad: Any, slots: Any, values: dict[str, Any], *settings: Any) -> Any:
-        """The variable's part of such a rule, from the new slots; arguments as for `rule`."""
-        raise NotImplementedError("Optimizers that update averages by rows define `moved`.")
+    def moved(var: Array, grad: Any, slots: Slots, values: Scalars, *settings: Any) -> Array:
+        """Compute the new variable from the new slots; arguments as for `rule`."""
+        raise NotImplementedError("Optimizers with averages by rows must define `update_variable`.")
 
     def _rule_settings(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.setting_names)
@@ -85,34 +99,40 @@ class RuleOptimizer(Optimizer):
     def _slot_names_of(self, var: Variable) -> tuple[str, ...]:
         return self.slot_names
 
-    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+    def _prepare_local(self, var_device: str, var_dtype: DType, apply_state: ApplyState) -> None:
         super()._prepare_local(var_device, var_dtype, apply_state)
         values = apply_state[var_device, var_dtype]
         values["step"] = math.cast(self.iterations.value(), var_dtype) + 1.0
         for name in self.hyper_names:
             values[name] = self._get_hyper(name, var_dtype)
 
-    def _resource_apply_dense(self, grad: Any, var: Variable, apply_state: Any = None) -> Any:
+    def _resource_apply_dense(
+        self, grad: Tensor, var: Variable, apply_state: ApplyState | None = None
+    ) -> None:
         self._run_rule(grad, None, var, apply_state)
 
     def _resource_apply_sparse_duplicate_indices(
-        self, grad: Any, var: Variable, indices: Any, **kwargs: Any
-    ) -> Any:
+        self, grad: Tensor, var: Variable, indices: Tensor, **kwargs: Any
+    ) -> None:
         if type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse:
-            return super()._resource_apply_sparse_duplicate_indices(grad, var, indices, **kwargs)
-        return self._run_rule(grad, indices, var, kwargs.get("apply_state"))
+            super()._resource_apply_sparse_duplicate_indices(grad, var, indices, **kwargs)
+        else:
+            self._run_rule(grad, indices, var, kwargs.get("apply_state"))
 
-    def _run_rule(self, grad: Any, indices: Any, var: Variable, apply_state: Any) -> None:
+    def _run_rule(
+        self, grad: Tensor, indices: Tensor | None, var: Variable, apply_state: ApplyState | None
+    ) -> None:
         key = var.device, var.dtype.base_dtype
         values = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         slots = self._slots_of(var)
         names = tuple(values)
-        # Of which others have the old value, as workers have a parameter server's.
-        kept = tuple(v._is_lent for v in (var, *slots))
-        static = names, self._by_rows, kept, *self._rule_settings()
+        # Other threads still use the old values of lent variables, for example workers of a
+        # parameter server.
+        lent = tuple(v._is_lent for v in (var, *slots))
+        static = names, self._by_rows, lent, *self._rule_settings()
         scalars = [values[n] for n in names]
-        elsewhere = context.trace or context.placing or context.closure
-        if indices is not None and elsewhere is None:
+        lazy_context = context.trace or context.placing or context.closure
+        if indices is not None and lazy_context is None:
             outputs = _in_place(self._update_op(), static, [var, *slots], grad, indices, scalars)
         else:
             state = [s.value() for s in slots]
@@ -124,70 +144,79 @@ class RuleOptimizer(Optimizer):
         return [self.get_slot(var, name) for name in self._slot_names_of(var)]
 
     def _changed_by_rows(self, var: Variable) -> list[Variable]:
-        all_rows = self.weight_decay, self.use_ema, self.gradient_accumulation_steps
-        others = any(all_rows) or self.gradient_transformers
-        rows_only = self._by_rows in ("rows", "sum") and not (others or var.constraint)
-        own = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
-        return [var, *self._slots_of(var)] if rows_only and not own else []
+        settings = self.weight_decay, self.use_ema, self.gradient_accumulation_steps
+        changes_all_rows = any(settings) or self.gradient_transformers
+        rows_only = self._by_rows in ("rows", "sum") and not (changes_all_rows or var.constraint)
+        has_hook = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
+        return [var, *self._slots_of(var)] if rows_only and not has_hook else []
 
     @classmethod
     def _update_op(cls) -> Op:
         if "_op" not in cls.__dict__:
-            # Variables of one shape share a trace of the rule, whose operations go into the program as they are.
+            # Variables of one shape share a trace of the rule. Its equations are inlined into the
+            # program.
             rule = jax.jit(cls._call_rule, static_argnums=1, inline=True)
             cls._op = Op(f"{cls.__name__}_update", rule, differentiable=False)
         return cls._op
 
     @classmethod
-    def _call_rule(cls, operands: Any, static: Any) -> Any:
+    def _call_rule(cls, operands: Any, static: tuple[Any, ...]) -> list[Array]:
         var, grad, indices, slots, values = operands
-        names, by_rows, kept, *settings = static
+        names, by_rows, lent, *settings = static
         grad = grad.astype(var.dtype)
-        rest = dict(zip(names, values, strict=True)), *settings
+        arguments = dict(zip(names, values, strict=True)), *settings
         if indices is not None:
-            new = cls._updated_by_rows(by_rows, var, grad, indices, slots, rest)
-        elif any(kept):
-            rule = lambda arrays, grad: cls.rule(arrays[0], grad, arrays[1:], *rest)
-            new = renewals.renewed(rule, [var, *slots], grad, kept)
+            new = cls._updated_by_rows(by_rows, var, grad, indices, slots, arguments)
+        elif any(lent):
+            rule = lambda arrays, grad: cls.rule(arrays[0], grad, arrays[1:], *arguments)
+            new = renewals.renewed(rule, [var, *slots], grad, lent)
         else:
-            new = cls.rule(var, grad, slots, *rest)
+            new = cls.rule(var, grad, slots, *arguments)
         return [x.astype(var.dtype) for x in new]
 
     @classmethod
     def _updated_by_rows(
-        cls, kind: str, var: Any, grad: Any, indices: Any, slots: Any, rest: Any
-    ) -> Any:
-        """The update by a gradient of some rows, as TensorFlow does it: of one of these kinds.
+        cls,
+        mode: str,
+        var: Array,
+        grad: Array,
+        indices: Array,
+        slots: Slots,
+        arguments: tuple[Any, ...],
+    ) -> list[Array]:
+        """Compute the update for a gradient of some rows in one of TensorFlow's modes.
 
-        "all": everything, with a gradient of zero for the other rows. "sum": what each row adds to the variable.
-        "rows": those rows of the variable and of the slots. "averages": the slots, of which all rows decay, and
-        then all of the variable. "averages, rows": the slots likewise, and then those rows of the variable.
+        "all": update everything, with a zero gradient for the other rows. "sum": add each row's
+        step to the variable. "rows": update those rows of the variable and of the slots.
+        "averages": decay all rows of the slots, then update the entire variable. "averages, rows":
+        decay all rows of the slots, then update those rows of the variable.
         """
-        if kind == "sum":
-            return [var.at[indices].add(cls.rule(jnp.zeros((), var.dtype), grad, slots, *rest)[0])]
-        whole = var.shape[0] <= 2 * indices.shape[0]
-        if kind == "all" or whole:
-            # With numbers for most of the rows it is faster to compute all of them.
-            new = cls.rule(var, jnp.zeros_like(var).at[indices].add(grad), slots, *rest)
-            kept = {"all": 0, "averages": 0, "averages, rows": 1, "rows": len(new)}[kind]
-            pairs = zip(new[:kept], [var, *slots], strict=False)
-            return [*(rows.chosen(indices, n, o) for n, o in pairs), *new[kept:]]
-        if kind == "rows":
-            rule = lambda arrays, total: cls.rule(arrays[0], total, arrays[1:], *rest)
+        if mode == "sum":
+            steps = cls.rule(jnp.zeros((), var.dtype), grad, slots, *arguments)[0]
+            return [var.at[indices].add(steps)]
+        most_rows = var.shape[0] <= 2 * indices.shape[0]
+        if mode == "all" or most_rows:
+            # With indices of most rows it is faster to compute all of them.
+            new = cls.rule(var, jnp.zeros_like(var).at[indices].add(grad), slots, *arguments)
+            count = {"all": 0, "averages": 0, "averages, rows": 1, "rows": len(new)}[mode]
+            pairs = zip(new[:count], [var, *slots], strict=False)
+            return [*(rows.chosen(indices, n, o) for n, o in pairs), *new[count:]]
+        if mode == "rows":
+            rule = lambda arrays, total: cls.rule(arrays[0], total, arrays[1:], *arguments)
             return rows.updated_rows(rule, [var, *slots], grad, indices)
-        numbers, total = rows.summed(grad, indices, var.shape[0])
-        averages = lambda grad, slots: cls.averages(grad, slots, *rest)
-        slots = rows.updated_averages(averages, slots, numbers, total)
-        if kind == "averages":
-            return [cls.moved(var, None, slots, *rest), *slots]
-        picked = [rows.taken(s, numbers) for s in slots]
-        own = cls.moved(rows.taken(var, numbers), total, picked, *rest)
-        return [rows.replaced(var, numbers, own), *slots]
+        unique, total = rows.summed(grad, indices, var.shape[0])
+        averages = lambda grad, slots: cls.averages(grad, slots, *arguments)
+        slots = rows.updated_averages(averages, slots, unique, total)
+        if mode == "averages":
+            return [cls.moved(var, None, slots, *arguments), *slots]
+        slot_rows = [rows.taken(s, unique) for s in slots]
+        new_rows = cls.moved(rows.taken(var, unique), total, slot_rows, *arguments)
+        return [rows.replaced(var, unique, new_rows), *slots]
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration: what the constructor takes, as plain Python values."""
+        """Return the constructor's arguments as plain Python values."""
         config = super().get_config()
-        # TensorFlow's optimizers since 2.11 refuse it.
+        # TensorFlow's optimizers since 2.11 reject `decay`.
         if not self._since_2_11 or self._initial_decay != self._default_decay:
             config["decay"] = self._initial_decay
         for name in self.hyper_names:

@@ -1,10 +1,11 @@
-"""Learning rates that rise first: DeepSpeed's schedules."""
+"""Learning rates with a warm-up: DeepSpeed's schedules."""
 
 from __future__ import annotations
 
 import math as _python_math
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.ops import array, math
 
@@ -12,28 +13,29 @@ __all__ = ["LearningRateRangeTest", "OneCycle", "WarmupSchedule"]
 
 
 class WarmupSchedule(LearningRateSchedule):
-    """Rises, and then stays or falls: DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR.
+    """Rise, then a constant or a decay: DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR.
 
     Formula:
-      `low + (high - low) * log(s + 1) / log(warmup_steps)` while `s < warmup_steps`, or `low + (high - low) * s /
-      warmup_steps` for a rise that is linear. After that high; for a decay that is linear
-      `last + (high - last) * max((total_steps - s) / (total_steps - warmup_steps), 0)`, for one that is a cosine
-      `last + (high - last) * (1 + cos(pi * p)) / 2`, `p = min((s + 1 - warmup_steps) / (total_steps - warmup_steps), 1)`.
-      t is the step, s the one before, `s = max(t - 1, 0)`, low the minimum, high the learning rate, last the final
-      one, and p the part of the decay that is over.
+      `low + (high - low) * log(s + 1) / log(warmup_steps)` while `s < warmup_steps`, or
+      `low + (high - low) * s / warmup_steps` for a linear rise. After that high; with a linear
+      decay `last + (high - last) * max((total_steps - s) / (total_steps - warmup_steps), 0)`, with
+      a cosine decay `last + (high - last) * (1 + cos(pi * p)) / 2`,
+      `p = min((s + 1 - warmup_steps) / (total_steps - warmup_steps), 1)`. t is the step, s the step
+      before, `s = max(t - 1, 0)`, low the minimum rate, high the learning rate, last the final
+      rate, and p the elapsed fraction of the decay.
 
     Args:
-      learning_rate: the highest rate.
-      warmup_steps: steps until then, at least 2.
-      minimum_learning_rate: the rate of the first step.
-      total_steps: steps until the last rate; None with `decay=None`.
+      learning_rate: The maximum rate.
+      warmup_steps: Number of steps of the rise, at least 2.
+      minimum_learning_rate: Rate of the first step.
+      total_steps: Number of steps until the final rate; None with `decay=None`.
       decay: None, "linear" or "cosine".
-      final_learning_rate: the last rate.
+      final_learning_rate: The final rate.
       rise: "log" or "linear".
-      name: ignored.
+      name: Ignored.
 
     Raises:
-      ValueError: for another decay or rise, and for steps that do not go together.
+      ValueError: If `decay` or `rise` has another value, or the numbers of steps do not fit.
 
     Example:
       >>> import meshflow as tf
@@ -61,7 +63,7 @@ class WarmupSchedule(LearningRateSchedule):
             )
         if (decay is None) != (total_steps is None) or warmup_steps < 2:
             raise ValueError(
-                "WarmupSchedule: `warmup_steps` must be at least 2, and `total_steps` says when `decay` ends. Received: "
+                "WarmupSchedule: `warmup_steps` must be at least 2, and `decay` requires `total_steps`. Received: "
                 f"warmup_steps={warmup_steps}, total_steps={total_steps}, decay={decay!r}"
             )
         self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
@@ -70,45 +72,47 @@ class WarmupSchedule(LearningRateSchedule):
         self.rise, self.name = rise, name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         s = math.maximum(self._step(step) - 1.0, 0.0)
         warm = float(self.warmup_steps)
-        # No logarithm below zero, for gradients of what is not chosen.
-        risen = math.log(s + 1.0) / _python_math.log(warm) if self.rise == "log" else s / warm
+        # The argument of the logarithm is never below 1, so the gradient of the unselected branch
+        # is finite.
+        fraction = math.log(s + 1.0) / _python_math.log(warm) if self.rise == "log" else s / warm
         low, high = self.minimum_learning_rate, self.learning_rate
-        rate = low + (high - low) * risen
+        rate = low + (high - low) * fraction
         after: Any = array.ones_like(s) * high
         if self.total_steps is not None:
-            left = max(float(self.total_steps - self.warmup_steps), 1.0)
+            decay_steps = max(float(self.total_steps - self.warmup_steps), 1.0)
             if self.decay == "linear":
-                share = math.maximum((float(self.total_steps) - s) / left, 0.0)
+                factor = math.maximum((float(self.total_steps) - s) / decay_steps, 0.0)
             else:
-                over = math.minimum((s + 1.0 - warm) / left, 1.0)
-                share = (1.0 + math.cos(_python_math.pi * over)) / 2.0
-            after = self.final_learning_rate + (high - self.final_learning_rate) * share
+                elapsed = math.minimum((s + 1.0 - warm) / decay_steps, 1.0)
+                factor = (1.0 + math.cos(_python_math.pi * elapsed)) / 2.0
+            after = self.final_learning_rate + (high - self.final_learning_rate) * factor
         return array.where(s < warm, rate, after)
 
 
 class OneCycle(LearningRateSchedule):
-    """Up, down, and then slowly further down (Smith 2018, arXiv:1803.09820), as DeepSpeed's OneCycle does it.
+    """Rise, fall, and a slow decay (Smith 2018, arXiv:1803.09820), like DeepSpeed's OneCycle.
 
     Formula:
-      `low + (high - low) * c`, low and high being the two rates, t the step and c its height: `c = t / first_steps`
-      and then `c = 1 - (t - first_steps) / second_steps`; with stairs c is rounded down to a multiple of 1 / stairs.
-      After the cycle `low / (1 + decay_rate * (t - first_steps - second_steps) / decay_steps)`, or low where
+      `low + (high - low) * c`, where low and high are the two rates, t is the step and c the height
+      in the cycle: `c = t / first_steps` and then `c = 1 - (t - first_steps) / second_steps`; with
+      stairs c is rounded down to a multiple of 1 / stairs. After the cycle
+      `low / (1 + decay_rate * (t - first_steps - second_steps) / decay_steps)`, or low if
       `decay_steps` is 0.
 
     Args:
-      minimum_learning_rate: the rate at both ends of the cycle.
-      maximum_learning_rate: the rate between.
-      first_steps: steps on the way up.
-      second_steps: steps on the way down; default as many.
-      decay_steps: steps in which the rate is divided by 1 + `decay_rate` after the cycle, the next ones by
-        1 + 2 * `decay_rate`, and so on.
-      decay_rate: see there.
-      first_stairs: in how many stairs it goes up; 0 for none.
-      second_stairs: in how many it goes down; default as many.
-      name: ignored.
+      minimum_learning_rate: Rate at both ends of the cycle.
+      maximum_learning_rate: Rate at the top of the cycle.
+      first_steps: Number of steps of the rise.
+      second_steps: Number of steps of the fall; default `first_steps`.
+      decay_steps: Number of steps of a decay period. After period k following the cycle, the
+        minimum rate is divided by 1 + k * `decay_rate`.
+      decay_rate: Rate of the decay.
+      first_stairs: Number of stairs of the rise; 0 for none.
+      second_stairs: Number of stairs of the fall; default `first_stairs`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -136,7 +140,7 @@ class OneCycle(LearningRateSchedule):
         self.first_stairs, self.second_stairs, self.name = first_stairs, second_stairs, name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
+        """Compute the learning rate at a step."""
         t, first = self._step(step), float(self.first_steps)
         second = first if self.second_steps is None else float(self.second_steps)
         stairs = self.first_stairs if self.second_stairs is None else self.second_stairs
@@ -146,28 +150,30 @@ class OneCycle(LearningRateSchedule):
         rate = low + (high - low) * array.where(t <= first, up, down)
         after: Any = array.ones_like(t) * low
         if self.decay_steps:
-            over = (t - first - second) / float(self.decay_steps)
-            after = low / (1.0 + self.decay_rate * math.maximum(over, 0.0))
+            periods = (t - first - second) / float(self.decay_steps)
+            after = low / (1.0 + self.decay_rate * math.maximum(periods, 0.0))
         return array.where(t < first + second, rate, after)
 
 
-def _in_stairs(done: Any, steps: float, stairs: int) -> Any:
+def _in_stairs(done: Tensor, steps: float, stairs: int) -> Tensor:
     return math.floor(done * float(stairs) / steps) / float(stairs) if stairs else done / steps
 
 
 class LearningRateRangeTest(LearningRateSchedule):
-    """Rises until training fails, to find out how far it may (Smith 2018, arXiv:1803.09820): DeepSpeed's LRRangeTest.
+    """Rise until training fails, to find the maximum rate (Smith 2018, arXiv:1803.09820).
+
+    This is DeepSpeed's LRRangeTest.
 
     Formula:
-      `minimum_learning_rate * (1 + step_rate * t / step_size)`, t being the step; with `staircase` the quotient is
-      rounded down.
+      `minimum_learning_rate * (1 + step_rate * t / step_size)`, where t is the step; with
+      `staircase` the quotient is rounded down.
 
     Args:
-      minimum_learning_rate: the rate at step 0.
-      step_size: in how many steps it grows by `step_rate` times the first rate.
-      step_rate: see there.
-      staircase: whether the rate changes only every `step_size`.
-      name: ignored.
+      minimum_learning_rate: Rate at step 0.
+      step_size: Number of steps in which the rate grows by `step_rate` times the initial rate.
+      step_rate: Growth relative to the initial rate.
+      staircase: Whether the rate changes only every `step_size`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -188,7 +194,7 @@ class LearningRateRangeTest(LearningRateSchedule):
         self.step_rate, self.staircase, self.name = step_rate, staircase, name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate at a step."""
-        done = self._step(step) / float(self.step_size)
-        done = math.floor(done) if self.staircase else done
-        return self.minimum_learning_rate * (1.0 + self.step_rate * done)
+        """Compute the learning rate at a step."""
+        periods = self._step(step) / float(self.step_size)
+        periods = math.floor(periods) if self.staircase else periods
+        return self.minimum_learning_rate * (1.0 + self.step_rate * periods)

@@ -1,27 +1,29 @@
-"""`WrappingOptimizer`: an optimizer around another one, which keeps all that goes with variables."""
+"""`WrappingOptimizer`: an optimizer around another one, which owns all state of the variables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.keras import registry
 from meshflow.keras.optimizers.base import Optimizer
-from meshflow.keras.optimizers.state import VariableList
+from meshflow.keras.optimizers.state import GradientPairs, VariableList
 
 __all__ = ["Children", "WrappingOptimizer", "check_inner"]
 
 
-def check_inner(optimizer: Any) -> None:
-    """Checks that something can be wrapped.
+def check_inner(optimizer: object) -> None:
+    """Check that an object can be wrapped.
 
     Args:
-      optimizer: the optimizer.
+      optimizer: The object.
 
     Raises:
-      TypeError: when it is none.
+      TypeError: If it is no optimizer.
     """
     if not hasattr(optimizer, "apply_gradients"):
         raise TypeError(
@@ -30,7 +32,7 @@ def check_inner(optimizer: Any) -> None:
 
 
 class Children:
-    """A node of a checkpoint without a value of its own."""
+    """Node of a checkpoint that has children but no value."""
 
     def __init__(self, **children: Any) -> None:
         self._children = children
@@ -40,14 +42,15 @@ class Children:
 
 
 class WrappingOptimizer(Optimizer):
-    """Base class of optimizers around another: whatever is not said here is the inner optimizer's.
+    """Base class of optimizers around another one, to which they delegate by default.
 
-    Subclasses set `_optimizer` before anything else.
+    Subclasses must set `_optimizer` before any other attribute.
     """
 
-    # Attributes of this object itself.
+    # Attributes of the wrapper; all others belong to the inner optimizer.
     _OWN: frozenset[str] = frozenset(("_optimizer",))
-    # Settings of every optimizer; with the hyperparameters, what is read and set through this one.
+    # Settings of every optimizer. They and the hyperparameters are read and set through the
+    # wrapper.
     _SHARED = frozenset(
         (
             *("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator"),
@@ -58,7 +61,7 @@ class WrappingOptimizer(Optimizer):
     )
 
     def _is_inner(self, name: str) -> bool:
-        """Whether an attribute is the inner optimizer's."""
+        """Check whether an attribute belongs to the inner optimizer."""
         if name in self._OWN or "_optimizer" not in self.__dict__:
             return False
         hypers = getattr(self._optimizer, "_hyper", {})
@@ -70,8 +73,8 @@ class WrappingOptimizer(Optimizer):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own_property = isinstance(getattr(type(self), name, None), property)
-        if self._is_inner(name) and (name in self._SHARED or not own_property):
+        is_property = isinstance(getattr(type(self), name, None), property)
+        if self._is_inner(name) and (name in self._SHARED or not is_property):
             setattr(self._optimizer, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -80,90 +83,91 @@ class WrappingOptimizer(Optimizer):
         return sorted({*super().__dir__(), *getattr(self._optimizer, "_hyper", {})})
 
     @property
-    def inner_optimizer(self) -> Any:
-        """The optimizer inside."""
+    def inner_optimizer(self) -> Optimizer:
+        """Return the wrapped optimizer."""
         return self._optimizer
 
-    def _transform_loss(self, loss: Any) -> Any:
+    def _transform_loss(self, loss: Tensor) -> Tensor:
         return self._optimizer._transform_loss(loss)
 
     def _get_gradients(
-        self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None
-    ) -> Any:
+        self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
+    ) -> list[Any]:
         return self._optimizer._get_gradients(tape, loss, var_list, grad_loss)
 
-    def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
+    def _aggregate_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         return self._optimizer._aggregate_gradients(grads_and_vars)
 
-    # ---- what the inner optimizer does -----------------------------------------------------
+    # ---- delegation to the inner optimizer --------------------------------------------------
 
     def build(self, var_list: Sequence[Variable]) -> None:
-        """Makes the inner optimizer's slots.
+        """Create the inner optimizer's slots.
 
         Args:
-          var_list: the variables to be trained.
+          var_list: All variables to be trained.
         """
         self._optimizer.build(var_list)
 
     def get_slot_names(self) -> list[str]:
-        """Names of the inner optimizer's slots."""
+        """Return the names of the inner optimizer's slots."""
         return self._optimizer.get_slot_names()
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:
-        """A slot of the inner optimizer.
+        """Return a slot of the inner optimizer.
 
         Args:
-          var: the trained variable.
-          slot_name: the slot's name.
+          var: The trained variable.
+          slot_name: Name of the slot.
         """
         return self._optimizer.get_slot(var, slot_name)
 
     def add_slot(
-        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
+        self, var: Variable, slot_name: str, initializer: TensorLike = "zeros", shape: Any = None
     ) -> Variable:
-        """Makes a slot of the inner optimizer; see `Optimizer.add_slot`."""
+        """Create a slot of the inner optimizer; see `Optimizer.add_slot`."""
         return self._optimizer.add_slot(var, slot_name, initializer, shape)
 
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Puts the moving averages into the variables.
+    def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
+        """Replace the values of variables by their moving averages.
 
         Args:
-          var_list: the variables.
+          var_list: The variables.
         """
         self._optimizer.finalize_variable_values(var_list)
 
     @property
     def name(self) -> str:
-        """The inner optimizer's name."""
+        """Return the inner optimizer's name."""
         return self._optimizer.name
 
-    # Setting these goes to the inner optimizer, by `__setattr__`.
+    # `__setattr__` sets these properties on the inner optimizer.
     @property  # type: ignore[misc]
     def iterations(self) -> Variable:
-        """Number of steps, skipped ones included, an int64 variable."""
+        """Return the number of steps, including skipped ones, an int64 variable."""
         return self._optimizer.iterations
 
     @property  # type: ignore[misc]
     def learning_rate(self) -> Any:
-        """The inner optimizer's learning rate."""
+        """Return the inner optimizer's learning rate."""
         return self._optimizer.learning_rate
 
     lr = _learning_rate = learning_rate
 
     @property
     def weights(self) -> VariableList:
-        """The inner optimizer's state. Checkpoints and saved models hold the scale too."""
+        """Return the inner optimizer's state, to which checkpoints add the loss scale."""
         return VariableList(self._optimizer.weights)
 
     def _checkpoint_children(self) -> dict[str, Any]:
-        # The inner optimizer's parts are also this one's, so that a checkpoint of either fits the other.
+        # The inner optimizer's children are also the wrapper's, so that either can restore a
+        # checkpoint of the other.
         return {**self._optimizer._checkpoint_children(), **self._own_children()}
 
     def _checkpoint_aliases(self) -> dict[str, Any]:
         return {**self._optimizer._checkpoint_aliases(), **self._own_children()}
 
     def _own_children(self) -> dict[str, Any]:
-        """What checkpoints save of this object itself."""
+        """Return the objects of the wrapper that checkpoints save."""
         return {"base_optimizer": self._optimizer}
 
     @property
@@ -175,12 +179,14 @@ class WrappingOptimizer(Optimizer):
         return self._optimizer._slot_list_names
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer with a configuration.
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
+        """Create an optimizer from its configuration.
 
         Args:
-          config: what `get_config` gave.
-          custom_objects: further classes by name.
+          config: The result of `get_config`.
+          custom_objects: Further classes by name.
         """
         config = dict(config)
         inner = config.pop("inner_optimizer")
@@ -189,5 +195,6 @@ class WrappingOptimizer(Optimizer):
         return cls(inner, **config)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # What goes with variables is the inner optimizer's.
+        # The variables' keys belong to the inner optimizer, so `Optimizer.__setstate__` does not
+        # apply.
         self.__dict__.update(state)
